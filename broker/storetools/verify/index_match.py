@@ -70,7 +70,7 @@ class IndexMatch:
         findings: Findings,
         compiled: Compiled | None,
     ) -> None:
-        self._fast = compiled.chains if compiled is not None else None
+        self._compiled = compiled.chains if compiled is not None else None
         self._last_offset = -1
         self._parts = parts
         self._blocks: Iterator[_Block] = blocks(parts, begin, end)
@@ -93,7 +93,7 @@ class IndexMatch:
         Raises ``StoreError``.
         """
         block = self._current()
-        if block is None or self._fast is None or not len(hashes):
+        if block is None or self._compiled is None or not len(hashes):
             return False
         index, first, data = block
         begin_ms = self._parts[index].header.begin_ms
@@ -104,7 +104,7 @@ class IndexMatch:
         begin, end = self._at * ENTRY.size, (self._at + count) * ENTRY.size
         if end > len(data) or int(offsets[0]) < self._claims.begin:
             return False
-        if not self._fast.match(data[begin:end], hashes, offsets, times_ms, begin_ms):
+        if not self._compiled.match(data[begin:end], hashes, offsets, times_ms, begin_ms):
             return False
         self._at += count
         self._last_offset = int(offsets[-1])

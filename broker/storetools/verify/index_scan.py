@@ -226,7 +226,7 @@ class IndexScan:
         self, findings: Findings, borders: Sequence[int], compiled: Compiled | None
     ) -> None:
         self._findings = findings
-        self._fast = compiled.chains if compiled is not None else None
+        self._compiled = compiled.chains if compiled is not None else None
         self._borders = borders
         self._before: tuple[int, IndexPlace] | None = None
         self.places: list[IndexPlace] = []
@@ -256,7 +256,7 @@ class IndexScan:
     def _place(self, index: int, first: int, data: bytearray) -> None:
         """Find the parts' first entries. It takes two behind a border: one alone may be damaged."""
         left = self._borders[len(self.places) :]
-        if not left or (self._fast is not None and not self._fast.reaches(data, left[0])):
+        if not left or (self._compiled is not None and not self._compiled.reaches(data, left[0])):
             self._before = None
             return
         for number, offset in enumerate(offsets_of(data), first):
@@ -276,7 +276,7 @@ class IndexScan:
 
     def _chain(self, part: IndexPart, first: int, data: bytearray, newest: array[int]) -> None:
         slots = part.shape.slots
-        if self._fast is not None and self._fast.chain(data, first, newest):
+        if self._compiled is not None and self._compiled.chain(data, first, newest):
             return
         for number, (hashed, _, _, before) in enumerate(ENTRY.iter_unpack(data), first):
             slot = hashed % slots

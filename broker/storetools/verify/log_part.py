@@ -120,7 +120,7 @@ class LogPart:
         self._plan = plan
         self._view = view
         self._on_progress = on_progress
-        self._fast = None if plan.plain else load_compiled()
+        self._compiled = None if plan.plain else load_compiled()
         self._findings = Findings()
         self._queues = queues or QueueWalk(StoredQueues(plan.root / "consumequeue"))
         self._gathering = Gathering()
@@ -130,7 +130,7 @@ class LogPart:
             plan.index_end,
             plan.claims,
             self._findings,
-            self._fast,
+            self._compiled,
         )
         self._damaged = self._index.damaged
         self._buffer = memoryview(bytearray(CHUNK_BYTES))
@@ -183,21 +183,21 @@ class LogPart:
 
     def _records_at(self, data: memoryview, position: int) -> int:
         """Check consecutive records at a position; where the last one ends."""
-        if self._fast is not None:
-            behind = self._together(data, position)
+        if self._compiled is not None:
+            behind = self._walk_compiled(data, position)
             if behind > position or len(data) < _START.size:
                 return behind
             # What is not plainly good is looked at by itself.
             size, _ = _START.unpack_from(data)
             data = data[:size]
         singly, used = chain(data, position, position + len(data))
-        return self._singly(data[:used], position, singly, used) if used else position
+        return self._walk_plain(data[:used], position, singly, used) if used else position
 
-    def _together(self, data: memoryview, base: int) -> int:
+    def _walk_compiled(self, data: memoryview, base: int) -> int:
         """Check consecutive usual records by the compiled core; where the last one ends."""
-        assert self._fast is not None
+        assert self._compiled is not None
         used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = (
-            self._fast.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
+            self._compiled.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
         )
         if not used:
             return base
@@ -211,7 +211,7 @@ class LogPart:
         self._gather()
         return end
 
-    def _singly(self, data: memoryview, base: int, starts: Sequence[int], end: int) -> int:
+    def _walk_plain(self, data: memoryview, base: int, starts: Sequence[int], end: int) -> int:
         rows: list[LogRow] = []
         keys: list[Key] = []
         bad: int | None = None
