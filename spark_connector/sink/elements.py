@@ -136,16 +136,8 @@ _HEAD: Final = np.dtype(
 _UNIQ_KEY: Final = UNIQ_KEY.encode() + NAME_END
 
 
-class ElementPart:
-    """A part of each row's properties: a value for all, or an array."""
-
-    __slots__ = ("lengths", "value")
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-        self.lengths: NDArray[np.int64] | int = (
-            len(value) if isinstance(value, bytes) else lengths_of(value)
-        )
+Part = Any
+"""A part of each row's properties: ``bytes`` for all rows alike, or a binary array."""
 
 
 def elements(rows: Rows, unique_keys: Any) -> Any:
@@ -168,7 +160,7 @@ def elements(rows: Rows, unique_keys: Any) -> Any:
         _as_rows(heads),
         bodies,
         _as_rows(texts.astype(">u2")),
-        *(part.value for part in parts),
+        *parts,
         b"",
     )
 
@@ -194,18 +186,18 @@ def body_sizes(rows: Rows) -> NDArray[np.int64]:
     return sizes
 
 
-def property_parts(rows: Rows, unique_keys: Any) -> list[ElementPart]:
+def property_parts(rows: Rows, unique_keys: Any) -> list[Part]:
     """What each row's properties text is put together from, in order."""
-    parts = [ElementPart(_UNIQ_KEY), ElementPart(unique_keys)]
+    parts = [_UNIQ_KEY, unique_keys]
     for name, column in ((TAGS, "tags"), (KEYS, "keys")):
         parts += _optional(rows, name, column)
     own = own_texts(rows)
     if own is not None:
-        parts.append(ElementPart(own))
+        parts.append(own)
     return parts
 
 
-def _optional(rows: Rows, name: str, column: str) -> list[ElementPart]:
+def _optional(rows: Rows, name: str, column: str) -> list[Part]:
     present = rows.present(column)
     if present is None or not pc.any(present).as_py():
         return []
@@ -213,9 +205,9 @@ def _optional(rows: Rows, name: str, column: str) -> list[ElementPart]:
     _check_value(rows, values, column)
     prefix = ENTRY_END + name.encode() + NAME_END
     if pc.all(present).as_py():
-        return [ElementPart(prefix), ElementPart(values)]
+        return [prefix, values]
     texts = pc.binary_join_element_wise(prefix, values, b"", null_handling="skip")
-    return [ElementPart(pc.if_else(present, texts, pa.scalar(b"", type=pa.binary())))]
+    return [pc.if_else(present, texts, pa.scalar(b"", type=pa.binary()))]
 
 
 def _check_value(rows: Rows, values: Any, column: str) -> None:
@@ -229,11 +221,11 @@ def _check_value(rows: Rows, values: Any, column: str) -> None:
             )
 
 
-def text_sizes(rows: Rows, parts: list[ElementPart]) -> NDArray[np.int64]:
+def text_sizes(rows: Rows, parts: list[Part]) -> NDArray[np.int64]:
     """The length of each properties text. Raises ConnectorError for one that is too long."""
     sizes = np.zeros(rows.count, dtype=np.int64)
     for part in parts:
-        sizes += part.lengths
+        sizes += len(part) if isinstance(part, bytes) else lengths_of(part)
     if rows.count and int(sizes.max()) > MAX_PROPERTIES_BYTES:
         at = int(sizes.argmax())
         raise ConnectorError(

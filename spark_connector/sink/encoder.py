@@ -109,24 +109,24 @@ class Encoder:
             yield from self._parcels(rows)
 
     def _parcels(self, rows: Rows) -> Iterator[Parcel]:
-        placement = self._placing.place(rows)
-        for destination in placement.destinations:
+        destinations, of_row = self._placing.place(rows)
+        for destination in destinations:
             check_destination(destination.topic)
         column = rows.get("uniqKey")
         unique_keys = self._recipe.unique_keys(rows.first, column, rows.count)
         encoded = elements(rows, unique_keys)
-        alone = self._alone(rows, placement.destinations, placement.of_row)
+        alone = self._alone(rows, destinations, of_row)
         batched = np.flatnonzero(~alone) if alone.any() else None
-        of_row = placement.of_row if batched is None else placement.of_row[batched]
-        if len(placement.destinations) > 1:
-            order = np.argsort(of_row, kind="stable")
-            of_row = of_row[order]
+        batched_of_row = of_row if batched is None else of_row[batched]
+        if len(destinations) > 1:
+            order = np.argsort(batched_of_row, kind="stable")
+            batched_of_row = batched_of_row[order]
             batched = order if batched is None else batched[order]
         if batched is not None:
             encoded = encoded.take(pa.array(batched))
-        yield from self._batches(rows, placement.destinations, of_row, batched, encoded)
+        yield from self._batches(rows, destinations, batched_of_row, batched, encoded)
         for row in np.flatnonzero(alone).tolist():
-            destination = placement.destinations[placement.of_row[row]]
+            destination = destinations[of_row[row]]
             yield self._single(rows.slice(row, 1), unique_keys.slice(row, 1), destination)
 
     # batches
@@ -190,7 +190,7 @@ class Encoder:
     def _single(self, row: Rows, unique_key: Any, destination: Destination) -> Parcel:
         parts = property_parts(row, unique_key)
         text = b"".join(
-            part.value if isinstance(part.value, bytes) else part.value[0].as_py() for part in parts
+            part if isinstance(part, bytes) else part[0].as_py() for part in parts
         ).decode("utf-8", "replace")
         level = value_of(row, "delayLevel", self._recipe.delay_level)
         if level < 0:

@@ -8,7 +8,6 @@ gives a key the queue that RocketMQ's clients give it (cf. SelectMessageQueueByH
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,14 +32,6 @@ class Destination(NamedTuple):
     queue: MessageQueue | None
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """The destinations of a batch, and for each row the number of its one."""
-
-    destinations: Sequence[Destination]
-    of_row: NDArray[np.int64]
-
-
 class Placing:
     """The choice for one write.
 
@@ -60,8 +51,8 @@ class Placing:
         self._queues_of = queues_of
         self._columns = columns
 
-    def place(self, rows: Rows) -> Placement:
-        """The destinations of rows.
+    def place(self, rows: Rows) -> tuple[Sequence[Destination], NDArray[np.int64]]:
+        """The destinations of rows, and for each row the number of its one.
 
         Raises:
             ConnectorError: a row has no topic, or names a queue that its topic doesn't have.
@@ -71,7 +62,7 @@ class Placing:
         combinations, of_row = _combinations(columns, rows.count)
         if len(columns[1:]) == 0 and len(combinations) == 1:
             destination = self._destination(combinations[0], rows)
-            return Placement([destination], of_row)
+            return [destination], of_row
         numbers = np.fromiter(
             (
                 known.setdefault(self._destination(values, rows), len(known))
@@ -80,7 +71,7 @@ class Placing:
             dtype=np.int64,
             count=len(combinations),
         )
-        return Placement(list(known), numbers[of_row])
+        return list(known), numbers[of_row]
 
     def _topics(self, rows: Rows) -> Any:
         if self._topic is not None:

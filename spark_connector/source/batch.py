@@ -167,13 +167,8 @@ def _hits(
     known: list[tuple[MessageQueue, int]], routes: Mapping[str, Route]
 ) -> Iterator[RangePartition]:
     """Single offsets as ranges, neighbours in one."""
-    for queue, group in groupby(known, key=lambda hit: hit[0]):
-        first = last = None
-        for _, offset in group:
-            if first is None or last is None or offset != last + 1:
-                if first is not None and last is not None:
-                    yield from ranges_of({queue: (first, last + 1)}, routes)
-                first = offset
-            last = offset
-        if first is not None and last is not None:
-            yield from ranges_of({queue: (first, last + 1)}, routes)
+    for queue, hits in groupby(known, key=lambda hit: hit[0]):
+        # Of neighbours, the offset less the place in the list is the same.
+        for _, run in groupby(enumerate(hits), key=lambda hit: hit[1][1] - hit[0]):
+            offsets = [offset for _, (_, offset) in run]
+            yield from ranges_of({queue: (offsets[0], offsets[-1] + 1)}, routes)

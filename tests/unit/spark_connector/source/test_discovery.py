@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import importlib
 import subprocess
 import sys
@@ -44,17 +43,10 @@ def test_the_format_is_found_by_its_module():
 
 def test_what_can_not_be_imported_is_said_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch):
     shim = importlib.import_module("pyspark_rocketmq")
-    real = builtins.__import__
-
-    def broken(name: str, *given: Any, **named: Any) -> Any:
-        if name.startswith("spark_connector"):
-            raise ImportError("no such thing")
-        return real(name, *given, **named)
-
-    monkeypatch.setattr(builtins, "__import__", broken)
+    monkeypatch.setitem(sys.modules, "spark_connector.source.data_source", None)
     unusable = shim.DefaultSource
     assert unusable.name() == "rocketmq"
-    with pytest.raises(ImportError, match=r"format rocketmq can't be used: no such thing; install"):
+    with pytest.raises(ImportError, match=r"format rocketmq can't be used: .* halted.*; install"):
         unusable({}).schema()
 
 
