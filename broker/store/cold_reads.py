@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Job(NamedTuple):
-    """What a thread is to do for somebody."""
+    """Work for a thread, and the future of its result."""
 
     work: Callable[[], Any]
     done: asyncio.Future[Any]
@@ -102,13 +102,14 @@ class ColdReads:
                 wait = False
             elif result.count:
                 await self._fetch(joined(result.cold, self._limits), owner)
-                # These very records have been read. To ask again would take the loop longer.
+                # These records have just been read: to ask the page cache again would only cost
+                # time.
                 wait = True
             else:
                 await self.fetch(owner, result.cold)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Have ranges in memory. Raises ``StoreBusy``, ``StoreError``."""
+        """Bring ranges into memory. Raises ``StoreBusy``, ``StoreError``."""
         await self._fetch(rounded(ranges, self._limits), owner)
 
     async def entries(
@@ -161,7 +162,7 @@ class ColdReads:
     async def _restore(
         self, owner: Hashable, topic: str, queue_id: int, numbers: Sequence[int]
     ) -> None:
-        """Have damaged entries put right, or wait for who does so; then look again.
+        """Restore damaged entries, or wait for the search that is restoring them.
 
         Raises:
             StoreBusy: it can't be done now.
@@ -181,7 +182,7 @@ class ColdReads:
             try:
                 async with self._search:
                     found = await self._run(
-                        # Who asked may go away, and the store may close, before it ends.
+                        # The client may disconnect, or the store close, before it ends.
                         lambda: find_entries(search, lambda: not (self._closed or mine.done())),
                         owner,
                     )
@@ -193,20 +194,20 @@ class ColdReads:
             self._held -= 1
 
     def restore_now(self, topic: str, queue_id: int, numbers: Sequence[int]) -> None:
-        """The same for who may wait for the disk in this thread. Raises ``StoreBusy``."""
+        """The same, waiting for the disk in this thread. Raises ``StoreBusy``."""
         plan = self._restorer.plan(topic, queue_id, numbers)
         if plan is not None:
             queue, search = plan
             self._restorer.settle(queue, search, find_entries(search, lambda: True))
 
     async def _fetch(self, ranges: Sequence[FileRange], owner: Hashable) -> None:
-        """Have ranges read. Raises ``StoreBusy``, ``StoreError``."""
+        """Read ranges in a thread. Raises ``StoreBusy``, ``StoreError``."""
         fetched = await self._run(partial(fetch_all, ranges, self._limits), owner)
         self._stats.cold_bytes += fetched
         self._page_cache.fetched(ranges)
 
     async def _run(self, work: Callable[[], T], owner: Hashable) -> T:
-        """Have something done in a thread. Raises ``StoreBusy``, ``StoreError``."""
+        """Run ``work`` in a thread. Raises ``StoreBusy``, ``StoreError``."""
         if self._closed:
             raise _closing()
         if self._count >= self._limits.max_cold_reads:

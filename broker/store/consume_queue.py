@@ -34,7 +34,7 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of, of
 from remoting.protocol.names import validate_topic
 
 NO_MESSAGE: Final = ENTRY.unpack(FILLER)
-"""What the entry of a message says that nobody has any more."""
+"""The entry of a message that is gone: a filler."""
 
 _MAX_QUEUE_ID: Final = 2**31 - 1
 
@@ -206,7 +206,7 @@ class ConsumeQueue:
     def drop_before(self, offset: int) -> list[MappedFile]:
         """The queue begins at ``offset`` now; the files that it can do without, to be removed.
 
-        The last one stays, for it tells the next message's number.
+        The last one stays, because the next message's number derives from it.
         """
         self.min_offset = max(self.min_offset, min(offset, self.max_offset))
         behind = self.min_offset * ENTRY_BYTES
@@ -250,12 +250,12 @@ class ConsumeQueue:
         )
 
     def restore(self, ends: QueueEnds) -> None:
-        """Go on where a clean stop ended; files are mapped when they are wanted."""
+        """Go on where a clean stop ended; files are mapped on their first use."""
         space, end = self._space, ends.max_offset
         for number in range(ends.files):
             start = ends.first_start + number * space.file_size
             if number and start >= end * ENTRY_BYTES:
-                # Made when the disk would not give it blocks. It is found again when it is wanted.
+                # Made when the disk refused its blocks: the next put makes it again.
                 break
             path = self.directory / name_of(start)
             used = min(space.file_size, end * ENTRY_BYTES - start)
@@ -460,7 +460,7 @@ class ConsumeQueue:
         return offset
 
     def replay(self, offset: int, entries: bytes | bytearray) -> int:
-        """What the log says about the messages from ``offset`` on; how many had to be written.
+        """Write the entries of messages from ``offset`` on as the log has them; how many differed.
 
         Args:
             offset: number of the first.
@@ -516,7 +516,7 @@ class ConsumeQueue:
         file.write(offset * ENTRY_BYTES - file.start, entry)
 
     def _fill_to(self, offset: int) -> None:
-        """Entries of messages that nobody has any more, up to ``offset``."""
+        """Append fillers up to ``offset``."""
         if not self._all:
             units = self._space.file_size // ENTRY_BYTES
             first = offset // units * units
@@ -529,7 +529,7 @@ class ConsumeQueue:
     def settle(
         self, seen: tuple[int, int] | None, log_start: int, log_end: int, *, damaged: bool
     ) -> int:
-        """After a replay of the whole log: keep what it said; how many entries had to go.
+        """After a replay of the whole log: drop entries without a message; how many there were.
 
         Args:
             seen: number of the first message that the log has of this queue and number behind the
@@ -603,7 +603,7 @@ class QueueTable:
     Only the loop's thread changes the table; others may iterate over ``all()``.
 
     Attributes:
-        removals: how often queues were taken off; who kept one looks whether it is still the one.
+        removals: counts removed topics, so that holders of a queue notice.
     """
 
     def __init__(self, space: QueueSpace, directory: Path) -> None:
@@ -661,7 +661,7 @@ class QueueTable:
 
         Raises:
             StoreError: a file does not fit the configuration.
-            OpeningGivenUp: ``progress`` says so.
+            OpeningGivenUp: the opening was given up.
             OSError: a file can't be read.
         """
         files = self._space.files

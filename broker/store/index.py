@@ -1,10 +1,10 @@
-"""The index of one store: how far it is, bringing it further, its thread, and those who ask it.
+"""The index of one store: its builder, its thread, and its queries.
 
 The index must cost a send nothing. So its thread looks once a second how far the log has come; it
 goes on when the store is idle, or when much waits, slice by slice with pauses. A query has what
 came before it indexed first, if that can be done soon, in a thread of its own; a clean stop has all
 of it done. When the disk refuses, or a fault of ours ends the work, messages are stored all the
-same: only the index lags behind, and says why.
+same: only the index lags behind, and ``trouble`` has the reason.
 
 Thread, query and clean stop take the lock of ``IndexBuilder`` and call ``step`` as often as they
 need; so all of them work on the same position, and hold the lock for one slice. After a clean stop
@@ -145,7 +145,7 @@ class IndexBuilder:
     """How far the index is, and bringing it further.
 
     Attributes:
-        lock: held by whoever calls a method.
+        lock: callers of all methods hold it.
         position: physical offset up to which the log is indexed.
         loaded: whether the files have been looked at.
         slice_bytes: of the log, which have as many keys as are indexed at once.
@@ -153,7 +153,7 @@ class IndexBuilder:
 
     def __init__(
         self,
-        row: IndexFileSet,
+        files: IndexFileSet,
         log: LogReader,
         limits: StoreLimits,
         *,
@@ -163,13 +163,13 @@ class IndexBuilder:
         """An index of a log.
 
         Args:
-            row: its files.
+            files: of the index.
             log: reads the log.
             limits: of the store.
             note: of a clean stop.
             safe_ms: after a crash, the checkpoint's index time.
         """
-        self._row = row
+        self._files = files
         self._log = log
         self._note = note
         self._safe_ms = safe_ms
@@ -183,15 +183,15 @@ class IndexBuilder:
     def load(self, log_end: int) -> None:
         """Find out how far the index is, unless that is known. Raises ``OSError``.
 
-        It is not known any more when somebody has removed or shortened a file.
+        It is loaded again after a file was removed or shortened by another process.
         """
         if self.loaded:
-            if self._row.is_whole():
+            if self._files.is_whole():
                 return
             _log.warning("an index file was removed or shortened: messages are indexed anew")
             self.loaded = False
-        self._row.load(log_end, safe_ms=self._safe_ms)
-        last = self._row.last
+        self._files.load(log_end, safe_ms=self._safe_ms)
+        last = self._files.last
         self.position = self._log.start
         if last is not None and last.header.next_entry > 1:
             self.position = max(self.position, self._behind(last.header.end_offset, log_end))
@@ -203,7 +203,7 @@ class IndexBuilder:
             and self._log.start <= note.indexed <= log_end
         ):
             self.position = note.indexed
-        # From now on the files are not as it says.
+        # It is wrong as soon as the files change.
         self._note = None
         self.loaded = True
 
@@ -219,7 +219,7 @@ class IndexBuilder:
         return end_offset + int(size) if end_offset + size <= log_end else end_offset
 
     def _last(self) -> list[object]:
-        last = self._row.last
+        last = self._files.last
         return [] if last is None else [last.path.name, last.header.next_entry]
 
     def step(self, end: int) -> bool:
@@ -241,7 +241,7 @@ class IndexBuilder:
             if len(piece.data) < size <= MAX_RECORD_BYTES:
                 piece = self._log.read(piece.position, end, size) or piece
             walked = walk(piece.data, piece.position)
-        self._row.add(walked.batch)
+        self._files.add(walked.batch)
         self.slice_bytes = slice_for(walked, self._limits)
         if walked.used:
             self.position = piece.position + walked.used
@@ -270,8 +270,8 @@ class IndexBuilder:
 
     def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexHits:
         """See ``IndexFileSet.find``. Raises ``OSError``."""
-        offsets = self._row.find(topic, key, max_count, begin_ms, end_ms)
-        last = self._row.last
+        offsets = self._files.find(topic, key, max_count, begin_ms, end_ms)
+        last = self._files.last
         if last is None:
             return IndexHits(offsets, 0, 0)
         return IndexHits(offsets, last.header.end_ms, last.header.end_offset)
@@ -279,13 +279,13 @@ class IndexBuilder:
     def drop_before(self, physical_offset: int) -> int:
         """See ``IndexFileSet.drop_before``. Raises ``OSError``."""
         self._log.close()
-        return self._row.drop_before(physical_offset)
+        return self._files.drop_before(physical_offset)
 
     def save(self) -> IndexNote | None:
         """Bring all to the disk; where the next start goes on. Raises ``OSError``."""
         if not self.loaded:
             return self._note
-        self._row.sync()
+        self._files.sync()
         return IndexNote(self.position, self._last())
 
     def close(self) -> None:
@@ -300,7 +300,7 @@ def slice_for(walked: Walked, limits: StoreLimits) -> int:
 
 
 def _record_size(data: memoryview) -> int:
-    """What a record says of its size; 0 when none begins with these bytes."""
+    """Size of the record that begins with these bytes; 0 when none does."""
     if len(data) < _HEAD.size:
         return 0
     size, magic = _HEAD.unpack_from(data)
@@ -337,10 +337,10 @@ class MessageIndex:
         self._limits = config.limits
         self._directory = context.paths.index
         shape = Shape(config.max_hash_slots, config.max_index_entries)
-        self._row = IndexFileSet(files, self._directory, shape, context.clock)
+        self._files = IndexFileSet(files, self._directory, shape, context.clock)
         reader = LogReader(log, files, config.limits)
         self._hot_bytes = reader.hot_bytes
-        self._builder = IndexBuilder(self._row, reader, config.limits, note=note, safe_ms=safe_ms)
+        self._builder = IndexBuilder(self._files, reader, config.limits, note=note, safe_ms=safe_ms)
         # If messages are not indexed, the files that are there can still be searched.
         self._enabled = config.message_index_enable
         self._visible_end = visible_end
@@ -353,7 +353,7 @@ class MessageIndex:
 
     def safe_until_ms(self) -> int | None:
         """For the checkpoint: the end time of the last full file; None when it isn't known yet."""
-        return self._row.full_ms if self._builder.loaded else None
+        return self._files.full_ms if self._builder.loaded else None
 
     @property
     def backlog_bytes(self) -> int:
@@ -411,7 +411,7 @@ class MessageIndex:
         return False
 
     def _goes_on(self, end: int) -> bool:
-        """After a slice: pause, but not each time while nobody stores anything."""
+        """After a slice: pause, but only after several while nothing is stored."""
         self._slices += 1
         if self._slices % self._limits.index_slices_in_a_row and self._visible_end() == end:
             return not self._worker.stopping.is_set()
@@ -422,7 +422,7 @@ class MessageIndex:
             self.trouble = sentence
             _log.error("messages are not indexed", reason=sentence)
 
-    # --- those who ask, on the loop's thread
+    # --- queries, on the loop's thread
 
     async def find(
         self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int
@@ -435,7 +435,7 @@ class MessageIndex:
         Args:
             topic: as the messages are stored under.
             key: a unique id, or one of their keys.
-            max_count: at most so many.
+            max_count: at most.
             begin_ms: stored in this second or later.
             end_ms: stored in this second or earlier.
 

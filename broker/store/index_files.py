@@ -52,7 +52,7 @@ class IndexFile:
 
     Attributes:
         path: where it is.
-        header: what its header says.
+        header: as it was last written.
     """
 
     def __init__(self, files: Files, path: Path, shape: Shape, *, create: bool = False) -> None:
@@ -161,7 +161,7 @@ def name_at(now_ms: int) -> str:
 
 
 class IndexFileSet:
-    """The files. Whoever comes here holds the index's lock.
+    """The files; callers hold the index's lock.
 
     Attributes:
         full_ms: end time of the last full file, which is on the disk; 0 when there is none.

@@ -172,7 +172,7 @@ def hashes_of(data: Buffer, position: int, limit: int) -> tuple[int, list[int]]:
 
 @lru_cache(maxsize=256)
 def topic_prefix(topic: bytes) -> str:
-    """What stands before a key of a topic in what is hashed."""
+    """Prefix of a key of a topic in the hashed text."""
     return topic.decode("utf-8", "replace") + KEY_SEPARATOR
 
 

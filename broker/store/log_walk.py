@@ -47,7 +47,7 @@ _TIME_AT_V6: Final = 68
 _START: Final = Struct(">II")
 _SEARCHED_AT_ONCE: Final = 64 * 1024
 _FOREIGN_RECORDS: Final = 2
-"""One record that says of another place may be damaged; two that agree are not."""
+"""One record with the offset of another place may be damaged; two that agree are not."""
 
 _SECTOR_BYTES: Final = 512
 """What a disk writes or loses at once, at least."""
@@ -136,7 +136,7 @@ class LogWalk:
             check_crc: compare the CRC of bodies.
             synced_ms: store time up to which all records had reached the disk.
             synced_end: physical offset up to which they had; None to go by the time.
-            progress: tells whether to go on.
+            progress: ends the walk when the opening is given up.
             levels_ms: delay levels; with them, and where the compiled core runs, a long walk looks
                 at many records at once.
         """
@@ -318,7 +318,7 @@ class LogWalk:
         """Bytes of damage in the middle of what had reached the disk; 0 if there is none."""
         if self._synced_end is None:
             if is_zero:
-                # Most often the log ends here, and nobody wants to search a gigabyte of zeros.
+                # Usually the log ends here: do not search a gigabyte of zeros.
                 return 0
         elif file.start + position >= self._synced_end:
             return 0
@@ -391,9 +391,9 @@ def _lost_text(record: LogRecord) -> bool:
 
 
 def begins_by(mapped: Sequence[MappedFile], checkpoint: Checkpoint, limits: StoreLimits) -> int:
-    """Index of the last file that begins before what a checkpoint says was on the disk.
+    """Index of the last file that begins before the time of a checkpoint.
 
-    0 when the times tell nothing (cf. CommitLog.isMappedFileMatchedRecover).
+    0 when no file does (cf. CommitLog.isMappedFileMatchedRecover).
     """
     safe_ms = checkpoint.recover_from_ms
     walk = LogWalk(mapped, limits=limits, check_crc=False, synced_ms=safe_ms)

@@ -3,9 +3,9 @@
 A file has its full length from the start, but a page is only stored to through the map once the
 **watermark** has passed it: everything below the watermark has been written as zeros by ``write``,
 or given blocks that read as zeros, so a store can't fail (a store into a page without blocks on a
-full disk is SIGBUS, not an error). Who moves the watermark holds the file's lock from reading it
-until it is published, and nobody ever stores above it; so zeros never land on what was stored,
-whichever of the preallocator's thread and the appender is faster.
+full disk is SIGBUS, not an error). The thread that moves the watermark holds the file's lock from
+reading it until it is published, and nothing is stored above it; so zeros never land on what was
+stored, whichever of the preallocator's thread and the appender is faster.
 
 Files that are not pinned lose their map when too many are open and get it back on the next look.
 """
@@ -126,7 +126,7 @@ class MappedFile:
     def make_durable(self) -> None:
         """Bring a new file's name and length to the disk, or take it away. Raises ``OSError``.
 
-        A file of the log without those before it could not be told from one that lost them.
+        After a crash, a log's file without the ones before it would look like a loss of those.
         """
         try:
             self.sync()
@@ -212,7 +212,7 @@ class MappedFile:
 
         Args:
             zeros: whether the pages are written, so that a store through the map finds them in
-                memory. Without, there are only blocks: enough for who writes.
+                memory. Without, there are only blocks: enough for ``try_write``.
 
         Raises:
             OSError: there is no space.
@@ -239,7 +239,7 @@ class MappedFile:
         try:
             region.write(position, data)
         except OSError:
-            # There is room for it, so the map takes it; what ails the disk, a sync will tell.
+            # There is room, so the map takes it; a sync will report the fault of the disk.
             return False
         return True
 
@@ -258,7 +258,7 @@ class MappedFile:
     def clear_from(self, position: int) -> int:
         """Overwrite what stands behind ``position`` with zeros; how long that was.
 
-        Only for a file nobody appends to. Raises ``OSError``.
+        Only for a file that is not appended to. Raises ``OSError``.
         """
         region = self._region or self._files.open_mapped(self.path, self.size, create=False)
         cleared = position
@@ -328,7 +328,7 @@ class MappedFile:
         except FileNotFoundError:
             if not self.removed:
                 raise
-            # Who wanted it finds out that the log begins later now.
+            # The caller sees that the log begins later now.
 
     def hold(self) -> Region:
         """Its map, or another one, that stays while the caller has it; in any thread.
@@ -340,7 +340,7 @@ class MappedFile:
         return self._region or self._files.open_mapped(self.path, self.size, create=False)
 
     def give_up(self) -> Callable[[], bool]:
-        """It is to be removed: unmap it; what is returned tells whether a reader still has of it.
+        """Unmap it before its removal; returns a function: whether a reader still holds a slice.
 
         Slices that were handed out stay good, and their file takes space until they are gone.
         """

@@ -13,7 +13,7 @@ A map's own descriptor is not accessible, and writing to a file, syncing it and 
 one: the few large files of the log keep a second one, the many small files of queues are opened
 again when needed.
 
-``mincore`` tells whether a range of a map is in the page cache, in less than a microsecond and
+``mincore`` reports whether a range of a map is in the page cache, in less than a microsecond and
 without reading it, whether or not this map was used to read it (``man 2 mincore``; a file's owner
 gets true answers, and a store's files are its broker's own). On other systems the answer is
 unknown. Calls that may wait for the disk release the GIL.
@@ -57,7 +57,7 @@ _answer_at: Final = ctypes.addressof((ctypes.c_char * _PAGES_AT_ONCE).from_buffe
 
 
 def address_of(view: memoryview) -> int:
-    """Where a writable map lies in memory, as long as somebody keeps it."""
+    """Where a writable map lies in memory, as long as it is referenced."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
@@ -72,7 +72,7 @@ def is_range_cached(address: int, position: int, length: int) -> bool | None:
         length: of the range, within the map.
 
     Returns:
-        None when that can't be told.
+        None if unknown.
     """
     if _mincore is None:
         return None
@@ -99,7 +99,7 @@ def fetch_range(descriptor: int, position: int, length: int) -> None:
 
 
 def read_range_ahead(descriptor: int, position: int, length: int) -> None:
-    """Have the system begin to read a range that will be wanted soon."""
+    """Start reading a range that will be needed soon."""
     advise = getattr(os, "posix_fadvise", None)
     if advise is not None and length > 0:
         advise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
@@ -112,7 +112,7 @@ _NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def shortened(found: int | None, size: int) -> OSError:
-    """The error for a file in use that somebody cut off."""
+    """The error for a file that was cut off while in use."""
     return OSError(errno.EIO, f"it was shortened to {found} bytes of {size} while it was in use")
 
 
@@ -135,7 +135,7 @@ class OsRegion:
         """Write all of ``data`` at ``position``."""
         written = os.pwrite(self._descriptor, data, position)
         while written < len(data):
-            # A disk that runs full may take a part first; the next call says ENOSPC.
+            # A disk that runs full may take a part first; the next call fails with ENOSPC.
             more = os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
             if more == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -329,7 +329,7 @@ class Region(Protocol):
         """Wait until what was written and stored is on the disk.
 
         Raises:
-            OSError: it is not, or nobody would find it: the file was removed or shortened.
+            OSError: it is not, or the file was removed or shortened.
         """
         ...
 
@@ -338,7 +338,7 @@ class Region(Protocol):
         ...
 
     def is_cached(self, position: int, length: int) -> bool | None:
-        """Whether a range can be read without waiting for the disk; None when nobody knows."""
+        """Whether a range can be read without waiting for the disk; None if unknown."""
         ...
 
     def fetch(self, position: int, length: int) -> None:

@@ -36,7 +36,7 @@ class PageCacheTracker:
     """What is known to be in memory, and to be as it was stored."""
 
     def __init__(self, log: CommitLog, limits: StoreLimits, monotonic: Callable[[], float]) -> None:
-        """``monotonic`` tells the time in seconds."""
+        """``monotonic`` returns the time in seconds."""
         self._log = log
         self._limits = limits
         self._block_bytes = limits.block_bytes
@@ -126,7 +126,7 @@ class PageCacheTracker:
         return True
 
     def _ask(self, file: MappedFile, block: int, start: int, end: int, now: float) -> bool:
-        """Ask for the whole block and those ahead, or else for what is wanted of it."""
+        """Ask for the whole block and those ahead, or else only for ``[start, end)``."""
         first = block * self._block_bytes
         behind = min(first + self._block_bytes, file.size)
         try:
@@ -139,11 +139,11 @@ class PageCacheTracker:
             start, end = max(start, first), min(end, behind)
             return cached is False and file.is_cached(start, end - start) is True
         except OSError:
-            # The get finds out that it can't be read, and says so.
+            # The get that follows fails, and reports it.
             return True
 
     def _ask_ahead(self, file: MappedFile, block: int, now: float) -> bool:
-        """Ask for much, if the block before is known: somebody reads on and on.
+        """Ask for much at once if the block before is known: the file is read sequentially.
 
         Raises:
             OSError: it can't be mapped.
@@ -159,7 +159,7 @@ class PageCacheTracker:
         return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:
-        """The ranges were read just now; blocks that lie in one whole are known to be there."""
+        """The ranges were read just now: the blocks that they cover are resident."""
         now, size = self._monotonic(), self._block_bytes
         for file, start, end in ranges:
             behind = file.size // size + 1 if end == file.size else end // size

@@ -5,7 +5,7 @@ the log; adjacent records come as one. No record is decoded, and an entry that p
 valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage. Old
 records are checked, and left out if they are damaged (``record_validator``).
 
-A get that must not wait for the disk returns COLD instead, once for entries and once for records
+A get that may not wait for the disk returns COLD instead, once for entries and once for records
 that are not known to be in the page cache. What was appended recently is not looked up. Any get
 returns COLD if it meets damaged entries: they have to be restored first.
 """
@@ -103,7 +103,7 @@ _TAKEN_AT_ONCE: Final = 64
 """Entries unpacked in one step."""
 
 _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
-"""Of so many entries where their records begin and how long they are, in turns."""
+"""By number of entries: unpacks where each record begins and how long it is, alternately."""
 
 
 def _places(entries: memoryview, count: int) -> tuple[int, ...]:
@@ -126,7 +126,7 @@ class EntryWindow(NamedTuple):
         low, high: the queue's bounds.
         queue: whose messages they are.
         offset: the number of the first message.
-        is_old: ``StoreReader.may_take`` has to be asked about what is chosen.
+        is_old: ask ``StoreReader.may_take`` before messages are taken.
     """
 
     entries: memoryview

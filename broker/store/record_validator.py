@@ -40,7 +40,7 @@ from remoting.protocol.message.record import (
 )
 
 TagsCodes = frozenset[int]
-"""The tags codes of the messages that are wanted."""
+"""Tags codes of the messages that a filter accepts."""
 
 # Size, magic, CRC, queue id, queue offset, physical offset, system flag and body length of a record
 # whose hosts are both IPv4.
@@ -77,7 +77,7 @@ class RecordValidator:
         view: memoryview,
         base: int,
     ) -> bool:
-        """Whether all of some consecutive messages are.
+        """Whether all of some consecutive messages are sound.
 
         Args:
             queue: whose messages.
@@ -153,10 +153,7 @@ class RecordValidator:
         return runs, damaged, broken
 
     def give_up(self, place: int) -> None:
-        """The log has been searched for a message whose entry leads here, and has no other record.
-
-        So it is the record that is damaged.
-        """
+        """Count the record at a place as damaged: the log has no other one for its entry."""
         self._searched.add(place)
 
     def lost(self, queue: ConsumeQueue, number: int, place: int, size: int) -> None:
@@ -165,7 +162,7 @@ class RecordValidator:
         Args:
             queue: of the message.
             number: its own there.
-            place, size: what the entry said.
+            place, size: from the entry.
         """
         flaw = (
             f"its queue's entry is damaged (place {place}, size {size}), and the log has no record"
@@ -175,17 +172,17 @@ class RecordValidator:
         self._damaged(queue.topic, queue.queue_id, number, place, flaw, key=key)
 
     def is_sound(self, record: memoryview | None, head: memoryview, place: int) -> bool:
-        """Whether a record is, that begins at ``place`` by its own account.
+        """Whether the record that begins at ``place`` is sound.
 
         Args:
-            record: as long as it says it is; None when the log has not so much there.
+            record: of the length in its head; None when the log is shorter.
             head: its first bytes, those of the shortest record.
         """
         scan = None if record is None else examine(record, 0)
         if isinstance(scan, FoundRecord):
             return True
         size, magic, queue_id, number, _ = _NUMBERS.unpack_from(head)
-        # Whatever somebody asks for need not be a record.
+        # A client may ask for any offset: without a magic there never was a record.
         if magic in {MAGIC_V1, MAGIC_V2}:
             reason = scan.reason if isinstance(scan, Invalid) else f"it can't have {size} bytes"
             self._damaged("", queue_id, number, place, reason)

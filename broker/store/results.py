@@ -186,7 +186,7 @@ class StoreStats:
         got_messages: messages they returned.
         got_bytes: bytes of those.
         damaged_messages: records that were met and are not what was stored, and messages that only
-            a damaged queue entry told of; each counts once.
+            a damaged queue entry pointed to; each counts once.
         restored_entries: damaged queue entries that the log had the messages of.
         cold_gets: calls of ``get`` that had to wait for the disk, in a thread.
         cold_bytes: bytes these threads read.
@@ -221,7 +221,7 @@ class StoreStats:
 
 
 class OpeningGivenUp(StoreError):
-    """The store is not open because somebody did not want to wait for it any longer."""
+    """The store is not open because its opening was given up."""
 
 
 class OpeningProgress:

@@ -1,11 +1,10 @@
-"""Deleting old messages: the thread that removes what is too old, or what a full disk has no room
-for.
+"""Deleting old messages: a thread removes expired files, and others when the disk is too full.
 
 Every ten seconds it looks at the disk, and ``retention_policy`` decides how many of the log's
 oldest files go. Then, so that readers always see a consistent store: it finds the new beginning of
 each queue; the loop moves the queues' beginnings and drops their files, a few hundred queues a
 turn, and after them the log's; only then are the files removed. A reader below the new beginning
-is told so; slices handed out before stay valid.
+gets OFFSET_TOO_SMALL; slices handed out before stay valid.
 
 Files of the log are removed one after the other, oldest first, each durably before the next: so a
 crash leaves a log without a gap. One that can't be removed delays the others and is tried again.
@@ -225,7 +224,7 @@ class Retention:
         return self._worker.stop()
 
     def ask(self) -> None:
-        """Have what is past its time, or was left over, deleted soon, whatever the hour is."""
+        """Delete expired and left-over files soon, whatever the hour is."""
         self._asked = True
         self._worker.wake.set()
 
@@ -245,7 +244,7 @@ class Retention:
             while not stopping.is_set():
                 started = self._clock.monotonic() >= self._delete_from
                 pause = self.step(may_delete=started or self._asked)
-                # Whoever wakes it, never more often than that.
+                # A lower bound between two runs, however often the thread is woken.
                 stopping.wait(min(pause, self._limits.pressed_seconds))
                 wake.wait(max(0.0, pause - self._limits.pressed_seconds))
                 wake.clear()
@@ -254,7 +253,7 @@ class Retention:
     # --- one run
 
     def step(self, *, may_delete: bool = True) -> float:
-        """Look, and delete what is to be deleted; seconds until the next look."""
+        """Look at the disk, and delete files; seconds until the next look."""
         asked = self._asked
         plan = self._look(asked=asked)
         deleted = 0
@@ -278,7 +277,7 @@ class Retention:
         return min(interval, self._limits.pressed_seconds) if plan.pressed or deleted else interval
 
     def _look(self, *, asked: bool) -> RetentionPlan:
-        """What is to be done; whoever stores is told whether the disk is too full for that."""
+        """Decide what to delete, and refuse messages while the disk is too full."""
         self.stats.places = tuple(self._measure())
         now_ms = self._clock.now_ms()
         moment = DiskMoment(
@@ -295,7 +294,7 @@ class Retention:
     def _measure(self) -> list[DiskUsage]:
         found = []
         for directory in self._directories:
-            # A disk that can't be asked is not too full; what ails it, the next write tells.
+            # A disk that can't be asked counts as not too full: the next write reports its fault.
             with contextlib.suppress(OSError):
                 found.append(DiskUsage(directory, self._files.disk_use(directory)))
         return found
@@ -334,7 +333,7 @@ class Retention:
         return begins
 
     def _move_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
-        """Let queues begin elsewhere; how many of their files that makes superfluous."""
+        """Move the beginnings of queues; how many of their files are dropped."""
         files = 0
         for at in range(0, len(begins), self._limits.queues_a_turn):
             some = begins[at : at + self._limits.queues_a_turn]
@@ -359,8 +358,8 @@ class Retention:
         stats.log_bytes += sum(file.size for file in dropped)
         stats.young_files += min(plan.young, len(dropped))
         stats.queue_files += queue_files
-        tell = _log.warning if plan.young else _log.info
-        tell(
+        log = _log.warning if plan.young else _log.info
+        log(
             "messages deleted to make room" if plan.young else "old messages deleted",
             log_files=len(dropped),
             not_past_their_time=min(plan.young, len(dropped)),

@@ -54,7 +54,7 @@ class LogFile(NamedTuple):
 
     Attributes:
         size: bytes.
-        behind_ms: store time of the first message behind it; None when that can't be told.
+        behind_ms: store time of the first message behind it; None if unknown.
     """
 
     size: int
@@ -69,7 +69,7 @@ class DiskMoment:
         places: the store's directories.
         now_ms: the time.
         hour: of the day, local time.
-        asked: whether somebody wants files past their time to go now.
+        asked: whether an operator asked to delete expired files now.
         coming_bytes: space that deleted files still take, soon to be free.
     """
 
@@ -85,8 +85,8 @@ class RetentionPlan:
     """What is to be done.
 
     Attributes:
-        files: so many of the oldest files go.
-        young: so many of these are not past their time.
+        files: number of the oldest files that go.
+        young: number of these that have not expired.
         full: why nothing is stored meanwhile, in one sentence; None when messages are taken.
         pressed: whether the disk is beyond a bound, so that it should be looked at again soon.
     """
