@@ -1,8 +1,8 @@
 """Appending messages: single ones and whole passes. Only the loop's thread appends.
 
-``MessageWriter`` appends one message or a batch. The order of its steps leaves nothing half done:
-the message is checked, room is made in the queue, then in the log (either may find the disk full);
-from there on nothing can fail.
+``MessageWriter`` appends one message or a batch. Its order of steps leaves nothing half done: it
+checks the message, makes room in the queue, then in the log (either may find the disk full); from
+there on nothing can fail.
 
 ``Appender`` appends the messages of one read together, one store into the log and one into each
 queue. The caller builds the records and keeps the numbers, and calls in this order: ``takes``,
@@ -90,7 +90,7 @@ class EntryDispatcher:
         """The last messages of a queue have become visible; these are their entries."""
         if self._on_arrival is None:
             return
-        # Before anything is made of the entries: few queues have somebody who waits.
+        # Checked before the entries are unpacked: few queues have a pull that waits.
         watched = self._watched
         if watched is not None and queue.key not in watched and queue.topic != SCHEDULE_TOPIC:
             return
@@ -123,7 +123,7 @@ class EntryDispatcher:
 
 
 class Appender:
-    """What the messages of one read are stored with.
+    """Stores the messages of one read.
 
     Attributes:
         syncs: entries become visible when the disk has their records (SYNC_FLUSH).
@@ -148,7 +148,7 @@ class Appender:
         self.syncs = context.config.flush_disk_type == "SYNC_FLUSH"
 
     def takes(self, size: int) -> bool:
-        """Whether records of ``size`` bytes in all may be stored one behind the other."""
+        """Whether records of ``size`` bytes in all may be stored in a row."""
         return self._disk.trouble is None and size <= self._longest_record
 
     def open(self, queue: ConsumeQueue, count: int) -> tuple[int, int, memoryview | None]:
@@ -389,7 +389,7 @@ class MessageWriter:
         except OSError as error:
             self._no_place(self._log.directory, error)
         try:
-            # Another file of the log may have taken the place of the queue's map.
+            # Rolling the log maps a file, which may have unmapped that of the queue.
             queue.prepare(count)
         except OSError as error:
             self._no_place(queue.directory, error)

@@ -6,9 +6,9 @@ behind a blank record when the space is not enough, extending the watermark when
 the caller builds its records for that place, and ``store`` puts all of them there at once. Between
 the two nothing else may append; a reservation that is not used costs nothing.
 
-Little is stored through the map, into pages that the preallocator has written; much is written,
-into pages that have only blocks: then neither zeros nor page faults, nor what it takes to write
-mapped pages back, are paid for. What is synced at once is written, be it little or much.
+Small stores go through the map, into pages that the preallocator has written. Large ones are
+written with ``pwrite``, into pages that have only blocks: that saves the zeros, the page faults and
+the cost of writing mapped pages back. In SYNC mode all stores are written.
 
 The next file is made ahead by the preallocator. It stays out of ``files`` until the appender takes
 it, and it is removed at a clean stop, as RocketMQ does.

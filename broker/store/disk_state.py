@@ -28,8 +28,8 @@ _log = structlog.get_logger("store")
 class DiskState:
     """What is wrong with the disk, for all who write to it.
 
-    The log says when the store stops taking messages, and when it takes them again: once each,
-    whatever the reasons are that come and go in between.
+    It logs when the store stops taking messages and when it takes them again, once each, whatever
+    reasons come and go in between.
 
     Attributes:
         trouble: why the store does not take messages, in one sentence; None when it does.
@@ -121,12 +121,12 @@ class DiskState:
         with self._lock:
             was_taking, was_final = self.trouble is None, self.final
             yield
-            # Still under the lock, so that the log has the changes in their order.
+            # Logged under the lock, so that the changes appear in their order.
             if self.trouble is None:
                 if not was_taking:
                     _log.info("the store takes messages again")
             elif was_taking or self.final is not was_final:
-                # A reason that only a restart removes is news to a store that has stopped before.
+                # A reason that only a restart removes is logged even if the store has stopped.
                 _log.error("the store takes no messages", reason=self.trouble)
 
     def _sentence(self, path: Path, error: OSError) -> str:

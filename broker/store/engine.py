@@ -1,10 +1,10 @@
 """The store as the broker sees it: messages in, messages out, and what is on the disk when.
 
-One thread, the loop's, puts and gets (``reads``); nothing here blocks it but the pages of the maps.
-Others work for it: one allocates ahead (``preallocate``), one syncs the commit log, one the queues
-(``flush``), one indexes (``index``), one deletes what is old (``retention``). What they have to say
-comes back to the loop by ``call_soon_threadsafe``. Without a loop (tests, tools) the store works as
-well: ``flush`` then does at once what the syncing threads would.
+One thread, the loop's, puts and gets; only a page of a map that is not in memory can block it.
+Other threads work for it: one allocates ahead (``preallocate``), one syncs the commit log and one
+the queues (``sync``), one indexes (``index``), one deletes old files (``retention``). They report
+to the loop by ``call_soon_threadsafe``. The store also works without a loop (tests, tools):
+``flush`` then does at once what the syncing threads would do.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ class MessageStore:
         if parts is None:
             return
         parts.cold_reads.close()
-        # The syncer last: the others may still need the disk.
+        # The syncer stops last: the other threads may still wait for the disk. A thread that does
+        # not end may still write, so the store then stays marked as open.
         workers = (parts.retention, parts.index, parts.preallocator, parts.syncer)
         ended = [worker.stop() for worker in workers]
         try:
@@ -247,7 +248,7 @@ class MessageStore:
                         last_store_ms=parts.writer.last_store_ms,
                         index=indexed,
                     )
-                # Last, and only then: without it the next start believes all of the above.
+                # Last: without the ``abort`` file the next start believes all of the above.
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:

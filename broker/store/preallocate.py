@@ -1,7 +1,7 @@
 """Moving the log's watermark ahead of the appender, so that appending meets no page without blocks.
 
-A thread allocates in steps of 1 MiB with a pause in between, up to a distance that grows with what
-the store has taken: an idle store does not write 64 MiB of zeros, a busy one is not overtaken. When
+A thread allocates in steps of 1 MiB with a pause in between, up to a distance that grows with the
+bytes stored: an idle store does not write 64 MiB of zeros, a busy one does not catch up. When
 the file is allocated to its end, the next one is made and allocated too. An appender that comes
 close wakes the thread (``CommitLog.want_from``); one that overtakes it helps itself. On a disk that
 is nearly full nothing is allocated ahead.
@@ -45,7 +45,7 @@ class Preallocator:
                 stopping.wait(self._limits.preallocate_pause_seconds)
 
     def try_step(self) -> bool:
-        """One step, or the question whether the disk takes one again; whether to go on."""
+        """Allocate one step, or try whether a full disk has space again; whether to go on."""
         if self._disk.final or self._disk.too_full is not None:
             return False
         try:
@@ -61,8 +61,8 @@ class Preallocator:
                 >= self._limits.preallocate_min_free_bytes
             ) and self.step()
         except OSError:
-            # Not yet a message's loss: the appender goes on in small steps, and if it finds no
-            # space either, it says so.
+            # No message is lost yet: the appender goes on in small steps, and reports it if it
+            # finds no space either.
             return False
 
     def step(self) -> bool:

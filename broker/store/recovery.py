@@ -6,7 +6,7 @@ There are four ways, the shortest first:
 our clean stop            only the log's last records are looked at (``checkpoint``)
 a safe point              the log is walked from there, and the queues get what they lack of it
                           (``checkpoint``)
-a clean stop of others    the last three files are walked, and records that no queue has heard of
+a clean stop of others    the last three files are walked, and records that no queue has
                           are dispatched (cf. CommitLog.recoverNormally)
 a crash of others         the log is walked from the file that the checkpoint's times tell (cf.
                           CommitLog.recoverAbnormally)
@@ -14,8 +14,8 @@ a crash of others         the log is walked from the file that the checkpoint's 
 
 When a queue turns out to lack entries of what lies before, the whole log is walked, and every entry
 of every queue is compared with it and put right: the log is the truth. The log ends behind the last
-good record. What stands behind it is overwritten with zeros, so that it can't come back when the
-log has grown to where it stood.
+good record. The bytes behind it are overwritten with zeros, so that they can't come back as
+records when the log has grown to there.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Recovery:
 
     @property
     def believes_safe_point(self) -> bool:
-        """Whether what was said to be safe is there."""
+        """Whether the safe point that was read is true of this log."""
         return self._safe is not None and self._is_safe and self._safe.end <= self._walk.end
 
     def run(self, *, clean: bool) -> RecoveryReport:
@@ -205,12 +205,12 @@ class Recovery:
         if self._sync:
             self._end_log(index)
         else:
-            # Readers may see what is in the page cache alone: the flusher has it to do.
+            # Readers may see what is only in the page cache: the log's thread will sync it.
             self._cut_log()
             self.synced = safe.synced
         for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
-            # Of what a queue has behind message number only what was seen in the log stays.
+            # Behind message ``number`` a queue keeps only entries that were found in the log.
             first, end = self._seen.get(queue, (number, number))
             if first > number:
                 queue.replay_gap(number, first)
@@ -287,7 +287,7 @@ class Recovery:
 
     def _end_log(self, first: int) -> None:
         self._cut_log()
-        # What was found may be in the page cache alone.
+        # The records found may be only in the page cache.
         for file in self._mapped[first:]:
             self._progress.look()
             if self._safe is not None:
@@ -311,7 +311,8 @@ class Recovery:
         while len(self._mapped) > 1 and self._mapped[-1].start > end:
             file = self._mapped.pop()
             self._report.cut_bytes += file.clear_from(0)
-            # One by one: a name that came back alone would leave a gap before it.
+            # Each removal is synced before the next: after a power cut a name that came back alone
+            # would leave a gap before it.
             file.remove_durably()
         last = self._mapped[-1]
         self._report.cut_bytes += last.clear_from(min(end - last.start, last.size))

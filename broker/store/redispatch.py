@@ -1,24 +1,23 @@
 """From records of the log to queue entries and keys again, for recovery and verification.
 
-``row_of`` does so for single records, and defines the result. The compiled core does the same for
-many at once, and leaves to ``row_of`` what is not plainly good.
+``row_of`` does so for a single record, and defines the result. The compiled core does the same for
+many at once, and leaves doubtful records to ``row_of``. ``Replay`` gives the entries to the queues.
 
 With ten thousand queues the messages of one lie far apart. So the entries of a part of the log are
-gathered, up to a bound, and each queue's files are then touched once for all of them. What comes
-out are runs: messages of one queue with consecutive numbers.
+gathered, up to a bound, and each queue's files are then touched once for all of them.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.index_keys import hashes_of
-from broker.store.log_walk import EntryRun, LogRecord, LogWalk, QueueKey, Stretch
+from broker.store.log_walk import LogRecord, LogWalk, QueueKey, Stretch
 from broker.store.results import RecoveryReport
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import RecordError
@@ -156,57 +155,6 @@ def _is_topic(topic: str) -> bool:
 
 def _wrong(why: str) -> Row:
     return Row(None, 0, 0, 0, 0, (), why)
-
-
-MAX_GATHERED: Final = 50_000
-"""Entries that wait: enough to make a visit to a queue pay."""
-
-
-class LogRow(NamedTuple):
-    """A record, and what it calls for."""
-
-    position: int
-    size: int
-    row: Row
-
-
-class Gathering:
-    """Gathers entries as bytes, by queue."""
-
-    def __init__(self) -> None:
-        self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
-        self._count = 0
-
-    def add(self, rows: Sequence[LogRow]) -> None:
-        """Records in the log's order."""
-        for position, size, row in rows:
-            if row.topic is not None:
-                entry = ENTRY.pack(position, size, row.tags_code)
-                self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
-
-    def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
-        """Runs of entries; those of one queue in the log's order."""
-        for key, first, entries in runs:
-            self._add(key, first, entries)
-
-    def _add(self, key: QueueKey, first: int, entries: bytearray) -> None:
-        runs = self._runs.setdefault(key, [])
-        if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == first:
-            runs[-1][1].extend(entries)
-        else:
-            runs.append((first, entries))
-        self._count += len(entries) // ENTRY.size
-
-    def full(self) -> bool:
-        """Whether they have to be taken."""
-        return self._count >= MAX_GATHERED
-
-    def take(self) -> Iterator[EntryRun]:
-        """All of them; those of one queue in the log's order, one run after another."""
-        gathered, self._runs, self._count = self._runs, {}, 0
-        for key in sorted(gathered):
-            for first, entries in gathered[key]:
-                yield EntryRun(key, first, entries)
 
 
 _MAX_GATHERED: Final = 4096

@@ -88,7 +88,7 @@ class LogSync:
         with self._syncing:
             if self._disk.final:
                 return False
-            # In this order: what was stored up to this time lies before that end.
+            # The time is read before the end: all messages stored up to then lie before that end.
             store_ms = self._store_ms()
             end = self.log.end
             if end > self.flushed:
@@ -222,7 +222,7 @@ class GroupCommit:
 
 
 class Mark(NamedTuple):
-    """A moment of the store, to become a safe point when the disk has all that was there.
+    """A moment of the store, which becomes a safe point when the disk has all of it.
 
     Attributes:
         deletions: of topics, until then.
@@ -413,7 +413,7 @@ class QueueSync:
             try:
                 self._context.files.sync_directory(directory)
             except FileNotFoundError:
-                # Its topic is being deleted; if not, the next start will see.
+                # Its topic is being deleted; if not, the next start finds out.
                 self._named.clear()
                 return
         self._named = {queue for queue in queues if queue.max_offset}
@@ -526,7 +526,7 @@ class Syncer:
         return done
 
     def _show(self) -> None:
-        """Show what the disk has now, then tell those who wait: they must find it."""
+        """Make synced messages visible, then call back those who wait: they must find them."""
         durable_end = self.log.flushed
         try:
             self._dispatcher.release(durable_end)
@@ -556,7 +556,8 @@ class Syncer:
             if stopping.is_set() or not (requested or self.log.is_due()):
                 continue
             if not requested and self.queues.is_due():
-                # What is marked now is safe after this sync. Somebody who requested one waits.
+                # A mark taken now can become safe right after this sync. It delays no requested
+                # sync, for which somebody waits.
                 self._marked.clear()
                 self._ask_for_mark()
                 self._marked.wait(self._config.limits.mark_seconds)

@@ -10,12 +10,13 @@ there is no record, the next sound one is searched for, and the bytes before it 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.redispatch import Gathering, LogRow, row_of
+from broker.store.log_walk import EntryRun, QueueKey
+from broker.store.redispatch import Row, row_of
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import (
@@ -28,6 +29,7 @@ from broker.storetools.verify.index_scan import (
 )
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, WalkedQueue
 from broker.storetools.view import StoreView
+from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import (
     MAGIC_BLANK,
@@ -44,6 +46,57 @@ _START: Final = Struct(">II")
 
 OnProgress = Callable[[int], None]
 """Called with the bytes of the log walked since the last call."""
+
+
+MAX_GATHERED: Final = 50_000
+"""Entries that wait: enough to make a visit to a queue pay."""
+
+
+class LogRow(NamedTuple):
+    """A record, and what it calls for."""
+
+    position: int
+    size: int
+    row: Row
+
+
+class Gathering:
+    """Gathers entries as bytes, by queue."""
+
+    def __init__(self) -> None:
+        self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
+        self._count = 0
+
+    def add(self, rows: Sequence[LogRow]) -> None:
+        """Records in the log's order."""
+        for position, size, row in rows:
+            if row.topic is not None:
+                entry = ENTRY.pack(position, size, row.tags_code)
+                self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
+
+    def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
+        """Runs of entries; those of one queue in the log's order."""
+        for key, first, entries in runs:
+            self._add(key, first, entries)
+
+    def _add(self, key: QueueKey, first: int, entries: bytearray) -> None:
+        runs = self._runs.setdefault(key, [])
+        if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == first:
+            runs[-1][1].extend(entries)
+        else:
+            runs.append((first, entries))
+        self._count += len(entries) // ENTRY.size
+
+    def full(self) -> bool:
+        """Whether they have to be taken."""
+        return self._count >= MAX_GATHERED
+
+    def take(self) -> Iterator[EntryRun]:
+        """All of them; those of one queue in the log's order, one run after another."""
+        gathered, self._runs, self._count = self._runs, {}, 0
+        for key in sorted(gathered):
+            for first, entries in gathered[key]:
+                yield EntryRun(key, first, entries)
 
 
 class PartPlan(NamedTuple):
