@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_scan import (
-    Compiled,
     IndexEntries,
     IndexPart,
     IndexPlace,
@@ -54,7 +54,7 @@ class IndexMatch:
         begin, end: the places between which the part's entries are; None for the index's end.
         claims: the part of the log that it covers.
         findings: receives what is wrong.
-        compiled: the compiled core; None for the Python code.
+        compiled: see ``load_compiled``; None for the Python code.
 
     Attributes:
         unclaimed: keys behind the part of the log that the index covers.
@@ -68,9 +68,9 @@ class IndexMatch:
         end: IndexPlace | None,
         claims: IndexEntries,
         findings: Findings,
-        compiled: Compiled | None,
+        compiled: ModuleType | None,
     ) -> None:
-        self._compiled = compiled.chains if compiled is not None else None
+        self._compiled = compiled
         self._last_offset = -1
         self._parts = parts
         self._blocks: Iterator[_Block] = blocks(parts, begin, end)

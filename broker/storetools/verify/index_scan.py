@@ -43,20 +43,16 @@ _MAX_SHAPES: Final = 4096
 _SAMPLES: Final = 32
 
 
-class Compiled(NamedTuple):
-    """The compiled modules for records, and for entries of the index."""
+def load_compiled() -> ModuleType | None:
+    """The compiled core's functions for entries of the index; None where it does not run.
 
-    records: ModuleType
-    chains: ModuleType
-
-
-def load_compiled() -> Compiled | None:
-    """The compiled core, None where it does not run; the Python code gives identical results."""
+    The Python code gives identical results.
+    """
     if core.KIND != "compiled":
         return None
-    from remoting.protocol.core import index_entries, record  # noqa: PLC0415 - only where they run
+    from remoting.protocol.core import index_entries  # noqa: PLC0415 - only where it runs
 
-    return Compiled(record, index_entries)
+    return index_entries
 
 
 class IndexPart(NamedTuple):
@@ -215,7 +211,7 @@ class IndexScan:
     Args:
         findings: receives what is wrong.
         borders: physical offsets at which parts of the log begin, ascending.
-        compiled: the compiled core; None for the Python code.
+        compiled: see ``load_compiled``; None for the Python code.
 
     Attributes:
         places: of each border the first entry at or behind it.
@@ -223,10 +219,10 @@ class IndexScan:
     """
 
     def __init__(
-        self, findings: Findings, borders: Sequence[int], compiled: Compiled | None
+        self, findings: Findings, borders: Sequence[int], compiled: ModuleType | None
     ) -> None:
         self._findings = findings
-        self._compiled = compiled.chains if compiled is not None else None
+        self._compiled = compiled
         self._borders = borders
         self._before: tuple[int, IndexPlace] | None = None
         self.places: list[IndexPlace] = []

@@ -248,9 +248,10 @@ class LogPart:
 
     def _walk_compiled(self, data: memoryview, base: int) -> int:
         """Check consecutive usual records by the compiled core; where the last one ends."""
-        assert self._compiled is not None
-        used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = (
-            self._compiled.records.walk_records(data, base, self._plan.levels_ms, sys.maxsize, None)
+        from remoting.protocol.core.record import walk_records  # noqa: PLC0415 - only where it runs
+
+        used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = walk_records(
+            data, base, self._plan.levels_ms, sys.maxsize, None
         )
         if not used:
             return base
