@@ -6,6 +6,7 @@ So they can't differ from what the slow path sends.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from broker.store.results import GetStatus
@@ -88,40 +89,30 @@ def make(
 
 
 class SendAnswers:
-    """Answers to sends.
+    """Answers to sends; ``of`` gives the cached ones of a codec and a queue id.
 
     Args:
         packed_host: the broker's in message ids.
         extra: the fields that every answer to a send carries.
     """
 
-    __slots__ = ("_extra", "_id_prefix", "_known")
-
     def __init__(self, packed_host: bytes, extra: tuple[tuple[str, str], ...]) -> None:
         self._extra = extra
         self._id_prefix = packed_host.hex().upper().encode()
-        self._known: dict[tuple[int, int], tuple[AnswerTemplate, AnswerTemplate]] = {}
+        # Topics by the thousands have the same few numbers of queues.
+        self.of = lru_cache(maxsize=MAX_SEND_TEMPLATES)(self._make)
 
-    def of(self, codec: SerializeType, queue_id: int) -> tuple[AnswerTemplate, AnswerTemplate]:
-        """Of a message that is stored, and of one that the disk did not have in time.
+    def _make(self, codec: SerializeType, queue_id: int) -> tuple[AnswerTemplate, AnswerTemplate]:
+        """The answers if a message is stored, and if the disk did not have it in time.
 
         Both take the opaque, the queue offset and the ids of the messages.
         """
-        # Topics by the thousands have the same few numbers of queues.
-        found = self._known.get((codec, queue_id))
-        if found is None:
-            if len(self._known) >= MAX_SEND_TEMPLATES:
-                self._known.clear()
-            success, late = (
-                self._make(codec, code, queue_id)
-                for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
-            )
-            found = self._known[codec, queue_id] = success, late
-        return found
-
-    def _make(self, codec: SerializeType, code: int, queue_id: int) -> AnswerTemplate:
         header = SendMessageResponseHeader(msg_id=_ID, queue_id=queue_id, queue_offset=_NUMBERS[0])
-        return make(codec, code, header=header, extra=self._extra, id_prefix=self._id_prefix)
+        success, late = (
+            make(codec, code, header=header, extra=self._extra, id_prefix=self._id_prefix)
+            for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
+        )
+        return success, late
 
 
 def found_template(codec: SerializeType) -> AnswerTemplate:

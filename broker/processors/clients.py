@@ -23,8 +23,8 @@ from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
 from broker.groups.health import against_others, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
+from broker.processors.groups import retry_topic
 from broker.state import BrokerState
-from broker.topics import READ_WRITE, UNIT_SUB_FLAG
 from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
@@ -169,8 +169,9 @@ class ClientProcessor:
         """Take a consumer as a member; what it has to be refused for as soon as it is known."""
         state, name = self._state, consumer.group_name
         config = state.group_config(name)
-        if config is not None:
-            self._make_retry_topic(consumer, config.retry_queue_nums)
+        # A group whose name is too long for a topic has no retries.
+        if config is not None and len(names.retry_topic(name)) <= MAX_TOPIC_LENGTH:
+            retry_topic(state, name, config.retry_queue_nums, unit=consumer.unit_mode)
         before = state.consumers.profile_of(name, channel.connection)
         changed = state.consumers.heartbeat(consumer, channel, state.clock.now_ms(), extras)
         finding = self._contested(name, channel.connection, extras)
@@ -227,17 +228,3 @@ class ClientProcessor:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
         )
-
-    def _make_retry_topic(self, consumer: ConsumerData, queue_nums: int) -> None:
-        name = names.retry_topic(consumer.group_name)
-        if len(name) > MAX_TOPIC_LENGTH:
-            return
-        _, made = self._state.topics.create_fixed(
-            name,
-            queue_nums,
-            READ_WRITE,
-            self._state.clock.now_ms(),
-            sys_flag=UNIT_SUB_FLAG if consumer.unit_mode else 0,
-        )
-        if made:
-            self._state.changes.topics_changed([name], oneway=True)
