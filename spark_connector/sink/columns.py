@@ -120,8 +120,13 @@ class Rows:
             name: _plain(batch.column(column), _ARROW.get(name, pa.binary()))
             for name, column in chosen.items()
         }
-        if "keys" in chosen and not _is_text(batch.column(chosen["keys"]).type):
-            _check_utf8(columns["keys"], first)
+        if "keys" in chosen:
+            kind = batch.column(chosen["keys"]).type
+            types = pa.types
+            if not (
+                types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+            ):
+                _check_utf8(columns["keys"], first)
         return cls(first, batch.num_rows, columns)
 
     def get(self, name: str) -> Any:
@@ -139,12 +144,6 @@ class Rows:
         if column is None or column.null_count == len(column):
             return None
         return pc.fill_null(pc.greater(pc.binary_length(column), 0), False)
-
-
-def _is_text(kind: Any) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
 
 
 def _check_utf8(keys: Any, first: int) -> None:

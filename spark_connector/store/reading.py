@@ -181,7 +181,9 @@ class StoreTask:
     # --- the log
 
     def _part(self, found: LogChunk | Damage) -> Iterator[Any]:
-        file = self._file_name(found)
+        position = found.begin if isinstance(found, Damage) else found.position
+        holders = (one for one in self._view.log.files if one.start <= position < one.end)
+        file = next((one.path for one in holders), None)
         if isinstance(found, Damage):
             yield self._damage(found, file)
             return
@@ -189,13 +191,6 @@ class StoreTask:
         if self._options.topics is not None:
             starts = starts[are_of(found.data, starts, self._options.topics)]
         yield from self._decoded(found.data, starts, file)
-
-    def _file_name(self, found: LogChunk | Damage) -> str | None:
-        position = found.begin if isinstance(found, Damage) else found.position
-        for file in self._view.log.files:
-            if file.start <= position < file.end:
-                return file.path
-        return None
 
     def _damage(self, found: Damage, file: str | None) -> Any:
         raw = None
