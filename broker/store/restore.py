@@ -51,7 +51,7 @@ class Search(NamedTuple):
         claims: of each message, by its number, the place and size that its entry says; ascending.
         begin, end: numbers of the queue's messages.
         log_end: where the log ends.
-        levels_ms: of ``messageDelayLevel``; see ``dispatch.entry_of``.
+        levels_ms: of ``messageDelayLevel``; see ``redispatch.entry_of``.
         limits: of the store.
     """
 
