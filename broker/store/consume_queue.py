@@ -21,7 +21,8 @@ is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -562,9 +563,8 @@ class ConsumeQueue:
         # Most begin with their first file; then no damaged entry behind it is asked.
         if not self._is_alive(found, log_start):
             first = found
-            found += _first_true(
-                self.max_offset - first, lambda n: self._is_alive(first + n, log_start)
-            )
+            offsets = range(first, self.max_offset)
+            found += bisect_left(offsets, True, key=lambda n: self._is_alive(n, log_start))
         # A damaged entry may be that of a message, which a reader then finds out.
         while found < self.max_offset and self.stored(found) in {None, NO_MESSAGE}:
             found += 1
@@ -582,19 +582,9 @@ def _used_entries(file: MappedFile) -> int:
     # To look into a hole of the file would cost memory and time, ten thousand queues over.
     most = min(file.data_end() + ENTRY_BYTES - 1, file.size) // ENTRY_BYTES
     view = file.view
-    return _first_true(most, lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0)
-
-
-def _first_true(count: int, test: Callable[[int], bool]) -> int:
-    """The first of ``count`` numbers that passes a test which all later ones pass too."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if test(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    return bisect_left(
+        range(most), True, key=lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0
+    )
 
 
 class QueueTable:

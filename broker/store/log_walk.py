@@ -181,7 +181,8 @@ class LogWalk:
             closed = yield from self._sweep_file(file, position, together_from)
             position = 0
             if not closed:
-                if not self._goes_on_in(index + 1):
+                following = self._mapped[index + 1 : index + 2]
+                if not following or not self._is_synced(following[0], 0):
                     return
                 self.damaged += 1
             # A blank record closes the file: nothing else of it belongs to the log.
@@ -348,9 +349,6 @@ class LogWalk:
             if self._is_synced(file, head - file.start):
                 return head - file.start - position
         return 0
-
-    def _goes_on_in(self, index: int) -> bool:
-        return index < len(self._mapped) and self._is_synced(self._mapped[index], 0)
 
     def _is_synced(self, file: MappedFile, position: int) -> bool:
         _, record = self._look(file, position, file.view)
