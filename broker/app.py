@@ -197,6 +197,7 @@ class Broker:
             SavedTables,
             *(self.config, directory, self._files, now_ms, self._register_topics),
         )
+        # With the broker's name, which the store may have had before: the announcement needs it.
         self.config = config = tables.config
         self._report(tables)
         self._registration = BrokerRegistration(
@@ -214,6 +215,7 @@ class Broker:
         self._delays = Delays(
             config.delay_levels_ms, self.store, self._clock, counters, config.limits
         )
+        # Before the store reports arrivals: a delayed message must find its schedule.
         self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
         self.state = BrokerState(
             config=config,

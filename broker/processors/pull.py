@@ -198,7 +198,11 @@ class PullProcessor:
     ) -> Command | None:
         """The answer, unless it has been sent here or has to wait for a message."""
         header = held.header
-        code = _code_of(result.status, header.queue_offset)
+        code = _CODES.get(result.status)
+        if code is None:
+            # An empty queue: from 0 there is nothing yet, from elsewhere the group is lost.
+            is_start = header.queue_offset == 0
+            code = ResponseCode.PULL_NOT_FOUND if is_start else ResponseCode.PULL_OFFSET_MOVED
         if code == ResponseCode.SUCCESS:
             self._found(held, result)
             return None
@@ -400,14 +404,6 @@ def _unparsable() -> RequestRefused:
     return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
     )
-
-
-def _code_of(status: GetStatus, offset: int) -> int:
-    code = _CODES.get(status)
-    if code is not None:
-        return code
-    # An empty queue: from its beginning there is nothing yet, from elsewhere the group is lost.
-    return ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
 
 
 def _reply(command: Command, code: int, result: GetResult) -> Command:
