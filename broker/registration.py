@@ -206,7 +206,7 @@ class BrokerRegistration:
         self.pool = ConnectionPool(on_close=self._connection_closed, name="registration")
         self._portions = 0
         self._supervisor = Supervisor("registration")
-        self._links = [_Link(address, self) for address in dict.fromkeys(name_servers)]
+        self._links = [_NameServerLink(address, self) for address in dict.fromkeys(name_servers)]
 
     @property
     def states(self) -> tuple[NameServerState, ...]:
@@ -309,7 +309,7 @@ class _Pending:
                 waiter.set_result(success)
 
 
-class _Link:
+class _NameServerLink:
     """The registration at one name server."""
 
     def __init__(self, address: str, owner: BrokerRegistration) -> None:

@@ -57,7 +57,7 @@ class Failed(Exception):
 
 
 @dataclass(kw_only=True)
-class Serving:
+class ServerRunner:
     """The parts of this process, and how it reports.
 
     Attributes:

@@ -105,13 +105,13 @@ class ConnectionRoom:
         self.taken = 0
 
     @property
-    def most(self) -> int:
+    def allowed(self) -> int:
         """Connections that there may be at a time."""
         return max(limit() - self._files() - RESERVED, MIN_CONNECTIONS)
 
     def reason_to_refuse(self) -> str:
         """Why one more connection can't be taken; empty: it can."""
-        if self.taken < self.most:
+        if self.taken < self.allowed:
             return ""
         return (
             f"refused: {self.taken} connections are open, and the process needs its other file "

@@ -134,12 +134,12 @@ class Server:
             raise _bind_failed(self.address, failure) from failure
         self._port = self._server.sockets[0].getsockname()[1]
         room, wanted = self.endpoint.room, self.endpoint.max_connections
-        if room is not None and room.most < wanted:
+        if room is not None and room.allowed < wanted:
             _log.info(
                 "fewer connections than set: the process has no file descriptors for more",
                 server=self.endpoint.name,
                 set=wanted,
-                most=room.most,
+                most=room.allowed,
             )
 
     async def stop(self, *, drain_timeout: float = DRAIN_TIMEOUT) -> None:
@@ -166,7 +166,7 @@ class Server:
 
     def _backlog(self) -> int:
         room = self.endpoint.room
-        return BACKLOG if room is None or room.most > 4 * BACKLOG else SHORT_BACKLOG
+        return BACKLOG if room is None or room.allowed > 4 * BACKLOG else SHORT_BACKLOG
 
     def _make_connection(self) -> Connection:
         connection = Connection(self.endpoint)

@@ -18,11 +18,11 @@ _TAKE: Final = pc.get_function("take")
 _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
 
 
-def pieces(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
+def join_slices(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
     """The bytes between positions, as a binary array of its own.
 
-    Wanted pieces have gaps between them. But piece, gap, piece, gap ... are adjacent, and form an
-    array over the buffer without a copy. Taking every other element of it copies the pieces
+    Wanted slices have gaps between them. But piece, gap, piece, gap ... are adjacent, and form an
+    array over the buffer without a copy. Taking every other element of it copies the join_slices
     together, in C++ and at the speed of memory.
 
     Args:

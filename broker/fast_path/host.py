@@ -249,18 +249,18 @@ class Host:
             counters.pulls_found += 1
             counters.messages_pulled += result.count
             counters.bytes_pulled += result.size
-            return self._pieces(serialize, result, opaque)
+            return self._encode_found(serialize, result, opaque)
         held = HeldPull(
             Command(RequestCode.PULL_MESSAGE, opaque, serialize=serialize),
             connection,
             header.copy(),
-            lambda found, number: self._pieces(serialize, found, number),
+            lambda found, number: self._encode_found(serialize, found, number),
         )
         pulls = self._processors.pull
         reply = pulls.answer(held, plan.codes, result, suspend=not state.stopping)
         return [] if reply is None else [encode(reply)]
 
-    def _pieces(self, codec: SerializeType, result: GetResult, opaque: int) -> list[Piece]:
+    def _encode_found(self, codec: SerializeType, result: GetResult, opaque: int) -> list[Piece]:
         """The answer to a pull that found something."""
         size, records = result.size, result.records
         numbers = result.next_offset, result.min_offset, result.max_offset

@@ -1,12 +1,12 @@
 """One pass over a read: frames in; records, queue entries and answers out.
 
-What is usual is served here, in any of the three codecs; each other frame goes to the peer, which
-has the slow path work it, after all that came before it was brought out.
+The pass serves usual requests, in any of the three codecs. It gives each other frame to the peer,
+which has the slow path serve it after everything before it is flushed.
 
-A pass gathers: records in one buffer, the entries of each queue in one of its own, answers in one.
-``Gathered.flush`` brings them out in the order that the slow path has: records, then entries,
-then answers. Until then nothing of a pass can be seen. What a pass could fail of is done before a
-message is taken: ``make_room`` has room for its record and its entry, or says no.
+A pass gathers records in one buffer, the entries of each queue in a buffer of its own, and answers
+in one. ``Gathered.flush`` writes them in the order of the slow path: records, then entries, then
+answers. Until then nothing of a pass is visible. Whatever can fail is done before a message is
+taken: ``make_room`` has room for its record and its entry, or returns false.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,7 +20,7 @@ from time import perf_counter
 
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
 from remoting.protocol.frame import GATHER_BYTES
-from remoting.protocol import limits
+from remoting.protocol import limits as protocol_limits
 from remoting.protocol.codes import RequestCode
 
 from remoting.protocol.core.answer cimport AnswerTemplate, Buffer, Fill
@@ -73,9 +73,9 @@ cdef uint32_t PULL_KEY = 0x3FFF & ~(1 << 3 | 1 << 6 | 1 << 11)
 # Group, topic and queue of a commit.
 cdef uint32_t COMMIT_KEY = 0b0111
 
-cdef Py_ssize_t MAX_HEADER_BYTES = limits.MAX_HEADER_BYTES
-cdef Py_ssize_t MAX_PROPERTIES_BYTES = limits.MAX_PROPERTIES_BYTES
-cdef Py_ssize_t MAX_BATCH_MESSAGES = limits.MAX_BATCH_MESSAGES
+cdef Py_ssize_t MAX_HEADER_BYTES = protocol_limits.MAX_HEADER_BYTES
+cdef Py_ssize_t MAX_PROPERTIES_BYTES = protocol_limits.MAX_PROPERTIES_BYTES
+cdef Py_ssize_t MAX_BATCH_MESSAGES = protocol_limits.MAX_BATCH_MESSAGES
 cdef int64_t PULL_BYTES = MAX_PULL_BYTES
 cdef int64_t PULL_MESSAGES = MAX_PULL_MESSAGES
 cdef Py_ssize_t GATHERED = GATHER_BYTES

@@ -135,12 +135,12 @@ def profile_of(data: ConsumerData, strategy: str = "") -> Profile:
         consume_from_where=data.consume_from_where,
         strategy=strategy,
         subscriptions=frozenset(
-            _wanted(one) for one in data.subscription_data_set if one.topic != retry
+            _subscription_key(one) for one in data.subscription_data_set if one.topic != retry
         ),
     )
 
 
-def _wanted(subscription: SubscriptionData) -> SubscriptionKey:
+def _subscription_key(subscription: SubscriptionData) -> SubscriptionKey:
     kind = subscription.expression_type or "TAG"
     expression = subscription.sub_string.strip() or "*"
     if kind == "TAG" and expression != "*":

@@ -369,7 +369,7 @@ _Key = tuple[str, str | None, int | None]
 
 
 @dataclass(slots=True)
-class _Known:
+class _Reported:
     finding: GroupFinding
     said_ms: int
     ends_ms: int | None
@@ -388,7 +388,7 @@ class GroupIssues:
     __slots__ = ("_count", "_groups", "_limit", "begun")
 
     def __init__(self, *, limit: int = LIMITS.findings) -> None:
-        self._groups: dict[str, dict[_Key, _Known]] = {}
+        self._groups: dict[str, dict[_Key, _Reported]] = {}
         self._count = 0
         self._limit = limit
         self.begun: Counter[str] = Counter()
@@ -449,7 +449,7 @@ class GroupIssues:
             self._count += 1
             self.begun[finding.kind] += 1
             finding.since_ms = finding.since_ms or now_ms
-            self._groups.setdefault(group, {})[key] = _Known(finding, now_ms, ends_ms)
+            self._groups.setdefault(group, {})[key] = _Reported(finding, now_ms, ends_ms)
             return True
         finding.since_ms = known.finding.since_ms if ends_ms is None else now_ms
         known.finding, known.ends_ms = finding, ends_ms

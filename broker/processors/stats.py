@@ -295,7 +295,7 @@ def _descriptors(state: BrokerState) -> dict[str, str]:
     return {
         "pocketmqDescriptorLimit": str(limit()),
         "pocketmqConnections": str(state.room.taken),
-        "pocketmqConnectionsMax": str(min(state.room.most, state.config.max_connections)),
+        "pocketmqConnectionsMax": str(min(state.room.allowed, state.config.max_connections)),
     }
 
 

@@ -205,7 +205,7 @@ class ConsumeQueue:
         return len(files) > 1 and files[0].start + files[0].size <= offset * ENTRY_BYTES
 
     def drop_before(self, offset: int) -> list[MappedFile]:
-        """The queue begins at ``offset`` now; the files that it can do without, to be removed.
+        """The queue begins at ``offset`` now; the files before it are returned, to be removed.
 
         The last one stays, because the next message's number derives from it.
         """

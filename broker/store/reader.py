@@ -106,7 +106,7 @@ _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_
 """By number of entries: unpacks where each record begins and how long it is, alternately."""
 
 
-def _places(entries: memoryview, count: int) -> tuple[int, ...]:
+def _positions(entries: memoryview, count: int) -> tuple[int, ...]:
     if count <= _TAKEN_AT_ONCE:
         return _PLACES[count](entries)
     places: list[int] = []
@@ -270,7 +270,7 @@ class StoreReader:
         None when it isn't like that; ``_collect`` then looks at each entry.
         """
         count = min(count, len(entries) // ENTRY_BYTES)
-        places = _places(entries, count)
+        places = _positions(entries, count)
         starts, sizes = places[::2], places[1::2]
         total, first = sum(sizes), starts[0]
         if total > max_bytes:

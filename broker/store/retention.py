@@ -54,7 +54,7 @@ _log = structlog.get_logger("store")
 T = TypeVar("T")
 
 
-class _Held(NamedTuple):
+class _HeldFile(NamedTuple):
     """A removed file that may still take space."""
 
     size: int
@@ -79,7 +79,7 @@ class Removals:
         self._stopping = stopping
         self._logs: deque[tuple[MappedFile, Callable[[], bool]]] = deque()
         self._queues: deque[MappedFile] = deque()
-        self._held: list[_Held] = []
+        self._held: list[_HeldFile] = []
         self._retry_at = 0.0
         self.failures = 0
 
@@ -102,7 +102,7 @@ class Removals:
         while self._logs and self._remove(self._logs[0][0], durably=True):
             file, is_held = self._logs.popleft()
             until = self._clock.monotonic() + self._config.hold_ms / 1000
-            self._held.append(_Held(file.size, is_held, until))
+            self._held.append(_HeldFile(file.size, is_held, until))
             if self._logs and not hurry:
                 self._stopping.wait(self._config.log_pause_ms / 1000)
         while self._queues and self._remove(self._queues[0], durably=False):

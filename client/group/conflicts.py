@@ -53,8 +53,8 @@ def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> GroupFindin
         if other is not None and own != other:
             return GroupFinding(kind=kind, text=f"this one is {own}, the other {other}")
     retry = retry_topic(mine.group_name)
-    own_topics = _wanted(mine.subscription_data_set, retry)
-    others = _wanted(theirs.subscription_table.values(), retry)
+    own_topics = _subscribed_topics(mine.subscription_data_set, retry)
+    others = _subscribed_topics(theirs.subscription_table.values(), retry)
     for topic in sorted(own_topics.keys() | others.keys()):
         if own_topics.get(topic) != others.get(topic):
             return GroupFinding(
@@ -65,7 +65,9 @@ def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> GroupFindin
     return None
 
 
-def _wanted(subscriptions: Iterable[SubscriptionData], retry: str) -> Mapping[str, object]:
+def _subscribed_topics(
+    subscriptions: Iterable[SubscriptionData], retry: str
+) -> Mapping[str, object]:
     return {
         one.topic: frozenset(one.tags_set) or one.sub_string or "*"
         for one in subscriptions

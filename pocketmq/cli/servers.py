@@ -20,7 +20,7 @@ from pocketmq.serving import (
     Failed,
     NameServerPart,
     ServerPart,
-    Serving,
+    ServerRunner,
     standalone_parts,
 )
 from remoting import process_limits as descriptors
@@ -241,7 +241,7 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
 
         parts = [MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
     until_end_of = sys.stdin.fileno() if options["until_stdin_closes"] else None
-    Serving(parts=parts, as_json=options["as_json"], until_end_of=until_end_of).run()
+    ServerRunner(parts=parts, as_json=options["as_json"], until_end_of=until_end_of).run()
 
 
 def _raise_descriptor_limit() -> None:

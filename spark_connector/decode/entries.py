@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from spark_connector.arrow import bytes_of, offsets_of, pieces, take
+from spark_connector.arrow import bytes_of, join_slices, offsets_of, take
 from spark_connector.decode.layout import Layout, as_text, require
 from spark_connector.decode.model import NeedsFallback
 
@@ -89,7 +89,7 @@ def take_apart(layout: Layout) -> PropertyEntries:
     ends = layout.ends
     last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
     ends = ends - ((last == _ENTRY_END) & (ends > begins))
-    joined = pieces(layout.buffer, *(begins - (ends > begins), ends))
+    joined = join_slices(layout.buffer, *(begins - (ends > begins), ends))
     separators, offsets = _separators(bytes_of(joined), offsets_of(joined))
     if not len(separators):
         nothing = pa.array([], pa.string())

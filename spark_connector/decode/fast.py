@@ -23,7 +23,7 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.message import compression, ids, properties
 from remoting.protocol.message.record import COMPRESSED, Buffer
 from remoting.protocol.message.view import RecordView
-from spark_connector.arrow import mask_of, pieces
+from spark_connector.arrow import join_slices, mask_of
 from spark_connector.decode import entries, layout
 from spark_connector.decode.fallback import FIRST_MS, LAST_MS, host_text
 from spark_connector.decode.model import (
@@ -57,7 +57,7 @@ class _Rows:
         layout = self.layout
         if self.settings.decompress and layout.sys_flags(COMPRESSED).any():
             return pa.array(self._inflated(), pa.binary())
-        return pieces(layout.buffer, layout.body_at, layout.body_end)
+        return join_slices(layout.buffer, layout.body_at, layout.body_end)
 
     def _stored_bodies(self) -> Iterator[memoryview]:
         view = memoryview(self.layout.buffer)
@@ -95,7 +95,7 @@ class _Rows:
 
     def topics(self) -> Any:
         found = self.layout
-        return layout.as_text(pieces(found.buffer, found.topic_at, found.topic_end))
+        return layout.as_text(join_slices(found.buffer, found.topic_at, found.topic_end))
 
     def born_hosts(self) -> Any:
         if self.layout.has_v6():

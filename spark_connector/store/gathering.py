@@ -24,7 +24,7 @@ from broker.storetools.view import LogView, ViewedRun
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
 from remoting.protocol.message.view import RecordView
-from spark_connector.arrow import mask_of, pieces
+from spark_connector.arrow import join_slices, mask_of
 from spark_connector.decode.layout import FIRST, gather, locate
 from spark_connector.decode.model import NeedsFallback
 from spark_connector.errors import DecodeError
@@ -194,7 +194,7 @@ def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> NDArra
     except NeedsFallback:
         # One of them is damaged: look at each.
         return np.array([_may_be_of(buffer, start, topics) for start in starts.tolist()])
-    names = pieces(buffer, layout.topic_at, layout.topic_end)
+    names = join_slices(buffer, layout.topic_at, layout.topic_end)
     wanted = pa.array([topic.encode() for topic in topics], pa.binary())
     return mask_of(pc.is_in(names, value_set=wanted))
 

@@ -207,7 +207,7 @@ def copy_log(moment: CopyPoint, target: Target, on_progress: OnProgress) -> LogC
 
 
 def _copy_files(moment: CopyPoint, directory: Path, on_progress: OnProgress) -> list[ViewFile]:
-    files = _wanted(moment)
+    files = _files_to_copy(moment)
     start = files[0].start if files else 0
     for path in directory.iterdir():
         if path.name < name_of(start):
@@ -217,7 +217,7 @@ def _copy_files(moment: CopyPoint, directory: Path, on_progress: OnProgress) -> 
     return files
 
 
-def _wanted(moment: CopyPoint) -> list[ViewFile]:
+def _files_to_copy(moment: CopyPoint) -> list[ViewFile]:
     files = moment.log_files()
     if not files and moment.end == 0:
         return []

@@ -77,7 +77,7 @@ def decode_registration(
     if not compressed:
         return decode(RegisterBrokerBody, data)
     try:
-        parts = _Parts(_inflated(data, max_inflated_bytes))
+        parts = _FieldReader(_inflated(data, max_inflated_bytes))
         data_version = decode(DataVersion, parts.text())
         count = parts.number()
         if not 0 <= count <= MAX_TOPICS:
@@ -128,7 +128,7 @@ def _inflated(data: Buffer, max_bytes: int) -> bytes:
     return inflated
 
 
-class _Parts:
+class _FieldReader:
     """Takes numbers and counted texts off the front of the inflated bytes."""
 
     __slots__ = ("_data", "_position")

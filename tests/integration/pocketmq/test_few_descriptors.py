@@ -93,9 +93,9 @@ def _limit_of_1024() -> Iterator[None]:
 @pytest.mark.usefixtures("_limit_of_1024")
 def test_connections_get_what_the_stores_files_and_a_reserve_leave() -> None:
     room = ConnectionRoom(lambda: 512)
-    assert room.most == 1024 - 512 - descriptors.RESERVED
-    room.taken = room.most - 1
+    assert room.allowed == 1024 - 512 - descriptors.RESERVED
+    room.taken = room.allowed - 1
     assert room.reason_to_refuse() == ""
     room.taken += 1
     assert "ulimit -n, now 1024" in room.reason_to_refuse()
-    assert ConnectionRoom(lambda: 1000).most == descriptors.MIN_CONNECTIONS
+    assert ConnectionRoom(lambda: 1000).allowed == descriptors.MIN_CONNECTIONS

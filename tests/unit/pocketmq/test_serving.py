@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pocketmq.serving import COLLECT_EVERY, Failed, Serving
+from pocketmq.serving import COLLECT_EVERY, Failed, ServerRunner
 
 
 class Fake:
@@ -48,7 +48,7 @@ def test_a_signal_stops_the_parts_in_the_opposite_order(number: signal.Signals) 
         events.append(line)
         os.kill(os.getpid(), number)
 
-    Serving(parts=[Fake("nameserver", events), Fake("broker", events)], echo=ready).run()
+    ServerRunner(parts=[Fake("nameserver", events), Fake("broker", events)], echo=ready).run()
     assert events == [
         "start nameserver",
         "start broker",
@@ -66,7 +66,7 @@ def test_while_it_serves_the_garbage_collector_leaves_alone_what_was_there() -> 
         found.append((gc.get_freeze_count() > 0, gc.get_threshold()[0]))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    Serving(parts=[Fake("broker", [])], echo=ready).run()
+    ServerRunner(parts=[Fake("broker", [])], echo=ready).run()
     assert found == [(True, COLLECT_EVERY)]
     assert gc.get_freeze_count() == 0
     assert gc.get_threshold() == usual
@@ -79,7 +79,7 @@ def test_the_ready_line_as_json_is_one_object() -> None:
         lines.append(line)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    Serving(parts=[Fake("broker", [])], as_json=True, echo=ready).run()
+    ServerRunner(parts=[Fake("broker", [])], as_json=True, echo=ready).run()
     assert json.loads(lines[0]) == {"event": "ready", "broker": "127.0.0.1:1", "pid": os.getpid()}
 
 
@@ -87,7 +87,7 @@ def test_a_part_that_can_not_start_ends_it_and_those_before_are_stopped() -> Non
     events: list[str] = []
     parts = [Fake("a", events), Fake("b", events, fails_at_start=True), Fake("c", events)]
     with pytest.raises(OSError, match="the port is in use"):
-        Serving(parts=parts, echo=events.append).run()
+        ServerRunner(parts=parts, echo=events.append).run()
     assert events == ["start a", "start b", "stop b", "stop a"]
 
 
@@ -106,7 +106,7 @@ class Slow(Fake):
 def test_a_signal_during_a_start_gives_it_up() -> None:
     events: list[str] = []
     parts = [Fake("a", events), Slow("b", events), Fake("c", events)]
-    Serving(parts=parts, echo=events.append).run()
+    ServerRunner(parts=parts, echo=events.append).run()
     assert events == ["start a", "start b", "give up b", "stop b", "stop a"]
 
 
@@ -118,7 +118,7 @@ def test_a_signal_that_comes_with_the_end_of_a_start_is_heard() -> None:
 
     events: list[str] = []
     parts = [Last("a", events), Slow("b", events)]
-    Serving(parts=parts, echo=events.append).run()
+    ServerRunner(parts=parts, echo=events.append).run()
     assert events[0] == "start a"
     assert events[-1] == "stop a"
     assert not any(event.startswith("ready") for event in events)
@@ -133,7 +133,7 @@ def test_a_part_that_dies_ends_it_with_its_error() -> None:
         part.failure.set_exception(ValueError("the wheel is broken"))
 
     with pytest.raises(Failed, match="ValueError: the wheel is broken") as caught:
-        Serving(parts=[part], echo=ready).run()
+        ServerRunner(parts=[part], echo=ready).run()
     assert isinstance(caught.value.__cause__, ValueError)
     assert events[-1] == "stop broker"
 
@@ -146,6 +146,6 @@ def test_it_stops_when_its_input_ends() -> None:
         os.write(writing, b"ignored")
         os.close(writing)
 
-    Serving(parts=[Fake("broker", events)], echo=ready, until_end_of=reading).run()
+    ServerRunner(parts=[Fake("broker", events)], echo=ready, until_end_of=reading).run()
     os.close(reading)
     assert events == ["start broker", "stop broker"]
