@@ -70,6 +70,7 @@ check: setup              ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/house.py --check
+	$(BIN)/python scripts/hops.py --check
 	$(BIN)/python scripts/stubs.py --check
 	PATH=$(BIN):$$PATH cython-lint remoting broker
 
@@ -78,6 +79,7 @@ docs: setup               ## the documentation as a site in build/site, with eve
 
 house: setup              ## the size and shape of the code base
 	$(BIN)/python scripts/house.py
+	$(BIN)/python scripts/hops.py --list
 
 cover:                    ## the tests as CI runs them: with branch coverage, and a skip fails
 	$(MAKE) test CI=true

@@ -38,8 +38,8 @@ from broker.errors import StartError
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
+from broker.state_file import load_json, save_json
 from broker.store.os_files import Files
-from broker.store.state_file import load_json, save_json
 from broker.topics import TopicTable
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.body import Body, MapParts

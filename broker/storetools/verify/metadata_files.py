@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker.store import state_file
+from broker import state_file
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import OWN_CHECKPOINT, StoreView

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.delivery.schedule import decode, encode
-from broker.store.state_file import save_json
+from broker.state_file import save_json
 from broker.storetools.copy import rest
 from broker.storetools.view import StoreView
 from remoting.protocol.bodies import relaxed_json

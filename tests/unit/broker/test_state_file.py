@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from broker.state_file import load, load_json, save_json
 from broker.store.os_files import Files
 from broker.store.results import StoreError
-from broker.store.state_file import load, load_json, save_json
 
 
 @pytest.fixture

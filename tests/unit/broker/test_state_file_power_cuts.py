@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broker.store.state_file import load_json, save_json
+from broker.state_file import load_json, save_json
 from tests.unit.broker.store.simulated_disk import ROOT, PowerCut, SimulatedDisk
 
 PATH = ROOT / "config" / "consumerOffset.json"
