@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator, Sequence
@@ -50,6 +51,29 @@ def wrong(value: object, path: str = "") -> Iterator[str]:
             yield from wrong(inner, f"{path}[]")
     elif isinstance(value, str) and LOOKS_LIKE_ANOTHER_TYPE.fullmatch(value):
         yield f"{path}: {value!r}"
+
+
+KEYS = Path(__file__).with_name("json_keys.json")
+"""The fields that each command prints; a change belongs in the CHANGELOG, with its reason.
+
+``POCKETMQ_WRITE_SNAPSHOT=1`` in the environment of this test writes it again.
+"""
+
+BY_NAME = {".members[].subscriptions", ".properties", "[].properties"}
+"""Objects whose fields are names that users choose."""
+
+
+def fields(value: object, path: str = "") -> Iterator[str]:
+    """The paths of all fields."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            field = f"{path}.{name}"
+            yield field
+            if field not in BY_NAME:
+                yield from fields(inner, field)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from fields(inner, f"{path}[]")
 
 
 @contextmanager
@@ -121,3 +145,10 @@ def test_every_command_prints_numbers_as_numbers(
         for line in text.splitlines()
         for place in wrong(json.loads(line))
     ]
+    printed = {
+        " ".join(words): sorted({f for line in text.splitlines() for f in fields(json.loads(line))})
+        for words, text in sorted(seen.items())
+    }
+    if os.environ.get("POCKETMQ_WRITE_SNAPSHOT"):
+        KEYS.write_text(json.dumps(printed, indent=1) + "\n")
+    assert printed == json.loads(KEYS.read_text())
