@@ -85,7 +85,7 @@ cover:                    ## the tests as CI runs them: with branch coverage, an
 	$(MAKE) test CI=true
 
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
-	POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
+	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
 	    --ignore=tests/integration/benchmarks
 
 SANITIZED := build/sanitized
