@@ -221,7 +221,7 @@ def _files_to_copy(moment: CopyPoint) -> list[ViewFile]:
     files = moment.log_files()
     if not files and moment.end == 0:
         return []
-    # An empty log may have a file all the same, which tells where it goes on.
+    # An empty log may have a file all the same, whose name gives the next offset.
     wanted = [file for file in files if file.start < moment.end or file is files[0]]
     if not wanted or wanted[0].start > moment.end:
         raise StoreError(

@@ -210,7 +210,7 @@ def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
                 relaxed_json.loads(data)
                 return data
         sleep(STATE_PAUSE_SECONDS)
-    # Missing or damaged for good; whoever opens the copy takes the backup, as with the source.
+    # Missing or damaged for good; a broker that opens the copy reads the backup.
     return data
 
 

@@ -336,7 +336,7 @@ class IndexFiles:
 
     Attributes:
         parts: the files that have entries, oldest first.
-        shape: of most of them; None when none tells.
+        shape: of most of them; None when there are no files with entries.
         paths: of all files.
     """
 
@@ -401,7 +401,7 @@ class IndexFiles:
         Args:
             own: the sections of our checkpoint.
             keys: that the log has.
-            unindexed: how many of them lie before and behind what the index knows.
+            unindexed: how many of them lie before and behind the part that the index covers.
             findings: receives what is wrong.
             clean: the store was closed properly.
         """

@@ -156,8 +156,8 @@ class LogPart:
     Args:
         plan: the part.
         view: the store.
-        on_progress: called as the walk goes on.
-        queues: what becomes of entries; they are compared when absent.
+        on_progress: called with the bytes walked since the last call.
+        queues: receives the entries; by default they are compared with the stored ones.
         index: the same for keys.
     """
 
@@ -240,7 +240,7 @@ class LogPart:
             behind = self._walk_compiled(data, position)
             if behind > position or len(data) < _START.size:
                 return behind
-            # What is not plainly good is looked at by itself.
+            # A record that the compiled core rejects is checked by itself.
             size, _ = _START.unpack_from(data)
             data = data[:size]
         singly, used = chain(data, position, position + len(data))
@@ -327,7 +327,7 @@ class LogPart:
         end = self._plan.end if following is None else following
         self._damaged.add(position, end)
         if end == self._plan.end < self._plan.lost_until:
-            # It was cut off here, which has been said.
+            # It was cut off here, which is already reported.
             return end
         self._findings.damage(
             "log", self._plan.path, position, f"{why}; {end - position} bytes are no good"

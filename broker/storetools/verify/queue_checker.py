@@ -91,7 +91,7 @@ class QueueChecker:
         findings: Findings,
         wait: Callable[[], None],
     ) -> None:
-        """``wait`` lets a running broker get on for a moment."""
+        """``wait`` pauses to let a running broker write."""
         self._view = view
         self._directory = directory
         self._reader = StoredQueues(directory)
@@ -314,7 +314,7 @@ class QueueChecker:
         )
 
     def _is_misfiled(self, key: QueueKey, number: int, position: int) -> bool:
-        """Whether a record has this number, but says that it is of another queue."""
+        """Whether a record has this number, but names another queue."""
         if not self._evidence.log_start <= position < self._evidence.log_end:
             return False
         try:

@@ -240,13 +240,13 @@ _AT_ONCE: Final = 65_536
 def complete(
     queue: QueueWriter, old: StoredQueues, key: QueueKey, state: WalkedQueue | None, **bounds: int
 ) -> None:
-    """Fill in what the log says nothing of.
+    """Fill in the entries that the log has no records for.
 
     Args:
-        queue: with what it does say.
+        queue: the new files, with the entries made from the log.
         old: the old files.
         key: the queue.
-        state: what the log said; None for nothing.
+        state: the queue according to the log; None when the log has no message of it.
         **bounds: ``log_start``, a physical offset, and ``number``, which the next message has at
             least.
 

@@ -118,7 +118,7 @@ class _Work:
         report, kinds = self._report, self._report.findings.kinds
         index = bool(report.findings.of_kinds(_INDEX_KINDS))
         if report.bad_queues or index or kinds["checkpoint"]:
-            # It would be believed only if all were as it was.
+            # The section is valid only for unchanged files.
             self._forget("stop")
         if report.bad_queues or index:
             self._build(index=index)
@@ -165,7 +165,7 @@ class _Work:
                 )
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
-        # The safe point knows numbers whose messages are gone: a queue must not give them again.
+        # The safe point contains numbers whose messages are gone: a queue must not give them again.
         safe = view.safe_point()
         for key in sorted(new):
             found = view.queue_range(*key)
