@@ -6,6 +6,7 @@ import json
 import os
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,7 +132,9 @@ def test_every_command_prints_numbers_as_numbers(
     call("bench", "produce", arguments=short)
     call("bench", "consume")
     call("bench", "latency", arguments=short)
-    call("store", "info", arguments=[str(server.store)])
+    # Offsets get to the disk every few seconds, and with them the groups.
+    while not json.loads(call("store", "info", arguments=[str(server.store)]))["groups"]:
+        time.sleep(0.1)
     call("store", "verify", arguments=[str(server.store)])
     call("store", "copy", arguments=[str(server.store), str(tmp_path / "copy")])
     call("group", "delete", arguments=[group, "--yes"])
