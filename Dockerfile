@@ -12,7 +12,7 @@ RUN apt-get update \
 WORKDIR /src
 COPY requirements-runtime.lock ./
 RUN python -m venv /opt/pocketmq \
- && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-runtime.lock
+ && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-runtime.lock
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY remoting remoting
 COPY nameserver nameserver
@@ -26,7 +26,7 @@ RUN POCKETMQ_REQUIRE_CORE=1 /opt/pocketmq/bin/pip install --no-cache-dir --no-de
 # The same with Spark and Java, for the services of the profile "spark" in docker-compose.yml.
 FROM build AS spark-build
 COPY requirements-spark.lock ./
-RUN /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes -r requirements-spark.lock
+RUN /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-spark.lock
 
 FROM ${PYTHON} AS spark
 RUN apt-get update \

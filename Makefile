@@ -19,11 +19,12 @@ help:                     ## this list
 
 setup: $(VENV)/.core      ## the virtual environment, from the lock file, and the compiled core
 
+# The lock file names everything: with --no-deps pip resolves nothing, and no new release matters.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed; {sys.executable} is {v.major}.{v.minor}. Name another one: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@touch $@
 
 CORE := $(shell find remoting broker -name '*.pyx' -o -name '*.pxd')
@@ -41,10 +42,10 @@ demo: setup               ## 336,776 flights in and out of a broker, a group at 
 	$(BIN)/python -m examples.demo.group
 	@if command -v java >/dev/null; then $(BIN)/python -m examples.demo.spark; fi
 
-unit: setup               ## the unit tests: a minute
+unit: setup               ## the unit tests
 	$(PYTEST) tests/unit
 
-test: setup               ## every test that this machine can run; the last lines name the others
+test: setup               ## the tests in their small size; the last lines name those that did not run
 ifdef CI
 	$(PYTEST) -m "not spark" --cov --cov-report= $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95

@@ -55,7 +55,7 @@ class Environment:
         run([sys.executable, "-m", "venv", str(home)], home.parent)
         install = [str(self.python), "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-warn-script-location"]
-        run([*install, "--require-hashes", "-r", str(HOME / lock)], home.parent)
+        run([*install, "--require-hashes", "--no-deps", "-r", str(HOME / lock)], home.parent)
         run([*install, "--no-deps", str(wheel)], home.parent)
 
     def run(self, *arguments: str, cwd: Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
