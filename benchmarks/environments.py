@@ -128,7 +128,10 @@ def _make(tree: Path, home: Path) -> None:
             "--quiet",
             "--no-deps",
         ]
-        run([*install, "--require-hashes", "--no-deps", "-r", tree / "requirements-runtime.lock"], home)
+        run(
+            [*install, "--require-hashes", "--no-deps", "-r", tree / "requirements-runtime.lock"],
+            home,
+        )
         run([*install, wheel], home)
 
 
