@@ -156,7 +156,6 @@ cdef class Gathered:
     Attributes:
         answers: frames that may go out; what was gathered before is stored first.
         position: physical offset of the next record.
-        sent_bytes: of the bodies of the requests whose messages were put; for the counters.
         syncs: answers wait for the disk unless a message says otherwise.
     """
 
@@ -165,7 +164,7 @@ cdef class Gathered:
     cdef bytes _born_host, _store_host
     cdef list _runs, _pieces
     cdef Buffer answers, _records, _late, _less
-    cdef int64_t position, sent_bytes, _begin, _limit, _store_ms
+    cdef int64_t position, _begin, _limit, _store_ms, _sent_bytes
     cdef Py_ssize_t _staged, _held
 
     def __cinit__(self, host):
@@ -247,12 +246,16 @@ cdef class Gathered:
         self._staged += 1
         return 0
 
+    cdef void count_sent(self, Py_ssize_t body_bytes) noexcept:
+        """Count a request whose messages were put; the broker's counters get the sum."""
+        self._sent_bytes += body_bytes
+
     cdef int _store_staged(self) except -1:
         """Store the records so far; more may follow at the place reserved."""
         cdef Py_ssize_t count = self._staged
-        cdef int64_t body_bytes = self.sent_bytes
+        cdef int64_t body_bytes = self._sent_bytes
         if count:
-            self._staged = self.sent_bytes = 0
+            self._staged = self._sent_bytes = 0
             records = PyMemoryView_FromMemory(
                 <char *>self._records.data, self._records.length, PyBUF_READ
             )
@@ -325,7 +328,7 @@ cdef class SendPlan:
     """What all sends of one kind have in common; see the stub."""
 
     cdef object queue
-    cdef Run run
+    cdef Run _run
     cdef AnswerTemplate answer
     cdef AnswerTemplate late_answer
     cdef int32_t flag
@@ -340,6 +343,14 @@ cdef class SendPlan:
         self.sys_flag = sys_flag
         self.reconsume_times = reconsume_times
         self.batch = batch
+
+    cdef Run run_in(self, dict runs):
+        """Return the queue's run; a queue has one, however many plans its sends have."""
+        if self._run is None:
+            self._run = runs.get(self.queue)
+            if self._run is None:
+                self._run = runs[self.queue] = Run(self.queue)
+        return self._run
 
 
 cdef class Sends:
@@ -380,16 +391,13 @@ cdef class Sends:
         cdef uint8_t *text
         cdef Head head
         cdef SendPlan plan
+        cdef Run run
         if not number_of(&request.header, BORN_TIMESTAMP, &head.born_ms):
             return SLOW
         plan = self._plans.find(request, connection)
         if plan is None:
             return SLOW
-        if plan.run is None:
-            # One queue has one run, whatever the kinds of its sends.
-            if plan.queue not in self._runs:
-                self._runs[plan.queue] = Run(plan.queue)
-            plan.run = self._runs[plan.queue]
+        run = plan.run_in(self._runs)
         # With room for the broker's own entry and the separator before it.
         self._text.length = 0
         text = self._text.room(text_length + PyBytes_GET_SIZE(self._cluster) + 1)
@@ -404,8 +412,8 @@ cdef class Sends:
         head.sys_flag = plan.sys_flag
         head.reconsume_times = plan.reconsume_times
         if plan.batch:
-            return self._batch(plan, request, &head, text, text_length)
-        return self._one(plan, request, &head, text, text_length)
+            return self._batch(plan, run, request, &head, text, text_length)
+        return self._one(plan, run, request, &head, text, text_length)
 
     cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
         """Append the broker's entry to a properties text; its new length."""
@@ -417,11 +425,10 @@ cdef class Sends:
         return length + more
 
     cdef int _one(
-        self, SendPlan plan, const Request *request, Head *head, uint8_t *text,
+        self, SendPlan plan, Run run, const Request *request, Head *head, uint8_t *text,
         Py_ssize_t text_length,
     ) except -1:
         cdef Gathered gathered = self._gathered
-        cdef Run run = plan.run
         cdef Properties properties
         cdef Py_ssize_t length = request.body_length
         cdef int64_t number, position, code
@@ -441,7 +448,7 @@ cdef class Sends:
         position, number = gathered.position, run.next_offset
         code = <int32_t>java_hash(properties.tag, properties.tag_length, 0)
         gathered.put(run, head, code, request.body, text, text_length)
-        gathered.sent_bytes += length
+        gathered.count_sent(length)
         self._answer(plan, &request.header, properties.waits, number, &position, 1)
         return LIGHT
 
@@ -464,7 +471,7 @@ cdef class Sends:
     # --- batches
 
     cdef int _batch(
-        self, SendPlan plan, const Request *request, Head *head, uint8_t *text,
+        self, SendPlan plan, Run run, const Request *request, Head *head, uint8_t *text,
         Py_ssize_t text_length,
     ) except -1:
         cdef const uint8_t *body = request.body
@@ -480,25 +487,25 @@ cdef class Sends:
         if memmem(body, length, b"TIMER_DEL", 9) != NULL:
             return SLOW
         self._text.length = self._with_cluster(text, text_length)
-        count = measure(plan.run, self._text.length, body, length, &size)
-        if count <= 0 or not self._gathered.make_room(plan.run, count, size):
+        count = measure(run, self._text.length, body, length, &size)
+        if count <= 0 or not self._gathered.make_room(run, count, size):
             return SLOW
-        number = plan.run.next_offset
-        self._put_elements(plan, head, &common, body, count)
-        self._gathered.sent_bytes += length
+        number = run.next_offset
+        self._put_elements(run, head, &common, body, count)
+        self._gathered.count_sent(length)
         positions = <const int64_t *>self._positions.data
         self._answer(plan, &request.header, common.waits, number, positions, count)
         return HEAVY
 
     cdef int _put_elements(
-        self, SendPlan plan, Head *head, const Properties *common, const uint8_t *body,
+        self, Run run, Head *head, const Properties *common, const uint8_t *body,
         Py_ssize_t count,
     ) except -1:
         """Add the messages of a batch that was measured; all get its own text behind theirs."""
         cdef Gathered gathered = self._gathered
         cdef Py_ssize_t index, own_length, text_length
         cdef Py_ssize_t common_length = self._text.length
-        cdef Py_ssize_t fixed = FIXED_BYTES - 1 + PyBytes_GET_SIZE(plan.run.topic)
+        cdef Py_ssize_t fixed = FIXED_BYTES - 1 + PyBytes_GET_SIZE(run.topic)
         cdef uint8_t *text
         cdef int64_t code
         cdef int64_t common_code = <int32_t>java_hash(common.tag, common.tag_length, 0)
@@ -524,7 +531,7 @@ cdef class Sends:
             head.size = fixed + head.body_length + text_length
             head.crc = body_crc(body, head.body_length)
             (<int64_t *>self._positions.data)[index] = gathered.position
-            gathered.put(plan.run, head, code, body, text, text_length)
+            gathered.put(run, head, code, body, text, text_length)
             body += head.body_length + 2 + own_length
         return 0
 
