@@ -52,21 +52,21 @@ def sections_named_in_code() -> set[str]:
     return named
 
 
-def test_there_is_a_section_for_each_lesson_with_picture_log_doctor_and_cure() -> None:
+def test_each_lesson_has_a_diagram_log_lines_doctor_lines_and_a_fix() -> None:
     text = PAGE.read_text()
     assert [anchor for anchor in anchors() if anchor in LESSONS] == LESSONS
     lessons = re.findall(r"^## \d+\. .*?(?=^## )", text, re.MULTILINE | re.DOTALL)
     assert len(lessons) == len(LESSONS)
     for lesson in lessons:
-        assert all(part in lesson for part in ("\n```\n", "```log", "```doctor", "**Cure.**"))
+        assert all(part in lesson for part in ("\n```\n", "```log", "```doctor", "**Fix.**"))
 
 
-def test_anchors_are_there_once() -> None:
+def test_anchors_are_unique() -> None:
     assert len(anchors()) == len(set(anchors()))
 
 
 @pytest.mark.parametrize("name", sorted(sections_named_in_code()))
-def test_every_section_that_the_code_names_is_there(name: str) -> None:
+def test_every_section_that_the_code_links_to_exists(name: str) -> None:
     assert name in anchors()
 
 

@@ -27,7 +27,7 @@ def table(heading: str) -> list[list[str]]:
 
 def shown_defaults() -> dict[str, str]:
     found = {}
-    for keys, defaults, _ in table("The most used keys of a broker:"):
+    for keys, defaults, _ in table("The most important keys of a broker:"):
         names = re.findall(r"`(\w+)`", keys)
         values = defaults.split(", ") if len(names) == defaults.count(",") + 1 else [defaults] * 9
         found.update(zip(names, (value.strip("`") for value in values), strict=False))
