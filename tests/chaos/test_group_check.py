@@ -31,7 +31,7 @@ def judged(*parts: list[Event], count: int = 10, kills: Iterable[Kill] = ()) -> 
     )
 
 
-def test_offsets_that_rise_by_one_over_all_members_are_well() -> None:
+def test_offsets_that_rise_by_one_over_all_members_pass() -> None:
     findings = judged(calls("a", range(5)), calls("b", range(5, 10), 10))
     assert findings.problems == []
     assert (findings.handled, findings.repeated) == (10, 0)
@@ -51,7 +51,9 @@ def test_offsets_that_rise_by_one_over_all_members_are_well() -> None:
         (lambda: judged(calls("a", range(10), queue="T:1")), "handled T:1, which isn't"),
     ],
 )
-def test_what_is_lost_skipped_or_repeated_is_found(made: Callable[[], Findings], told: str) -> None:
+def test_lost_skipped_and_repeated_offsets_are_found(
+    made: Callable[[], Findings], told: str
+) -> None:
     assert any(told in problem for problem in made().problems)
 
 
@@ -92,7 +94,7 @@ def test_what_happened_before_the_kill_is_not_excused_by_it() -> None:
     assert judged(*parts, kills=[killed(3, at=99)]).problems != []
 
 
-def test_a_foreign_member_may_be_followed_by_one_that_repeats_what_it_had_in_hand() -> None:
+def test_the_successor_of_a_foreign_member_may_repeat_its_unsettled_messages() -> None:
     parts = calls("a", range(3)), calls("java", range(3, 6), 10), calls("b", range(5, 10), 20)
     assert judged(*parts).problems == []
 
@@ -113,18 +115,18 @@ def test_a_call_that_begins_while_another_runs_is_found_in_an_ordered_group_only
     assert check(sorted(parts), {Q: 2}, ordered=False).problems == []
 
 
-def test_a_call_that_never_ends_stands_in_the_way_of_others() -> None:
+def test_an_unfinished_call_overlaps_later_ones() -> None:
     parts = [*waiting("a", 0, 1, None), *calls("b", [1], 3)]
     assert "two at once" in check(parts, {Q: 2}, ordered=True).problems[0]
 
 
-def test_a_call_of_a_killed_member_stands_in_nobodys_way() -> None:
+def test_a_call_of_a_killed_member_overlaps_nothing() -> None:
     parts = [*waiting("a", 0, 1, None), *calls("b", [0, 1], 3)]
     kills = [Kill("a", 2, {Q: 0})]
     assert check(parts, {Q: 2}, ordered=True, kills=kills).problems == []
 
 
-def test_rests_are_counted_from_the_latest_kill_within_them() -> None:
+def test_pauses_are_counted_from_the_latest_kill_within_them() -> None:
     parts = calls("a", [0]), calls("b", [1], 100), calls("b", range(2, 10), 110)
     assert judged(*parts).rests == {Q: 100}
     assert judged(*parts, kills=[killed(1, at=70)]).rests == {Q: 30}

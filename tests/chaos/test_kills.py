@@ -225,7 +225,7 @@ async def newcomer_finds_the_topic(address: str) -> None:
                     return
 
 
-async def test_a_consumer_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
+async def test_a_consumer_continues_after_the_broker_was_killed(tmp_path: Path) -> None:
     with processes(tmp_path) as running:
         async with (
             loaded(running) as load,
@@ -273,7 +273,7 @@ asyncio.run(main())
 """
 
 
-async def test_killing_a_producer_loses_nothing_it_was_told_is_stored(tmp_path: Path) -> None:
+async def test_killing_a_producer_loses_nothing_acknowledged(tmp_path: Path) -> None:
     with processes(tmp_path) as running:
         async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=4)

@@ -35,7 +35,7 @@ A_LOOK = 5
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 120)]
 
 
-async def test_readers_get_what_was_sent_while_files_go(tmp_path: Path) -> None:
+async def test_readers_get_what_was_sent_while_files_are_deleted(tmp_path: Path) -> None:
     disk = SmallDisk(tmp_path)
     config = BrokerConfig(
         broker_name="broker-a",

@@ -29,7 +29,7 @@ def put(store: MessageStore, *numbers: int) -> None:
         store.put(PendingMessage(TOPIC, 0, body_of(number)))
 
 
-def test_what_is_where_it_was_put_is_well(store: MessageStore) -> None:
+def test_an_intact_store_passes(store: MessageStore) -> None:
     stored = Stored(store.paths.root, TOPIC, 1)
     stored.read_on()
     assert stored.rows == [[5, 6, 7]]
@@ -66,7 +66,7 @@ def test_a_body_that_was_never_sent_is_seen(store: MessageStore) -> None:
         Stored(store.paths.root, TOPIC, 1).read_on()
 
 
-def test_numbers_that_go_back_are_seen(store: MessageStore) -> None:
+def test_offsets_that_go_back_are_seen(store: MessageStore) -> None:
     stored = Stored(store.paths.root, TOPIC, 1)
     stored.read_on()
     stored.rows[0].append(8)
@@ -74,5 +74,5 @@ def test_numbers_that_go_back_are_seen(store: MessageStore) -> None:
         stored.read_on()
 
 
-def test_only_who_tries_again_may_store_twice() -> None:
+def test_only_a_producer_that_retries_may_store_twice() -> None:
     assert [copies_of(number) for number in range(5)] == [1, 3, 1, 3, 1]

@@ -57,7 +57,9 @@ def processes_of(supervisor: ServerProcess) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_go_on(tmp_path: Path) -> None:
+async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_continue(
+    tmp_path: Path,
+) -> None:
     with workers(tmp_path) as (address, broker):
         async with client.Admin(address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=QUEUES // 2)
@@ -110,7 +112,7 @@ def test_the_ready_line_names_every_worker_ten_ports_apart(tmp_path: Path) -> No
     assert second == first + 10
 
 
-def test_workers_go_when_their_supervisor_is_killed(tmp_path: Path) -> None:
+def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
     with workers(tmp_path) as (_, broker):
         children = processes_of(broker)
         broker.kill()
@@ -119,7 +121,7 @@ def test_workers_go_when_their_supervisor_is_killed(tmp_path: Path) -> None:
             subprocess.run(["tail", f"--pid={child}", "-f", "/dev/null"], check=True, timeout=20)
 
 
-def test_a_worker_that_can_not_start_stops_the_rest_and_says_so(tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_stops_the_others_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "w-1").write_text("in the way")
     with pytest.raises(ServerError) as told, workers(tmp_path):
         pass

@@ -73,7 +73,7 @@ def test_every_section_that_the_code_links_to_exists(name: str) -> None:
 @pytest.mark.parametrize(
     "line", [line for block in blocks(PAGE, "log") for line in block.splitlines()]
 )
-def test_every_log_line_is_one_that_is_written(line: str) -> None:
+def test_every_log_line_exists_in_the_code(line: str) -> None:
     where, _, rest = line.partition(" ")
     level, event = rest.split("  ")[:2] if rest.count("  ") else (rest, "")
     assert where in {"broker", "client"}
@@ -84,7 +84,7 @@ def test_every_log_line_is_one_that_is_written(line: str) -> None:
 @pytest.mark.parametrize(
     "line", [line for block in blocks(PAGE, "doctor") for line in block.splitlines()]
 )
-def test_every_doctor_line_is_of_a_check_that_there_is(line: str) -> None:
+def test_every_doctor_line_belongs_to_an_existing_check(line: str) -> None:
     verdict, check, _ = re.split(r"\s{2,}", line, maxsplit=2)
     assert verdict in {"ok", "warning", "failed"}
     assert check in texts("pocketmq/doctor"), check
@@ -93,7 +93,7 @@ def test_every_doctor_line_is_of_a_check_that_there_is(line: str) -> None:
 @pytest.mark.parametrize(
     "document", sorted((HOME / "docs").glob("*.md")), ids=lambda file: file.name
 )
-def test_links_within_a_document_lead_somewhere(document: Path) -> None:
+def test_links_within_a_document_resolve(document: Path) -> None:
     text = document.read_text()
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     slugs = {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -63,7 +63,7 @@ def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
-def test_every_link_to_a_file_leads_somewhere(document: Path) -> None:
+def test_every_link_to_a_file_resolves(document: Path) -> None:
     for target in re.findall(r"\]\(([^)# ]+)(?:[# ][^)]*)?\)", document.read_text()):
         if "://" not in target:
             assert (document.parent / target).exists(), target

@@ -50,7 +50,7 @@ def test_a_setting_of_the_broker_is_shown_with_its_default(key: str, shown: str)
     assert cut or default == shown
 
 
-def test_every_kind_of_client_option_is_shown_with_an_option_that_there_is() -> None:
+def test_every_kind_of_client_option_is_shown_with_an_existing_option() -> None:
     rows = table("Settings of the client come from")
     assert [row[2] for row in rows] == [f"`[{kind.SECTION}]`" for kind in KINDS]
     for kind, (_, prefix, _, example) in zip(KINDS, rows, strict=True):

@@ -35,7 +35,7 @@ def rows(table: str) -> dict[str, tuple[str, tuple[str, ...]]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_every_option_is_there_with_its_other_names(table: str) -> None:
+def test_every_option_is_documented_with_its_aliases(table: str) -> None:
     aliases = {name: row[1] for name, row in rows(table).items()}
     assert aliases == {option.name: option.aliases for option in TABLES[table]}
 
@@ -55,7 +55,7 @@ def test_every_default_is_the_one_that_is_used(table: str, option: Option[Any]) 
         assert option.parse(shown) == option.default
 
 
-def test_every_column_is_there() -> None:
+def test_every_column_is_documented() -> None:
     columns = PAGE.partition("## Columns")[2].partition("## Options of the source")[0]
     added = PAGE.partition("## Reading a store")[2]
     for name in {*COLUMNS, *KAFKA_COLUMNS, *SINK_TYPES}:
@@ -64,7 +64,7 @@ def test_every_column_is_there() -> None:
         assert f"`{name}`" in added, name
 
 
-def test_every_example_is_there() -> None:
+def test_every_example_exists() -> None:
     scripts = {path.name for path in (HOME / "examples" / "spark").glob("*.py")}
     assert set(re.findall(r"\(\.\./examples/spark/(\w+\.py)\)", PAGE)) == scripts - {
         "send_flights.py"

@@ -122,7 +122,7 @@ async def test_every_change_has_the_same_outcome(
         assert remark.startswith(OWN_WORDS) or our_remark.startswith(remark.rstrip(".")), change
 
 
-async def test_our_admin_changes_only_what_it_is_given_there(there: Apache) -> None:
+async def test_our_admin_changes_only_the_given_attributes(there: Apache) -> None:
     async with client.Admin(there.nameserver) as admin:
         attributes = {"+message.type": "FIFO", "+cleanup.policy": "DELETE"}
         await admin.create_topic("Ordered", queues=2, attributes=attributes)
@@ -137,7 +137,7 @@ async def test_our_admin_changes_only_what_it_is_given_there(there: Apache) -> N
         assert not group.consume_enable
 
 
-async def test_their_tool_sets_attributes_here(
+async def test_apaches_tool_sets_attributes_at_our_broker(
     here: testing.StandaloneServer, tmp_path: Path
 ) -> None:
     def update(*options: str) -> None:

@@ -89,7 +89,7 @@ def bodies(messages: list[Fact]) -> list[str]:
     return sorted(message["body"] for message in messages)
 
 
-def test_sends_in_every_way_and_pulls_what_it_sent(run: Run) -> None:
+def test_sends_with_every_method_and_pulls_what_it_sent(run: Run) -> None:
     receipts = run("send", "cpp-pull", COUNT)
     assert [(one["way"], one["status"]) for one in receipts] == [
         (way, "OK") for way in ("sync", "orderly") for _ in range(COUNT)
@@ -107,7 +107,7 @@ def test_sends_in_every_way_and_pulls_what_it_sent(run: Run) -> None:
             assert message["queue"] == int(number) % QUEUES
 
 
-def test_a_push_consumer_gets_everything_and_what_failed_once_more(run: Run) -> None:
+def test_a_push_consumer_gets_everything_and_failed_messages_again(run: Run) -> None:
     run("send", "cpp-push", COUNT)
 
     messages = run("push", "cpp-push", len(BODIES))
@@ -129,7 +129,7 @@ def test_an_orderly_push_consumer_gets_each_queue_in_order(run: Run) -> None:
         assert offsets == sorted(offsets)
 
 
-def test_delayed_messages_come_when_they_are_due(run: Run) -> None:
+def test_delayed_messages_arrive_when_due(run: Run) -> None:
     receipts = run("send-delayed", "cpp-delayed", 2)
     assert [one["status"] for one in receipts] == ["OK", "OK"]
 

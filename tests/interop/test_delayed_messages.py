@@ -106,7 +106,9 @@ async def check_what_came(nameserver: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_apache_delivers_what_waits_in_ours(version: str, end: str, tmp_path: Path) -> None:
+def test_apache_delivers_the_delayed_messages_of_our_store(
+    version: str, end: str, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     with testing.broker(store=store, settings=OURS) as ours:
         leave_some_waiting(ours.nameserver, ours.broker, store)
@@ -121,7 +123,9 @@ def test_apache_delivers_what_waits_in_ours(version: str, end: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_ours_delivers_what_waits_in_apaches(version: str, tmp_path: Path) -> None:
+def test_our_broker_delivers_the_delayed_messages_of_apaches_store(
+    version: str, tmp_path: Path
+) -> None:
     home = tmp_path / "apache"
     home.mkdir()
     with apache(version, home, settings=THEIRS) as theirs:

@@ -80,7 +80,7 @@ async def read(nameserver: str) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
-def test_apache_opens_a_store_that_has_forgotten(version: str, tmp_path: Path) -> None:
+def test_apache_opens_a_store_whose_oldest_files_are_deleted(version: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with testing.broker(store=store, settings=SETTINGS) as ours:
         asyncio.run(write(ours.nameserver))
@@ -103,7 +103,7 @@ def test_apache_opens_a_store_that_has_forgotten(version: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     "command", ["deleteExpiredCommitLog", "cleanExpiredCQ", "cleanUnusedTopic"]
 )
-def test_apaches_tools_have_it_deleted(command: str, tmp_path: Path) -> None:
+def test_apaches_tools_delete_expired_files_at_our_broker(command: str, tmp_path: Path) -> None:
     with testing.broker() as ours:
         said = mqadmin("4.9.7", tmp_path, ours.nameserver, command, "-b", ours.broker)
     assert "success" in said

@@ -123,7 +123,7 @@ async def test_apache_sees_what_we_reset(there: There) -> None:
     assert total == 3
 
 
-async def test_the_members_of_a_group_are_told_by_either_broker(there: There) -> None:
+async def test_either_broker_lists_the_members_of_a_group(there: There) -> None:
     await produce(there, "seen", [1, 1, 1, 1])
     async with client.Instance(there.nameserver) as mq:
         consumer = mq.pull_consumer(group="watchers", start_from=client.FIRST)
@@ -137,7 +137,7 @@ async def test_the_members_of_a_group_are_told_by_either_broker(there: There) ->
         assert members[0].language == "PYTHON"
 
 
-async def test_the_owner_of_each_queue_is_known_at_either_broker(there: There) -> None:
+async def test_either_broker_shows_the_owner_of_each_queue(there: There) -> None:
     queues = await produce(there, "owned", [1, 1, 1, 1])
     came = asyncio.Event()
     left = QUEUES
@@ -175,7 +175,7 @@ async def test_the_owner_of_each_queue_is_known_at_either_broker(there: There) -
             assert (moved.online, moved.unaware) == ((member.client_id,), ())
 
 
-def test_a_group_that_is_online_is_moved_as_far_as_its_broker_can(there: There) -> None:
+def test_an_online_group_is_reset_as_far_as_its_broker_can(there: There) -> None:
     with blocking.Instance(there.nameserver) as mq:
         mq.admin().create_topic("busy", queues=1)
         consumer = mq.pull_consumer(group="busy")

@@ -93,7 +93,7 @@ def ask(
         (RequestCode.GET_MAX_OFFSET, QUEUE, "queueId", SMALL),
     ],
 )
-def test_it_accepts_and_refuses_the_same(
+def test_our_broker_accepts_and_refuses_the_same_fields(
     code: int,
     usual: dict[str, str],
     field: str,

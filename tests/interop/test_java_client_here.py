@@ -36,7 +36,7 @@ def topic_of(java: JavaClient, what: str) -> str:
     return f"{what}-{java.version.replace('.', '_')}-{java.serialize}"
 
 
-def test_sends_in_every_way_and_reads_back_what_it_sent(
+def test_sends_with_every_method_and_reads_what_it_sent(
     java: JavaClient, server: testing.StandaloneServer
 ) -> None:
     topic = topic_of(java, "all")
@@ -88,7 +88,7 @@ def test_queue_offsets_of_receipts_are_where_the_messages_are(
         assert place_of[fact[3].split(",")[0]] == (fact[4], fact[5])
 
 
-def test_unique_ids_of_single_messages_come_back(
+def test_unique_ids_of_single_messages_are_read_back(
     java: JavaClient, server: testing.StandaloneServer
 ) -> None:
     topic = topic_of(java, "ids")

@@ -198,7 +198,7 @@ async def change(mixed: Group) -> None:
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["any", "ordered"])
-async def test_members_agree_and_lose_nothing_nor_an_order_while_they_come_and_go(
+async def test_members_that_join_and_leave_lose_no_message_and_no_order(
     pair: tuple[str, str], nameserver: str, tmp_path: Path, ordered: bool
 ) -> None:
     async with (
@@ -232,7 +232,7 @@ def failures_of(number: int) -> int:
 
 
 @pytest.mark.parametrize(("ordered", "count"), [(False, 400), (True, 100)], ids=["any", "ordered"])
-async def test_retries_and_dead_letters_are_as_many_as_the_failed_calls(
+async def test_retries_and_dead_letters_match_the_failed_calls(
     pair: tuple[str, str], nameserver: str, tmp_path: Path, ordered: bool, count: int
 ) -> None:
     async with (

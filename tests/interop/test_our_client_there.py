@@ -141,7 +141,7 @@ async def test_filters_by_tag(there: Apache) -> None:
     assert sorted(numbers) == list(range(0, 100, 2))
 
 
-async def test_seeks_by_time_and_goes_on_where_it_committed(there: Apache) -> None:
+async def test_seeks_by_time_and_continues_where_it_committed(there: Apache) -> None:
     topic = await new_topic(there, "places")
     async with client.Admin(there.nameserver) as admin:
         queue = (await admin.queues(topic))[0]
@@ -177,7 +177,7 @@ async def test_a_long_poll_is_woken_by_a_message(there: Apache) -> None:
         assert [message.body for message in await waiting] == [b"wake up"]
 
 
-async def test_the_admin_reads_topics_routes_and_figures(there: Apache) -> None:
+async def test_the_admin_reads_topics_routes_and_statistics(there: Apache) -> None:
     topic = await new_topic(there, "figures")
     async with client.Producer(there.nameserver) as producer:
         await producer.send_many([client.Message(topic, b"x") for _ in range(10)])
@@ -204,7 +204,7 @@ def test_the_blocking_client_works_too(there: Apache) -> None:
     assert receipt.offset == 0
 
 
-async def test_a_broker_given_as_name_server_is_told_from_one(there: Apache) -> None:
+async def test_a_broker_given_as_name_server_is_recognized(there: Apache) -> None:
     async with client.Admin(there.nameserver) as admin:
         [broker] = [one.address for one in await admin.brokers()]
     async with client.Producer(broker) as producer:

@@ -45,7 +45,7 @@ async def dead_letters(there: Apache, group: str) -> list[bytes]:
         return [message.body for message in await reader.get_many(10, timeout=10)]
 
 
-async def test_failed_messages_come_again_and_end_among_the_dead_letters(there: Apache) -> None:
+async def test_failed_messages_are_retried_and_become_dead_letters(there: Apache) -> None:
     topic = await filled(there, "retries", 20)
     got: list[tuple[bytes, str, int]] = []
     events: list[Any] = []
@@ -98,7 +98,7 @@ async def test_order_is_kept_over_a_message_that_fails(there: Apache) -> None:
     assert await dead_letters(there, "ordered") == [b"4"]
 
 
-async def test_members_share_the_queues_and_hand_them_over(there: Apache) -> None:
+async def test_members_share_the_queues_and_pass_them_on(there: Apache) -> None:
     topic = await filled(there, "shared", 200)
     got: list[bytes] = []
 

@@ -49,7 +49,7 @@ async def known(pool: ConnectionPool, nameserver: str) -> set[str]:
     return set(decode(TopicList, reply.body).topic_list)
 
 
-async def test_topics_alone_and_in_portions_are_all_there(nameserver: str) -> None:
+async def test_topics_registered_singly_and_in_portions_are_all_listed(nameserver: str) -> None:
     topics = TopicTable(BrokerConfig(cluster_name="c", broker_name="b"))
     for n in range(MANY):
         topics.put(TopicConfig(f"topic-{n}"), 1)

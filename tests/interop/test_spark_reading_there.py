@@ -66,9 +66,7 @@ def bodies(count: int, size: int = 0) -> list[bytes]:
     return [b"%06d" % n + b"." * size for n in range(count)]
 
 
-def test_a_range_comes_whole_and_in_order_though_a_pull_brings_only_32(
-    there: Apache, filler: Filler
-) -> None:
+def test_a_range_is_read_whole_and_in_order_with_pulls_of_32(there: Apache, filler: Filler) -> None:
     filler.create("Whole")
     filler.send("Whole", bodies(20_000, 100))
     reader = range_reader(there.broker, "Whole", 5, 19_990)
@@ -82,7 +80,7 @@ def test_a_range_comes_whole_and_in_order_though_a_pull_brings_only_32(
 
 
 @pytest.mark.parametrize("pipeline", [1, 16])
-def test_more_or_fewer_pulls_in_flight_bring_the_same(
+def test_the_number_of_pulls_in_flight_does_not_change_the_result(
     there: Apache, filler: Filler, pipeline: int
 ) -> None:
     filler.create("Depth")
@@ -101,7 +99,7 @@ def test_messages_of_all_sizes_come_once(there: Apache, filler: Filler) -> None:
     assert [row["body"] for row in found] == sent
 
 
-def test_a_filter_is_exact_and_passes_over_gaps(there: Apache, filler: Filler) -> None:
+def test_a_filter_is_exact_and_skips_gaps(there: Apache, filler: Filler) -> None:
     filler.create("Tags")
     filler.send("Tags", bodies(6000), tags=("Aa", "BB", "other", "red"))
     filler.send("Tags", bodies(5000), tags=("common",))
@@ -112,7 +110,7 @@ def test_a_filter_is_exact_and_passes_over_gaps(there: Apache, filler: Filler) -
     assert reader.counts.lost == 0
 
 
-def test_all_columns_tell_of_the_message(there: Apache, filler: Filler) -> None:
+def test_all_columns_have_the_messages_values(there: Apache, filler: Filler) -> None:
     filler.create("All")
     filler.send("All", [b"first", b"second"], tags=("red", "green"), extra={"carrier": "UA"})
     _, second = rows(range_reader(there.broker, "All", 0, 2, names=()))
@@ -143,7 +141,7 @@ def test_topics_and_queues_that_are_not_there_are_named(there: Apache, filler: F
         rows(range_reader(there.broker, "Fewer", 0, 10, queue_id=5))
 
 
-def test_what_is_gone_with_old_files_of_the_log_is_a_loss(tmp_path: Path) -> None:
+def test_messages_in_deleted_log_files_are_a_loss(tmp_path: Path) -> None:
     small = ("mappedFileSizeCommitLog=1048576", "maxMessageSize=524288")
     with apache("4.9.7", tmp_path, settings=small) as there:
         filler = Filler(there.broker)

@@ -41,7 +41,7 @@ def create(there: Apache, topic: str, queues: int = 4) -> None:
         admin.create_topic(topic, queues=queues)
 
 
-def test_batches_arrive_with_all_their_columns_say(there: Apache) -> None:
+def test_batches_arrive_with_all_their_columns(there: Apache) -> None:
     create(there, "SinkColumns")
     rows = batch(
         2,

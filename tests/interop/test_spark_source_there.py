@@ -125,7 +125,7 @@ def test_a_message_is_found_by_key_and_id_in_the_brokers_index(there: Apache, to
     assert len(rows(reader)) == 200
 
 
-def test_an_index_spares_reading_the_rest(
+def test_with_an_index_only_matching_messages_are_read(
     there: Apache, admin: Admin, producer: Producer, topic: str
 ):
     time.sleep(1.5)  # what is younger than a second is read, not looked up
@@ -158,7 +158,7 @@ def test_a_stream_reads_each_message_once_and_its_lag_ends_at_0(
     assert "a commit failed" not in caplog.text
 
 
-def test_a_limit_in_bytes_is_estimated_where_brokers_can_not_tell(topic: str, running: Any):
+def test_a_limit_in_bytes_is_estimated_from_samples(topic: str, running: Any):
     query = running(topic, maxBytesPerTrigger=10_000)
     sizes = [len(batch) for batch in query.available_now()]
     assert numbers(query.found) == list(range(200))
@@ -166,7 +166,7 @@ def test_a_limit_in_bytes_is_estimated_where_brokers_can_not_tell(topic: str, ru
     assert 30 < max(sizes) < 70
 
 
-def test_a_group_that_committed_nothing_is_told_from_one_at_0(
+def test_a_group_that_committed_nothing_is_distinguished_from_one_at_0(
     admin: Admin, topic: str, running: Any
 ):
     for on_no_commit, expected in (("latest", 0), ("earliest", 200)):
@@ -186,7 +186,7 @@ def test_a_group_that_committed_nothing_is_told_from_one_at_0(
     assert len(query.step()) == 200
 
 
-def test_an_idle_query_asks_rarely_and_hears_at_once(
+def test_an_idle_query_polls_rarely_and_sees_new_messages_at_once(
     admin: Admin, producer: Producer, topic: str, running: Any, monkeypatch: pytest.MonkeyPatch
 ):
     query = running(topic)

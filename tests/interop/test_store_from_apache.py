@@ -115,7 +115,7 @@ def committed_work(store: Path) -> int:
 
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
-def test_ours_goes_on_with_apaches(left: Left, end: str, tmp_path: Path) -> None:
+def test_our_broker_continues_with_apaches_store(left: Left, end: str, tmp_path: Path) -> None:
     store = left.killed
     if end == "stopped":
         left.process.wait(60)

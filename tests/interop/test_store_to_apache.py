@@ -142,7 +142,9 @@ def left_by_ours(store: Path, end: str) -> set[Fact]:
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
 @pytest.mark.parametrize("end", ["stopped", "killed"])
-def test_apache_goes_on_with_ours_and_ours_again(version: str, end: str, tmp_path: Path) -> None:
+def test_apache_continues_with_our_store_and_our_broker_again(
+    version: str, end: str, tmp_path: Path
+) -> None:
     store = tmp_path / "store"
     facts = left_by_ours(store, end)
     places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]

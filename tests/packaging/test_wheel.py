@@ -249,7 +249,7 @@ def test_a_typed_application_passes_the_type_checker_and_runs(
     assert environment.run("-c", code, cwd=tmp_path).stdout == "[0, 1, 2, 7] 0\n"
 
 
-def test_an_application_with_a_client_module_of_its_own_is_told(
+def test_an_application_with_its_own_client_module_gets_a_clear_error(
     environment: Environment, tmp_path: Path
 ) -> None:
     own = tmp_path / "client.py"
@@ -278,7 +278,7 @@ def test_servers_work_from_the_folder_of_such_an_application(
     assert "Example: " in environment.run("-m", "pocketmq", *health, cwd=tmp_path).stdout
 
 
-def test_the_pytest_plugin_is_there(environment: Environment, tmp_path: Path) -> None:
+def test_the_pytest_plugin_is_installed(environment: Environment, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         "from client import blocking\n"
         "def test_it(pocketmq_broker):\n"

@@ -23,7 +23,7 @@ def text_of(script: Script) -> str:
 
 
 @pytest.mark.parametrize("name", names("virtual"))
-def test_without_sockets_it_goes_as_written(name: str, tmp_path: Path) -> None:
+def test_the_scenario_runs_as_written_without_sockets(name: str, tmp_path: Path) -> None:
     script = Script.load(name)
     assert tell_virtually(script, tmp_path) == text_of(script)
 
@@ -36,7 +36,9 @@ def our_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OurProce
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names("processes"))
-def test_over_processes_it_goes_as_written(name: str, our_processes: OurProcesses) -> None:
+def test_the_scenario_runs_as_written_over_processes(
+    name: str, our_processes: OurProcesses
+) -> None:
     script = Script.load(name)
     assert tell_really(script, our_processes) == text_of(script)
 
@@ -53,18 +55,18 @@ def apaches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.mark.interop
 @pytest.mark.parametrize("name", names("apache"))
-def test_at_apaches_brokers_it_goes_as_written(name: str, apaches: Running) -> None:
+def test_the_scenario_runs_as_written_at_apaches_brokers(name: str, apaches: Running) -> None:
     script = Script.load(name)
     assert tell_really(script, apaches) == text_of(script)
 
 
-def test_a_step_that_nobody_knows_is_an_error(tmp_path: Path) -> None:
+def test_an_unknown_step_is_an_error(tmp_path: Path) -> None:
     script = Script.parse("wrong", "a goes home\n")
     with pytest.raises(ValueError, match="wrong, line 1: what is 'a goes home'"):
         tell_virtually(script, tmp_path)
 
 
-def test_only_what_went_otherwise_is_rewritten() -> None:
+def test_only_changed_expectations_are_rewritten() -> None:
     text = "topic T has 4 queues\n# why\n-> as it was\n-> [apache] elsewhere\nwait 1s\n-> nothing\n"
     script = Script.parse("some", text)
     assert script.told({0: ["as it was"], 4: ["nothing"]}, "ours") == text.replace(

@@ -95,7 +95,7 @@ def test_filters_find_the_same_pushed_down_or_not(
         spark.conf.unset(PUSH_DOWN)
 
 
-def test_what_spark_writes_is_there_for_all(spark: Any, there: Apache, fill_there: Any):
+def test_what_spark_writes_is_read_by_every_client(spark: Any, there: Apache, fill_there: Any):
     fill_there("Written", range(0))
     frame = spark.range(1000).selectExpr(
         "CAST(id AS string) AS value", "concat('k', id) AS key", "'new' AS tags"
@@ -129,7 +129,7 @@ def test_a_stream_is_written_to_a_topic_and_its_group_ends_without_lag(
     assert lag(there, "copiers") == 0
 
 
-def test_a_stream_goes_on_from_its_checkpoint_and_apaches_tool_sees_how_far(
+def test_a_stream_continues_from_its_checkpoint_and_apaches_tool_sees_how_far(
     spark: Any, there: Apache, fill_there: Any, tmp_path: Path
 ):
     fill_there("Followed", range(100))

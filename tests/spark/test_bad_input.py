@@ -125,14 +125,14 @@ def test_a_checkpoint_of_another_topic_is_an_error(
     assert f"the checkpoint has offsets of queue {other}/" in text
 
 
-def test_a_name_server_that_is_not_there_is_named(spark: Any, topic: str):
+def test_an_unreachable_name_server_is_named(spark: Any, topic: str):
     reader = spark.read.format("rocketmq").option("nameServer", "127.0.0.1:9").options(**QUICK)
     text = complaint(reader.option("topic", topic).load().count)
     assert "no name server answers: 127.0.0.1:9 could not be asked" in text
     assert "Connection refused" in text
 
 
-def test_a_broker_that_dies_is_named_and_its_query_goes_on_later(spark: Any, tmp_path: Path):
+def test_a_broker_that_dies_is_named_and_its_query_continues_later(spark: Any, tmp_path: Path):
     with processes(tmp_path) as running:
         with Admin(running.address) as admin, Producer(running.address) as producer:
             admin.create_topic("T", queues=1)
@@ -164,13 +164,13 @@ def test_a_broker_that_dies_is_named_and_its_query_goes_on_later(spark: Any, tmp
         assert found == [b"read"]
 
 
-def test_queues_that_are_not_there_can_not_be_assigned(read: Any, admin: Admin, topic: str):
+def test_missing_queues_cannot_be_assigned(read: Any, admin: Admin, topic: str):
     broker = admin.queues(topic)[0].broker_name
     assigned = read(None, assign=f'{{"{topic}":{{"{broker}":[1,5]}}}}')
     assert f"assign names queue {topic}/{broker}/5, which isn't there" in complaint(assigned.count)
 
 
-def test_a_topic_made_anew_is_an_error_of_its_own(
+def test_a_recreated_topic_has_its_own_error(
     stream: Any, admin: Admin, new_topic: Any, fill: Any, tmp_path: Path
 ):
     topic = new_topic(1, "Anew")
@@ -184,7 +184,7 @@ def test_a_topic_made_anew_is_an_error_of_its_own(
     run_stream(stream(topic, onDataLoss="earliest"), tmp_path / "anew")
 
 
-def test_a_body_that_can_not_be_inflated_is_an_error_or_null_or_raw(
+def test_a_body_that_cannot_be_inflated_is_an_error_or_null_or_raw(
     read: Any, server: StandaloneServer, new_topic: Any, fill: Any
 ):
     topic = new_topic(1, "Damaged")
@@ -234,7 +234,7 @@ spark.stop()
 
 
 @pytest.mark.parametrize("module", ["pyarrow", "numpy"])
-def test_workers_without_a_needed_module_are_told_of(tmp_path: Path, module: str):
+def test_workers_without_a_needed_module_are_reported(tmp_path: Path, module: str):
     from tests.spark.conftest import SETTINGS
 
     (tmp_path / f"{module}.py").write_text(f"raise ImportError(\"No module named '{module}'\")")

@@ -71,7 +71,7 @@ def test_columns_are_chosen_by_the_schema(read: Any, topic: str, schema: str):
     assert ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in frame.schema) == schema
 
 
-def test_properties_can_be_left_out(read: Any, topic: str):
+def test_properties_can_be_omitted(read: Any, topic: str):
     frame = read(topic, includeProperties="false")
     assert frame.columns == [name for name in COLUMNS if name != "properties"]
     assert frame.count() == 200

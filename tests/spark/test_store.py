@@ -129,7 +129,7 @@ def test_the_path_may_be_given_to_load(spark: Any, made: Path) -> None:
     assert numbers(spark.read.format("rocketmq.store").load(str(made))) == list(range(COUNT))
 
 
-def test_only_the_columns_asked_for_are_made(store: Store, made: Path) -> None:
+def test_only_the_columns_requested_are_made(store: Store, made: Path) -> None:
     frame = store(made, schema="file string, queueOffset bigint, body binary")
     assert frame.columns == ["file", "queueOffset", "body"]
     assert numbers(frame) == list(range(COUNT))
@@ -161,7 +161,7 @@ def test_an_empty_store_gives_no_rows(store: Store, tmp_path: Path) -> None:
         ({"nameServer": "localhost:9876"}, "a store is read without a broker"),
     ],
 )
-def test_what_is_wrong_is_said_before_a_task_runs(
+def test_errors_are_reported_before_a_task_runs(
     store: Store, made: Path, options: dict[str, str], says: str
 ) -> None:
     with pytest.raises(Exception, match=says):

@@ -71,7 +71,7 @@ def test_without_a_limit_a_batch_takes_all(run: Any, new_topic: Any, fill: Any):
     assert run(topic).available_now() == [1000]
 
 
-def test_a_query_goes_on_from_its_checkpoint(run: Any, new_topic: Any, fill: Any):
+def test_a_query_continues_from_its_checkpoint(run: Any, new_topic: Any, fill: Any):
     topic = new_topic()
     fill(topic, 100)
     assert run(topic).available_now() == [100]
@@ -81,7 +81,7 @@ def test_a_query_goes_on_from_its_checkpoint(run: Any, new_topic: Any, fill: Any
     assert run(topic).numbers() == list(range(150))
 
 
-def test_a_running_query_sees_what_comes(run: Any, new_topic: Any, fill: Any):
+def test_a_running_query_sees_new_messages(run: Any, new_topic: Any, fill: Any):
     topic = new_topic()
     fill(topic, 10)
     running = run(topic)

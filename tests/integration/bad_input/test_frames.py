@@ -164,7 +164,7 @@ def test_valid_frames_before_garbage_are_answered(target: Target) -> None:
         assert sorted(peer.read().opaque for _ in requests) == list(range(100, 110))
 
 
-def test_what_comes_behind_garbage_is_not_looked_at(target: Target) -> None:
+def test_bytes_after_garbage_are_not_read(target: Target) -> None:
     with target.drops_a_peer() as peer:
         peer.send(frame(b"junk") + encode(target.harmless_request()))
         assert peer.last_words() == b""
@@ -200,14 +200,14 @@ def test_connections_reset_within_a_frame_leave_nothing(target: Target, cut_at: 
         peer.reset()
 
 
-def test_a_peer_that_resets_before_its_answers_come_harms_nobody(target: Target) -> None:
+def test_a_peer_that_resets_before_its_answers_does_no_harm(target: Target) -> None:
     for _ in range(20):
         peer = target.peer()
         peer.send(encode(target.harmless_request()) * 50)
         peer.reset()
 
 
-def test_answers_that_nobody_asked_for_are_ignored(target: Target) -> None:
+def test_unsolicited_answers_are_ignored(target: Target) -> None:
     with target.peer() as peer:
         for opaque in (0, 1, -1, 0x7FFF_FFFF):
             answer = Command(0, opaque=opaque, flag=1, body=b"surprise")

@@ -149,7 +149,9 @@ async def test_a_broker_that_was_killed_on_a_full_disk_starts_read_only(
         assert [json.loads(line)["level"] for line in told] == ["error", "error", "info"]
 
 
-async def test_what_is_set_while_the_disk_is_full_is_kept_once_there_is_space(disk: Disk) -> None:
+async def test_settings_changed_while_the_disk_is_full_are_saved_once_there_is_space(
+    disk: Disk,
+) -> None:
     async with client.Admin(disk.nameserver) as admin:
         await admin.create_topic(TOPIC, queues=1)
         await disk.fill()

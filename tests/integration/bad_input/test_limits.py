@@ -129,7 +129,7 @@ def test_connections_beyond_the_limit_are_closed_at_once_and_counted(
         peer.socket.close()
 
 
-async def test_clients_make_topics_up_to_the_limit_and_administrators_beyond(
+async def test_clients_create_topics_up_to_the_limit_and_administrators_beyond(
     small: Small,
 ) -> None:
     with patient_peer(small.broker) as peer:
@@ -145,7 +145,7 @@ async def test_clients_make_topics_up_to_the_limit_and_administrators_beyond(
         assert peer.ask(send_command("by-an-administrator")).code == 0
 
 
-def test_clients_make_groups_up_to_the_limit(small: Small) -> None:
+def test_clients_create_groups_up_to_the_limit(small: Small) -> None:
     with patient_peer(small.broker) as peer:
         answers = [
             peer.ask(pull_command(TOPIC, consumer_group=f"many-{n}")) for n in range(2 * GROUPS)
@@ -251,7 +251,7 @@ def test_a_client_without_an_id_or_with_a_long_one_is_refused(small: Small) -> N
             assert "client's id" in (answer.remark or "")
 
 
-def test_memberships_have_an_end_and_end_with_their_connection(small: Small) -> None:
+def test_memberships_are_bounded_and_end_with_their_connection(small: Small) -> None:
     with patient_peer(small.broker) as peer:
         answers = []
         for part in range(11):
@@ -266,7 +266,7 @@ def test_memberships_have_an_end_and_end_with_their_connection(small: Small) -> 
             assert time.monotonic() < deadline, "memberships of a peer that is gone"
 
 
-def test_queue_locks_have_an_end(small: Small) -> None:
+def test_queue_locks_are_bounded(small: Small) -> None:
     bodies = [
         encode(
             LockBatchRequestBody(

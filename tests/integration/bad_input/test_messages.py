@@ -82,7 +82,7 @@ def max_offset(peer: Peer, topic: str) -> int:
 
 
 @pytest.mark.parametrize("name", [*ILLEGAL_NAMES.values(), ""], ids=[*ILLEGAL_NAMES, "no name"])
-def test_an_illegal_name_is_refused_and_makes_no_file(
+def test_an_illegal_name_is_refused_and_creates_no_file(
     peer: Peer, broker: Target, name: str
 ) -> None:
     group = SubscriptionGroupConfig(group_name=name)
@@ -132,7 +132,7 @@ def store_of(target: Target) -> Path:
     return Path(command[command.index("--store") + 1])
 
 
-def test_a_topic_of_the_greatest_length_is_taken_and_a_longer_one_is_not(peer: Peer) -> None:
+def test_a_topic_of_maximum_length_is_accepted_and_a_longer_one_is_not(peer: Peer) -> None:
     assert peer.ask(send_command("t" * MAX_TOPIC_LENGTH)).code == 0
     answer = peer.ask(send_command("t" * (MAX_TOPIC_LENGTH + 1)))
     assert answer.code == 1
@@ -140,16 +140,14 @@ def test_a_topic_of_the_greatest_length_is_taken_and_a_longer_one_is_not(peer: P
 
 
 @pytest.mark.parametrize("topic", ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC"])
-def test_the_brokers_own_topics_take_no_message(peer: Peer, topic: str) -> None:
+def test_the_brokers_own_topics_accept_no_message(peer: Peer, topic: str) -> None:
     assert peer.ask(send_command(topic)).code == 16
 
 
 # --- sizes
 
 
-def test_a_body_of_the_greatest_size_is_taken_and_a_larger_one_is_not(
-    peer: Peer, topic: str
-) -> None:
+def test_a_body_of_maximum_size_is_accepted_and_a_larger_one_is_not(peer: Peer, topic: str) -> None:
     assert peer.ask(send_command(topic, bytes(MAX_MESSAGE_BYTES))).code == 0
     answer = peer.ask(send_command(topic, bytes(MAX_MESSAGE_BYTES + 1)))
     assert answer.code == 13
@@ -157,7 +155,7 @@ def test_a_body_of_the_greatest_size_is_taken_and_a_larger_one_is_not(
     assert max_offset(peer, topic) == 1
 
 
-def test_properties_of_the_greatest_size_are_taken_and_larger_ones_are_not(
+def test_properties_of_maximum_size_are_accepted_and_larger_ones_are_not(
     peer: Peer, topic: str
 ) -> None:
     added = len("CLUSTER\x01DefaultCluster")
@@ -183,7 +181,7 @@ def test_properties_of_the_greatest_size_are_taken_and_larger_ones_are_not(
     ],
     ids=range(8),
 )
-async def test_odd_properties_are_kept_or_refused_and_harm_no_reader(
+async def test_odd_properties_are_stored_or_refused_and_break_no_reader(
     peer: Peer, topic: str, servers: Servers, properties: str
 ) -> None:
     answer = peer.ask(send_command(topic, b"odd", properties=properties))
@@ -248,7 +246,7 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("body", BATCHES.values(), ids=BATCHES)
-def test_a_batch_with_something_wrong_is_refused_as_a_whole(
+def test_a_batch_with_an_invalid_message_is_refused_as_a_whole(
     peer: Peer, topic: str, body: bytes
 ) -> None:
     assert peer.ask(send_command(topic)).code == 0
@@ -259,7 +257,7 @@ def test_a_batch_with_something_wrong_is_refused_as_a_whole(
     assert max_offset(peer, topic) == 1
 
 
-def test_a_batch_that_claims_to_be_one_message_is_one(peer: Peer, topic: str) -> None:
+def test_a_batch_sent_as_one_message_is_one(peer: Peer, topic: str) -> None:
     body = batch.encode([(0, b"a", b""), (0, b"b", b"")])
     assert peer.ask(send_command(topic, body)).code == 0
     assert max_offset(peer, topic) == 1
@@ -309,7 +307,7 @@ async def read(servers: Servers, topic: str, number: int) -> list[client.Receive
     return found
 
 
-async def test_a_body_that_does_not_inflate_is_unreadable_and_the_client_goes_on(
+async def test_a_body_that_does_not_inflate_is_unreadable_and_the_client_continues(
     peer: Peer, topic: str, servers: Servers
 ) -> None:
     for body, bits in UNREADABLE.values():
@@ -375,7 +373,9 @@ def registration(body: bytes, **fields: Any) -> Command:
 
 
 @pytest.mark.parametrize("body", REGISTRATIONS.values(), ids=REGISTRATIONS)
-def test_a_compressed_registration_that_lies_is_refused(nameserver: Target, body: bytes) -> None:
+def test_a_compressed_registration_with_a_false_size_is_refused(
+    nameserver: Target, body: bytes
+) -> None:
     with nameserver.peer() as peer:
         answer = peer.ask(registration(body, compressed=True))
         assert answer.code == 1

@@ -76,7 +76,7 @@ def fields_of(code: int) -> tuple[str, ...]:
 
 @pytest.mark.parametrize("serialize", [SerializeType.JSON, SerializeType.ROCKETMQ])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_any_request_with_senseless_fields_is_answered(
+def test_any_request_with_invalid_fields_is_answered(
     target: Target, value: str, serialize: SerializeType
 ) -> None:
     with target.peer() as peer:
@@ -115,7 +115,7 @@ def with_body(code: int, body: bytes) -> Command:
 
 
 @pytest.mark.parametrize("body", SMALL.values(), ids=SMALL)
-def test_any_request_with_a_senseless_body_is_answered(target: Target, body: bytes) -> None:
+def test_any_request_with_an_invalid_body_is_answered(target: Target, body: bytes) -> None:
     with target.peer() as peer:
         for code in CODES:
             check_answer(peer.ask(with_body(code, body)))
@@ -146,7 +146,7 @@ def test_an_unknown_request_code_is_answered_with_code_3(target: Target, code: i
         ("queueId", "0x10", "the field queueId must be a number"),
     ],
 )
-def test_a_field_that_is_missing_or_no_number_is_named(
+def test_a_missing_or_non_numeric_field_is_named(
     broker: Target, field: str, value: str | None, told: str
 ) -> None:
     pairs = dict(pull_command("T").all_pairs() or ())
@@ -195,7 +195,7 @@ def test_a_field_of_a_route_request_that_is_missing_is_named(nameserver: Target)
     ],
     ids=range(23),
 )
-def test_numbers_at_their_ends_are_answered(broker: Target, command: Command) -> None:
+def test_extreme_numbers_are_answered(broker: Target, command: Command) -> None:
     with broker.peer() as peer:
         check_answer(peer.ask(command))
 
@@ -203,7 +203,7 @@ def test_numbers_at_their_ends_are_answered(broker: Target, command: Command) ->
 @pytest.mark.parametrize(
     "value", ["-1", "0", "1", "2147483647", "-9223372036854775808", "9223372036854775807"]
 )
-def test_any_request_about_a_real_queue_with_numbers_at_their_ends_is_answered(
+def test_any_request_about_a_real_queue_with_extreme_numbers_is_answered(
     broker: Target, value: str
 ) -> None:
     names = {"topic": "numbers", "consumerGroup": "numbers", "group": "numbers", "queueId": "0"}
@@ -238,7 +238,7 @@ def test_any_request_about_a_real_queue_with_numbers_at_their_ends_is_answered(
     ],
     ids=range(7),
 )
-def test_a_topic_with_senseless_settings_is_refused(broker: Target, fields: dict[str, str]) -> None:
+def test_a_topic_with_invalid_settings_is_refused(broker: Target, fields: dict[str, str]) -> None:
     pairs = {
         "topic": "senseless",
         "defaultTopic": "TBW102",
@@ -258,7 +258,7 @@ def test_a_topic_with_senseless_settings_is_refused(broker: Target, fields: dict
 
 
 @pytest.mark.parametrize("queues", [-1, 65_537, 0x7FFF_FFFF])
-def test_a_group_with_senseless_settings_is_refused(broker: Target, queues: int) -> None:
+def test_a_group_with_invalid_settings_is_refused(broker: Target, queues: int) -> None:
     body = b'{"groupName":"senseless","retryQueueNums":%d}' % queues
     with broker.peer() as peer:
         answer = peer.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body))
@@ -267,7 +267,7 @@ def test_a_group_with_senseless_settings_is_refused(broker: Target, queues: int)
 
 
 @pytest.mark.parametrize("key", ["kvConfigPath", "configStorePath", "configBlackList"])
-def test_settings_that_name_files_are_not_changed_from_afar(nameserver: Target, key: str) -> None:
+def test_settings_that_name_files_are_not_changed_remotely(nameserver: Target, key: str) -> None:
     with nameserver.peer() as peer:
         body = f"{key}=/tmp/elsewhere\n".encode()
         assert peer.ask(Command(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)).code == 16
@@ -311,7 +311,7 @@ def test_an_agreed_msgpack_request_is_answered_in_msgpack(target: Target) -> Non
     ],
     ids=range(8),
 )
-def test_any_msgpack_request_with_senseless_fields_is_answered(
+def test_any_msgpack_request_with_invalid_fields_is_answered(
     target: Target, values: tuple[object, ...], serialize: SerializeType
 ) -> None:
     with agreed(target) as peer:

@@ -62,7 +62,7 @@ def test_peers_that_pull_much_and_read_nothing_cost_a_bounded_amount(
         peer.reset()
 
 
-def test_large_frames_that_never_end_are_given_back_when_their_peers_go(
+def test_memory_of_unfinished_large_frames_is_freed_when_their_peers_disconnect(
     target: Target, meanwhile: Meanwhile
 ) -> None:
     unfinished = encode(Command(29_999, body=bytes(MAX_FRAME_BYTES - 1000)))[:-1]
@@ -154,7 +154,9 @@ async def test_a_frame_that_trickles_is_dropped(here: Here, name: str) -> None:
     assert server.counters.dropped_slow_frame == 1
 
 
-async def test_a_peer_that_never_reads_is_dropped_and_held_little_until_then(here: Here) -> None:
+async def test_a_peer_that_never_reads_is_dropped_and_uses_little_memory_until_then(
+    here: Here,
+) -> None:
     server = shorten(here.broker, unsent_timeout=0.3)
     await fill(here.nameserver.address)
     async with raw(server.address, receive_buffer_bytes=8192) as (_, writer):
@@ -171,7 +173,7 @@ async def test_a_peer_that_never_reads_is_dropped_and_held_little_until_then(her
 
 
 @pytest.mark.parametrize("name", ["nameserver", "broker"])
-async def test_peers_that_hold_too_much_together_are_dropped(here: Here, name: str) -> None:
+async def test_peers_that_use_too_much_memory_together_are_dropped(here: Here, name: str) -> None:
     server = shorten(getattr(here, name), max_total_held_bytes=4 * MIB)
     unfinished = encode(Command(29_999, body=bytes(3 * MIB)))[:-1]
     async with raw(server.address) as (_, first), raw(server.address) as (_, second):

@@ -88,7 +88,7 @@ def store(tmp_path: Path, template: Path) -> Path:
 # --- places that are taken or can't be used
 
 
-def test_a_second_broker_on_a_store_is_refused_and_the_first_goes_on(
+def test_a_second_broker_on_a_store_is_refused_and_the_first_continues(
     servers: Servers, unharmed: None
 ) -> None:
     command = servers.broker.process.command
@@ -98,7 +98,7 @@ def test_a_second_broker_on_a_store_is_refused_and_the_first_goes_on(
     assert "give this one another storePathRootDir" in told
 
 
-def test_a_port_in_use_is_refused_and_its_owner_goes_on(
+def test_a_port_in_use_is_refused_and_its_owner_continues(
     servers: Servers, unharmed: None, tmp_path: Path
 ) -> None:
     taken = [target.address.rpartition(":")[2] for target in (servers.nameserver, servers.broker)]
@@ -112,7 +112,7 @@ def test_a_port_in_use_is_refused_and_its_owner_goes_on(
 
 
 @pytest.mark.parametrize("setting", ["storePathRootDir", "storePathCommitLog"])
-def test_a_directory_that_can_not_be_made_is_refused(tmp_path: Path, setting: str) -> None:
+def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path, setting: str) -> None:
     (tmp_path / "file").write_text("in the way")
     below = tmp_path / "file" / "store"
     if setting == "storePathRootDir":
@@ -136,7 +136,7 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
         yield Path("/proc") if os.access(directory, os.W_OK) else directory
 
 
-def test_a_directory_that_can_not_be_written_is_refused(read_only: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_refused(read_only: Path) -> None:
     told = refused(*broker_on(read_only / "store"))
     assert "check the owner and the free space" in told
     assert str(read_only) in told
@@ -170,7 +170,7 @@ def full(tmp_path: Path, store: Path) -> Iterator[Path]:
         unmount(directory)
 
 
-def test_a_log_file_that_got_no_blocks_before_a_crash_is_not_looked_into(
+def test_a_log_file_without_blocks_after_a_crash_is_not_read(
     full: Path, run: Callable[[list[str]], ServerProcess]
 ) -> None:
     # On a disk in memory that is full, a look into a hole ends the process.
@@ -263,9 +263,7 @@ def test_config_files_damaged_with_their_backups_are_refused_and_kept(
     ],
     ids=range(4),
 )
-def test_config_files_that_hold_something_else_are_refused(
-    store: Path, name: str, text: bytes
-) -> None:
+def test_config_files_with_other_contents_are_refused(store: Path, name: str, text: bytes) -> None:
     file = store / "config" / name
     file.write_bytes(text)
     told = refused(*broker_on(store))
@@ -334,7 +332,7 @@ def test_a_damaged_key_value_file_is_replaced_by_its_backup_or_refused(
     assert "took the backup" in server.log
 
 
-def test_a_key_value_file_that_can_not_be_written_changes_nothing(
+def test_a_key_value_file_that_cannot_be_written_changes_nothing(
     tmp_path: Path, run: Callable[[list[str]], ServerProcess]
 ) -> None:
     in_the_way = tmp_path / "namesrv"
@@ -349,7 +347,7 @@ def test_a_key_value_file_that_can_not_be_written_changes_nothing(
     assert get_kv(server).fields["value"] == "v"
 
 
-def test_a_key_value_table_that_fits_into_no_frame_is_answered_with_an_error(
+def test_a_key_value_table_too_large_for_a_frame_is_answered_with_an_error(
     tmp_path: Path, run: Callable[[list[str]], ServerProcess]
 ) -> None:
     file = tmp_path / "kvConfig.json"
@@ -367,7 +365,7 @@ def test_a_key_value_table_that_fits_into_no_frame_is_answered_with_an_error(
     assert '"exception"' not in server.log
 
 
-def test_a_name_server_whose_file_lies_below_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_name_server_with_a_file_in_its_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     told = refused(*nameserver_with(tmp_path / "file" / "kvConfig.json"))
     assert str(tmp_path / "file") in told

@@ -30,14 +30,14 @@ async def stored(target: Target, topic: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["send-mixed", "send-4x64", "send-1x1", "send-128b-4x64", "batch"])
-async def test_what_it_counts_as_acknowledged_is_stored(name: str, target: Target) -> None:
+async def test_messages_counted_as_acknowledged_are_stored(name: str, target: Target) -> None:
     figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert 0 < figures["n"] <= await stored(target, name)
     assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["p999_us"]
 
 
 @pytest.mark.parametrize("name", ["pull-mixed", "pull-1", "pull-4", "long-poll"])
-def test_what_it_filled_is_pulled_or_delivered(name: str, target: Target) -> None:
+def test_filled_messages_are_pulled_or_delivered(name: str, target: Target) -> None:
     fill(target, name, 2000, vary=name == "pull-mixed")
     figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert figures["n"] > 0
@@ -51,7 +51,7 @@ async def test_sends_to_twenty_topics_reach_all_of_them(target: Target) -> None:
     assert 0 < figures["n"] <= sum(each)
 
 
-async def test_a_broker_reads_the_headers_of_four_clients_as_they_are_meant(
+async def test_a_broker_reads_the_headers_of_four_clients_correctly(
     target: Target,
 ) -> None:
     load(BY_NAME["send-mixed"], target, seconds=0.2, warm=0.0)
@@ -86,13 +86,13 @@ async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:
     assert 1000 <= await stored(target, "counted") < 1000 + 4 * 64 * 2
 
 
-def test_a_broker_that_is_not_there_is_told_in_a_sentence() -> None:
+def test_an_unreachable_broker_is_reported_in_one_line() -> None:
     nobody = Target("127.0.0.1:1", "127.0.0.1:1", 1)
     with pytest.raises(BenchmarkError, match="Connection refused"):
         load(BY_NAME["send-1x1"], nobody, seconds=0.1, warm=0.0)
 
 
-def test_requests_that_fail_make_no_figures(target: Target) -> None:
+def test_failed_requests_yield_no_figures(target: Target) -> None:
     bad = Scenario(
         name="bad/name", text="", mode="send", options={"inflight": 1, "size": 1}, bars={}
     )

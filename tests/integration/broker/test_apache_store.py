@@ -85,7 +85,7 @@ async def test_every_message_of_the_manifest_is_pulled_with_equal_fields(
         assert got == wanted
 
 
-async def test_it_goes_on_where_the_other_broker_stopped(make_broker, connect, golden, tmp_path):
+async def test_it_continues_where_the_other_broker_stopped(make_broker, connect, golden, tmp_path):
     manifest = unpack(golden, "clean", tmp_path)
     topic, _, queue_id = next(iter(manifest["consume_queues"])).rpartition("/")
     count = manifest["consume_queues"][f"{topic}/{queue_id}"]["count"]

@@ -29,7 +29,7 @@ BAD_REQUESTS = [
 
 
 @pytest.mark.parametrize("request_", BAD_REQUESTS, ids=range(len(BAD_REQUESTS)))
-async def test_bad_requests_are_answered_and_the_connection_goes_on(broker, connect, request_):
+async def test_bad_requests_are_answered_and_the_connection_continues(broker, connect, request_):
     client = await connect(broker)
     assert (await client.send()).code == 0
     reply = await client.ask(request_)
@@ -50,7 +50,7 @@ async def test_bad_requests_are_answered_and_the_connection_goes_on(broker, conn
         b"\x00\x00\x00\x0c\x00\x00\x00\x08\xff\xfe\xfd\xfc{}{}",
     ],
 )
-async def test_what_is_no_frame_drops_the_connection_and_the_broker_goes_on(broker, connect, junk):
+async def test_garbage_drops_the_connection_and_the_broker_continues(broker, connect, junk):
     reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
     writer.write(junk)
     assert await asyncio.wait_for(reader.read(), TIMEOUT) == b""
@@ -70,7 +70,7 @@ async def test_too_many_connections_are_turned_away(make_broker, connect):
     assert (await clients[0].send()).code == 0
 
 
-async def test_a_full_table_of_topics_refuses_and_goes_on(make_broker, connect):
+async def test_a_full_table_of_topics_refuses_and_continues(make_broker, connect):
     broker = make_broker(max_topics=10)
     await broker.start()
     client = await connect(broker)

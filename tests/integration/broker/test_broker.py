@@ -97,7 +97,7 @@ async def test_a_held_pull_ends_in_time(broker, connect):
     assert loop.time() - begun >= 0.3
 
 
-async def test_a_client_that_goes_leaves_no_parked_pull(broker, connect):
+async def test_a_disconnected_client_leaves_no_parked_pull(broker, connect):
     client = await connect(broker)
     await client.send()
     held = await client.hold()
@@ -119,7 +119,7 @@ async def test_a_stop_answers_held_pulls(broker, connect):
 # --- groups
 
 
-async def test_members_of_a_group_hear_of_each_other(broker, connect):
+async def test_members_of_a_group_are_notified_of_each_other(broker, connect):
     first, second = await connect(broker), await connect(broker)
     await first.ask(heartbeat("first", consumers=[consumer()]))
     assert (await first.pushed.get()).fields == {"consumerGroup": "g"}
@@ -183,13 +183,15 @@ async def test_a_restart_keeps_everything(make_broker, connect):
     assert again.fields["msgId"][16:] > sent[-1].fields["msgId"][16:]
 
 
-async def test_a_made_topic_is_on_the_disk_when_the_send_is_answered(broker, connect, tmp_path):
+async def test_a_created_topic_is_on_disk_when_the_send_is_answered(broker, connect, tmp_path):
     client = await connect(broker)
     await client.send("Fresh")
     assert '"Fresh"' in (tmp_path / "store" / "config" / "topics.json").read_text()
 
 
-async def test_lost_offsets_are_told_loudly_if_there_are_messages(make_broker, connect, tmp_path):
+async def test_lost_offsets_are_logged_as_an_error_if_there_are_messages(
+    make_broker, connect, tmp_path
+):
     first = make_broker()
     await first.start()
     await (await connect(first)).send()

@@ -106,7 +106,7 @@ async def test_a_replay_from_the_disk_gives_every_message(make_broker, connect, 
     assert cold_gets > 0
 
 
-async def test_the_loop_turns_while_the_disk_is_read(make_broker, connect, tmp_path):
+async def test_the_loop_runs_while_the_disk_is_read(make_broker, connect, tmp_path):
     await filled(make_broker, tmp_path, connect)
     files = HeldFiles()
     config: BrokerConfig = make_broker().config

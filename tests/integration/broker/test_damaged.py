@@ -224,9 +224,7 @@ async def test_neither_query_nor_view_nor_retry_finds_it(make_broker: Any, conne
         assert again.store.stats.damaged_messages == 1
 
 
-async def test_a_delayed_message_that_is_damaged_keeps_no_other_waiting(
-    make_broker: Any, connect: Any
-) -> None:
+async def test_a_damaged_delayed_message_delays_no_other(make_broker: Any, connect: Any) -> None:
     broker = make_broker(message_delay_level="1s")
     await broker.start()
     sender = await connect(broker)
@@ -248,7 +246,9 @@ async def test_a_delayed_message_that_is_damaged_keeps_no_other_waiting(
         assert again.store.max_offset("T", 0) == 4
 
 
-async def test_operators_are_told(cluster: Cluster) -> None:
+async def test_damaged_messages_are_logged_counted_and_reported_by_the_doctor(
+    cluster: Cluster,
+) -> None:
     await fill(cluster)
     broker = cluster.brokers["broker-a"]
     place = place_of(broker, 1, 5)
@@ -340,7 +340,9 @@ async def test_a_parked_pull_does_not_search_the_log_on_the_loop(
         assert bodies(await asker.pull(queue_offset=1)) == [b"second"]
 
 
-async def test_operators_are_told_of_damaged_entries(cluster: Cluster) -> None:
+async def test_damaged_entries_are_logged_counted_and_reported_by_the_doctor(
+    cluster: Cluster,
+) -> None:
     await fill(cluster)
     broker = cluster.brokers["broker-a"]
     flip_in(log_file(broker), place_of(broker, 0, 8) + HEAD_BYTES_V4)
@@ -371,7 +373,7 @@ async def test_operators_are_told_of_damaged_entries(cluster: Cluster) -> None:
     ]
 
 
-async def test_delayed_messages_with_damaged_entries_come_when_they_are_due(
+async def test_delayed_messages_with_damaged_entries_are_delivered_when_due(
     make_broker: Any, connect: Any
 ) -> None:
     async with make_broker(message_delay_level="1s 2s") as broker:

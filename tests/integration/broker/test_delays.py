@@ -86,7 +86,9 @@ async def test_levels_keep_their_time_and_a_restart_delivers_what_came_due(
     assert again.store.max_offset("T", 0) == 2
 
 
-async def test_a_message_goes_round_until_it_is_dead(make_broker: Any, connect: Connect) -> None:
+async def test_a_message_is_retried_until_it_is_a_dead_letter(
+    make_broker: Any, connect: Connect
+) -> None:
     broker = make_broker(message_delay_level=LEVELS)
     await broker.start()
     client = await connect(broker)

@@ -11,7 +11,7 @@ from pocketmq.doctor import Case, CheckVerdict
 NEVER_SO_MUCH_FREE = str(2**62)
 
 
-async def test_a_send_and_the_doctor_are_told_what_bound_it_is() -> None:
+async def test_a_refused_send_and_the_doctor_name_the_limit() -> None:
     settings = {
         "pocketmqDiskFullFreeBytes": NEVER_SO_MUCH_FREE,
         "cleanFileForciblyEnable": "false",

@@ -104,7 +104,7 @@ async def test_every_message_is_viewed_by_its_id(
         assert hashlib.sha256(record.body).hexdigest() == message["body_sha256"]
 
 
-async def test_what_was_delayed_is_delivered_once(
+async def test_delayed_messages_are_delivered_once(
     make_broker: MakeBroker, manifest: dict[str, Any], connect: Any
 ) -> None:
     broker = await started(make_broker, manifest, THREE_HOURS_MS)

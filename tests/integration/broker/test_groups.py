@@ -84,7 +84,9 @@ def held(reply: Command) -> list[MessageQueue]:
     return decode(LockBatchResponseBody, reply.body).lock_ok_mq_set
 
 
-async def test_members_are_told_of_comings_and_goings(broker: Broker, connect: Connect) -> None:
+async def test_members_are_notified_when_others_join_or_leave(
+    broker: Broker, connect: Connect
+) -> None:
     first, second = await connect(broker), await connect(broker)
     await join(first, "a")
     await join(second, "b")
@@ -94,7 +96,9 @@ async def test_members_are_told_of_comings_and_goings(broker: Broker, connect: C
     await pushed(first, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
 
 
-async def test_members_are_told_when_a_connection_is_cut(broker: Broker, connect: Connect) -> None:
+async def test_members_are_notified_when_a_connection_is_cut(
+    broker: Broker, connect: Connect
+) -> None:
     first, second = await connect(broker), await connect(broker)
     await join(first, "a")
     await join(second, "b")
@@ -103,7 +107,9 @@ async def test_members_are_told_when_a_connection_is_cut(broker: Broker, connect
     await pushed(first, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
 
 
-async def test_members_are_told_after_the_expiry_scan(make_broker: Any, connect: Connect) -> None:
+async def test_members_are_notified_after_the_expiry_scan(
+    make_broker: Any, connect: Connect
+) -> None:
     clock = ManualClock()
     broker = make_broker(clock=clock)
     await broker.start()
@@ -131,7 +137,9 @@ async def test_a_lock_outlives_its_connection(broker: Broker, connect: Connect) 
     assert held(await second.ask(locks("b"))) == [QUEUE]
 
 
-async def test_a_goodbye_unlocks_nothing_by_itself(broker: Broker, connect: Connect) -> None:
+async def test_an_unregistration_unlocks_nothing_by_itself(
+    broker: Broker, connect: Connect
+) -> None:
     first, second = await connect(broker), await connect(broker)
     await join(first, "a")
     await first.ask(locks("a"))
@@ -140,7 +148,7 @@ async def test_a_goodbye_unlocks_nothing_by_itself(broker: Broker, connect: Conn
     assert held(await second.ask(locks("b"))) == []
 
 
-async def test_a_member_of_ours_is_refused_and_a_foreign_one_is_not(
+async def test_our_contradicting_member_is_refused_and_a_foreign_one_is_not(
     broker: Broker, connect: Connect
 ) -> None:
     first, second = await connect(broker), await connect(broker)
@@ -157,7 +165,7 @@ async def test_a_member_of_ours_is_refused_and_a_foreign_one_is_not(
     assert conflict.members == ["b", "a"]
 
 
-async def test_what_is_wrong_is_a_metric(broker: Broker, connect: Connect) -> None:
+async def test_group_problems_are_a_metric(broker: Broker, connect: Connect) -> None:
     first, second = await connect(broker), await connect(broker)
     await join(first, "a")
     await second.ask(beat("b", "x", **{ON_CONFLICT: "reject"}))
@@ -175,7 +183,7 @@ async def test_what_is_wrong_is_a_metric(broker: Broker, connect: Connect) -> No
     assert found["pocketmq_members_refused_total",] == 1
 
 
-async def test_pulls_of_members_are_known(broker: Broker, connect: Connect) -> None:
+async def test_pulls_of_members_are_recorded(broker: Broker, connect: Connect) -> None:
     client = await connect(broker)
     await client.send("T")
     await join(client, "a")

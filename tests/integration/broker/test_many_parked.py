@@ -38,7 +38,7 @@ async def test_a_message_that_many_wait_for_reaches_all_of_them(broker, connect)
     assert [bodies(answer) for answer in answers] == [[b"news"]] * PULLS
 
 
-async def test_a_stop_answers_those_whose_turn_had_not_come(broker, connect):
+async def test_a_stop_answers_pulls_that_still_wait(broker, connect):
     client = await connect(broker)
     await client.send()
     held = [await client.hold() for _ in range(PULLS)]

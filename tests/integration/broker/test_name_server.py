@@ -33,7 +33,7 @@ async def route(client: Client, topic: str) -> TopicRouteData | None:
     return decode(TopicRouteData, reply.body) if reply.code == 0 else None
 
 
-async def test_a_made_topic_is_in_the_route_when_that_is_answered(
+async def test_a_created_topic_is_in_the_route_when_the_creation_is_answered(
     name_server, make_broker, connect
 ):
     broker = make_broker(namesrv_addr=(name_server.address,))
@@ -59,7 +59,7 @@ async def test_a_made_topic_is_in_the_route_when_that_is_answered(
     await to_names.pool.close()
 
 
-async def test_a_name_server_that_is_away_keeps_no_broker_from_serving(make_broker, connect):
+async def test_a_broker_serves_while_its_name_server_is_down(make_broker, connect):
     broker = make_broker(namesrv_addr=("127.0.0.1:1",))
     await broker.start()
     assert (await (await connect(broker)).send("New")).code == 0

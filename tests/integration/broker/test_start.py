@@ -22,25 +22,25 @@ from tests.unit.broker.harness import heartbeat
 # --- a start that can't be
 
 
-async def test_a_port_in_use_is_one_sentence(broker, make_broker, tmp_path):
+async def test_a_port_in_use_is_a_one_line_error(broker, make_broker, tmp_path):
     other = make_broker(listen_port=broker.port, store_path_root_dir=tmp_path / "other")
     with pytest.raises(BindFailed, match="choose another port"):
         await other.start()
 
 
-async def test_a_store_in_use_is_one_sentence(broker, make_broker):
+async def test_a_store_in_use_is_a_one_line_error(broker, make_broker):
     with pytest.raises(StoreError, match="another broker has the store"):
         await make_broker().start()
 
 
-async def test_a_store_that_is_no_directory_is_one_sentence(make_broker, tmp_path):
+async def test_a_store_that_is_not_a_directory_is_a_one_line_error(make_broker, tmp_path):
     (tmp_path / "file").write_text("")
     other = make_broker(store_path_root_dir=tmp_path / "file")
     with pytest.raises(StoreError, match="can't be opened"):
         await other.start()
 
 
-async def test_an_advertised_host_that_nobody_knows_is_one_sentence(make_broker):
+async def test_an_unknown_advertised_host_is_a_one_line_error(make_broker):
     other = make_broker(broker_ip1="no-such-host.invalid")
     with pytest.raises(StartError, match="brokerIP1"):
         await other.start()
@@ -74,7 +74,7 @@ class WaitingFiles(Files):
         super().make_directory(path, durable=durable)
 
 
-async def test_requests_during_the_start_are_told_to_come_again(make_broker, connect):
+async def test_requests_during_the_start_are_answered_busy(make_broker, connect):
     files = WaitingFiles()
     broker = make_broker(files=files)
     starting = asyncio.ensure_future(broker.start())
@@ -114,14 +114,14 @@ async def test_a_vip_port_in_use_is_only_a_warning(make_broker, connect):
 # --- what goes on by itself
 
 
-async def test_the_death_of_a_task_reaches_the_owner(broker):
+async def test_the_death_of_a_task_is_reported_to_the_owner(broker):
     parked, broker.state.long_polls = broker.state.long_polls, None
     with pytest.raises(AttributeError, match="expired"):
         await asyncio.wait_for(broker.failed, TIMEOUT)
     broker.state.long_polls = parked
 
 
-async def test_silent_clients_and_ended_locks_are_swept(make_broker, connect):
+async def test_silent_clients_and_expired_locks_are_removed(make_broker, connect):
     clock = ManualClock()
     broker = make_broker(clock=clock)
     await broker.start()
@@ -144,7 +144,7 @@ async def test_rates_are_sampled_from_the_counters(broker, connect):
     assert float(broker.processors.stats.rates.per_second("put").split(" ")[0]) > 0
 
 
-async def test_what_was_recovered_after_a_crash_is_told(make_broker, connect, tmp_path):
+async def test_what_was_recovered_after_a_crash_is_logged(make_broker, connect, tmp_path):
     first = make_broker()
     await first.start()
     await (await connect(first)).send()

@@ -28,7 +28,7 @@ def queue(number: int, broker: str = "broker-a") -> client.MessageQueue:
     return client.MessageQueue("T", broker, number)
 
 
-async def test_topics_are_made_changed_listed_and_deleted(admin: client.Admin):
+async def test_topics_are_created_changed_listed_and_deleted(admin: client.Admin):
     await admin.create_topic("Orders", queues=3, permission="r")
     config = (await admin.topic_config("Orders"))["broker-a"]
     assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (3, 3, 4)
@@ -60,7 +60,7 @@ async def test_an_update_leaves_a_topics_attributes_alone(admin: client.Admin):
     assert config.attributes == {"cleanup.policy": "DELETE"}
 
 
-async def test_bad_topics_are_refused_before_asking(admin: client.Admin):
+async def test_bad_topics_are_refused_without_a_request(admin: client.Admin):
     for arguments in ({"queues": 0}, {"permission": "x"}, {"brokers": ["nobody"]}):
         with pytest.raises(client.UsageError):
             await admin.create_topic("Orders", **arguments)  # type: ignore[arg-type] # mixed
@@ -103,7 +103,7 @@ async def test_committed_offsets_and_lag(cluster: Any, admin: client.Admin):
     assert "g" in await admin.groups_of("T")
 
 
-async def test_groups_are_made_listed_and_deleted(admin: client.Admin):
+async def test_groups_are_created_listed_and_deleted(admin: client.Admin):
     await admin.create_group("g", max_retries=3, retry_queues=2, broadcast=False)
     config = (await admin.group_config("g"))["broker-a"]
     assert (config.retry_max_times, config.retry_queue_nums) == (3, 2)
@@ -118,7 +118,7 @@ async def test_groups_are_made_listed_and_deleted(admin: client.Admin):
         await admin.create_group("g", max_retries=-1)
 
 
-async def test_a_group_that_exists_changes_only_in_what_is_given(admin: client.Admin):
+async def test_updating_a_group_changes_only_the_given_settings(admin: client.Admin):
     await admin.create_group("g", max_retries=3, retry_queues=2, consume=False, broadcast=False)
     before = (await admin.group_config("g"))["broker-a"]
     await admin.create_group("g")
@@ -143,7 +143,7 @@ class OlderContext(ClientContext):
         self.remote = OlderRemote(self.remote.pool, self.remote.serialize, self.remote.timeout)
 
 
-async def test_what_an_older_broker_cannot_be_asked_is_found_in_its_lists(cluster: Any):
+async def test_requests_that_an_older_broker_lacks_are_answered_from_its_lists(cluster: Any):
     context = OlderContext(cluster.nameserver, {})
     await context.start()
     admin = shared_admin(context)
@@ -192,7 +192,7 @@ async def test_key_value_configuration(admin: client.Admin):
     assert await admin.get_kv("ns", "k") is None
 
 
-async def test_who_is_connected(cluster: Any, admin: client.Admin):
+async def test_connections_are_listed(cluster: Any, admin: client.Admin):
     async with client.Instance(cluster.nameserver) as mq:
         await mq.producer(group="senders").send("T", b"x")
         [connection] = await admin.producer_connections("senders")
@@ -225,7 +225,7 @@ async def test_an_unreadable_answer_is_an_error_that_names_it(fake: Any):
             await admin.broker_runtime(fake.address)
 
 
-async def test_use_outside_its_life_says_so(cluster: Any):
+async def test_use_before_the_start_or_after_the_close_is_an_error(cluster: Any):
     admin = client.Admin(cluster.nameserver)
     with pytest.raises(client.UsageError, match="not started"):
         await admin.topics()

@@ -44,7 +44,7 @@ class Gate(ClientContext):
         return cast(Connection, FaultyConnection(connection, *self.faulty))
 
 
-async def test_nothing_overtakes_what_waits_for_the_connection(fakes: Any) -> None:
+async def test_no_send_overtakes_those_that_wait_for_the_connection(fakes: Any) -> None:
     [fake] = await fakes(queues=1)
     gate = Gate(fake.address)
     async with producing(gate, max_batch_messages=10) as producer:
@@ -72,7 +72,7 @@ async def test_each_waits_for_the_connection_until_its_own_deadline(fake: Any) -
     assert fake.bodies() == [b"patient"]
 
 
-async def test_a_connection_that_was_not_made_is_tried_again(fake: Any) -> None:
+async def test_a_failed_connect_is_retried(fake: Any) -> None:
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0) as producer:
         sends = [producer.send_nowait("T", b"%d" % number) for number in range(3)]
@@ -85,7 +85,7 @@ async def test_a_connection_that_was_not_made_is_tried_again(fake: Any) -> None:
     assert sorted(fake.bodies()) == [b"0", b"1", b"2"]
 
 
-async def test_without_retries_a_connection_that_was_not_made_is_the_end(fake: Any) -> None:
+async def test_without_retries_a_failed_connect_fails_the_send(fake: Any) -> None:
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0, retries=0) as producer:
         send = producer.send_nowait("T", b"x")
@@ -98,7 +98,7 @@ async def test_without_retries_a_connection_that_was_not_made_is_the_end(fake: A
     assert fake.bodies() == []
 
 
-async def test_a_connection_that_nobody_waits_for_any_longer_fails_in_silence(fake: Any) -> None:
+async def test_a_failed_connect_that_nobody_awaits_is_not_reported(fake: Any) -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     gate = Gate(fake.address)
@@ -115,7 +115,7 @@ async def test_a_connection_that_nobody_waits_for_any_longer_fails_in_silence(fa
     assert complaints == []
 
 
-async def test_a_broker_that_hangs_up_at_once_is_tried_again(fake: Any, until: Any) -> None:
+async def test_a_broker_that_closes_at_once_is_retried(fake: Any, until: Any) -> None:
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0) as producer:
         send = producer.send_nowait("T", b"x")
@@ -141,7 +141,7 @@ async def test_a_fault_while_writing_fails_its_message_alone(fake: Any) -> None:
     assert fake.bodies() == [b"1"]
 
 
-async def test_closing_gives_up_what_waits_for_a_connection(fake: Any) -> None:
+async def test_closing_fails_sends_that_wait_for_a_connection(fake: Any) -> None:
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0) as producer:
         send = producer.send_nowait("T", b"x")

@@ -45,14 +45,14 @@ def places(reset: Reset) -> dict[int, tuple[int | None, int]]:
     return {step.queue.queue_id: (step.before, step.after) for step in reset.steps}
 
 
-async def test_a_group_that_nobody_consumes_in_has_no_members(admin: client.Admin):
+async def test_a_group_without_consumers_has_no_members(admin: client.Admin):
     described = await admin.describe_group("g")
     assert (described.members, described.online) == ((), False)
     assert await admin.members("nobody") == []
     assert await admin.owners("g") == {}
 
 
-async def test_a_reset_goes_to_an_end_an_offset_or_a_time(cluster: Any, admin: client.Admin):
+async def test_a_reset_accepts_an_end_an_offset_or_a_time(cluster: Any, admin: client.Admin):
     await send(cluster, 5)
     await asyncio.sleep(0.002)  # store times have whole milliseconds
     between = datetime.now(UTC)
@@ -66,7 +66,7 @@ async def test_a_reset_goes_to_an_end_an_offset_or_a_time(cluster: Any, admin: c
         assert (await admin.committed("g", "T"))[queue(0)] == after
 
 
-async def test_a_dry_run_says_what_would_be_and_changes_nothing(cluster: Any, admin: client.Admin):
+async def test_a_dry_run_shows_the_plan_and_changes_nothing(cluster: Any, admin: client.Admin):
     await send(cluster, 5)
     await admin.commit("g", {queue(0): 3})
     planned = await admin.reset("g", "T", to=client.BEGIN, dry_run=True)
@@ -78,7 +78,7 @@ async def test_a_dry_run_says_what_would_be_and_changes_nothing(cluster: Any, ad
     assert await admin.committed("g", "T") == {queue(0): 3, **{queue(n): None for n in (1, 2, 3)}}
 
 
-async def test_queues_that_have_no_offset_can_be_given_one_alone(cluster: Any, admin: client.Admin):
+async def test_only_queues_without_an_offset_can_be_reset(cluster: Any, admin: client.Admin):
     await send(cluster, 5, number=1)
     await admin.commit("g", {queue(0): 0})
     done = await admin.reset("g", "T", to=client.END, missing_only=True)
@@ -87,7 +87,7 @@ async def test_queues_that_have_no_offset_can_be_given_one_alone(cluster: Any, a
     assert again.steps == ()
 
 
-async def test_a_reset_can_be_kept_to_some_queues(cluster: Any, admin: client.Admin):
+async def test_a_reset_can_be_limited_to_some_queues(cluster: Any, admin: client.Admin):
     done = await admin.reset("g", "T", to=client.BEGIN, queues=[queue(2)])
     assert places(done) == {2: (None, 0)}
     with pytest.raises(client.UsageError, match="no such queue"):
@@ -117,7 +117,7 @@ async def test_one_message_is_skipped(cluster: Any, admin: client.Admin):
         await admin.skip("g", queue(0), messages=0)
 
 
-async def test_who_pulls_a_queue_owns_it(cluster: Any, admin: client.Admin):
+async def test_the_member_that_pulls_a_queue_owns_it(cluster: Any, admin: client.Admin):
     async with client.Instance(cluster.nameserver) as mq:
         consumer = mq.pull_consumer(group="g", start_from=client.FIRST)
         consumer.assign([queue(0), queue(1)])
@@ -204,7 +204,7 @@ async def test_a_group_without_dead_letters_has_none(admin: client.Admin):
     assert await admin.redrive("g") == (await admin.redrive("g", dry_run=True))
 
 
-async def test_dead_letters_say_what_they_are(dead: client.Admin):
+async def test_dead_letters_show_their_origin_and_reason(dead: client.Admin):
     letters = await dead.dead_letters("g")
     first = letters[0]
     assert [one.offset for one in letters] == [0, 1, 2]
@@ -272,7 +272,7 @@ async def test_a_dead_letter_without_an_origin_needs_a_topic(cluster: Any, admin
     assert [message.id for message in await received(cluster, "T", 1)] == ["lost"]
 
 
-async def test_an_origin_that_is_gone_stops_the_redrive_there(dead: client.Admin):
+async def test_a_deleted_origin_topic_stops_the_redrive(dead: client.Admin):
     await bury(dead, b"x", letter(3, RETRY_TOPIC="Gone"))
     with pytest.raises(client.TopicNotFound, match="Gone"):
         await dead.redrive("g")

@@ -63,7 +63,7 @@ async def send(cluster: Any, first: int, last: int) -> None:
 
 
 @pytest.mark.parametrize("order", [None, client.Orderly()], ids=["concurrent", "ordered"])
-async def test_a_running_group_goes_on_where_it_was_moved(
+async def test_a_running_group_continues_where_it_was_reset_to(
     cluster: Any, admin: client.Admin, order: client.Orderly | None
 ):
     await send(cluster, 0, 10)
@@ -175,7 +175,7 @@ async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: clien
 
 
 @pytest.mark.parametrize("retries", [3, None])
-async def test_a_member_tells_about_itself_through_its_broker(
+async def test_a_member_returns_its_running_info_through_its_broker(
     cluster: Any, admin: client.Admin, until: Any, retries: int | None
 ):
     await send(cluster, 0, 1)

@@ -79,7 +79,7 @@ async def test_members_share_the_queues_and_clean_joins_and_leaves_repeat_nothin
     assert sorted(got, key=int) == [b"%d" % number for number in range(2000)]
 
 
-async def test_listeners_hear_of_queues_and_may_commit_at_the_last_moment(
+async def test_listeners_are_notified_of_queues_and_may_commit_before_losing_them(
     cluster: Any, producer: Any, until: Any
 ):
     await fill(producer, 80)
@@ -116,7 +116,9 @@ async def test_listeners_hear_of_queues_and_may_commit_at_the_last_moment(
     assert all(text.startswith("fallback 0: ") for text in starts)
 
 
-async def test_what_was_not_committed_comes_again_to_the_next_owner(cluster: Any, producer: Any):
+async def test_uncommitted_messages_are_delivered_again_to_the_next_owner(
+    cluster: Any, producer: Any
+):
     await fill(producer, 40)
     async with client.PullConsumer(cluster.nameserver, group="g") as one:
         await one.subscribe("T")
@@ -131,7 +133,7 @@ async def test_what_was_not_committed_comes_again_to_the_next_owner(cluster: Any
         assert got == 40
 
 
-async def test_other_tags_count_from_the_next_message_handed_out(cluster: Any, producer: Any):
+async def test_changed_tags_apply_from_the_next_message_delivered(cluster: Any, producer: Any):
     await fill(producer, 20, tag="a")
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         await consumer.subscribe("T", "a")
@@ -149,7 +151,7 @@ async def test_other_tags_count_from_the_next_message_handed_out(cluster: Any, p
     assert sorted(bodies, key=int) == [b"%d" % number for number in range(40, 60)]
 
 
-async def test_unsubscribing_gives_the_queues_back_and_then_queues_can_be_assigned(
+async def test_unsubscribing_releases_the_queues_and_then_queues_can_be_assigned(
     cluster: Any, producer: Any
 ):
     await fill(producer, 20)
@@ -196,9 +198,7 @@ async def test_members_with_other_tags_are_refused_by_name(cluster: Any):
         await two.subscribe("T", "a")
 
 
-async def test_a_consumer_that_has_nothing_to_do_yet_takes_nothing_from_others(
-    cluster: Any, until: Any
-):
+async def test_a_consumer_without_subscriptions_takes_no_queues(cluster: Any, until: Any):
     async with (
         client.PullConsumer(cluster.nameserver, group="g") as one,
         client.PullConsumer(cluster.nameserver, group="g") as idle,
@@ -244,7 +244,7 @@ async def test_sticky_members_agree_by_the_locks_at_the_broker(cluster: Any, unt
         assert sorted(lost[:2]) == sorted(lost[2:4])
 
 
-async def test_an_administrator_is_told_what_a_member_reads(cluster: Any, producer: Any):
+async def test_an_administrator_sees_what_a_member_reads(cluster: Any, producer: Any):
     await fill(producer, 40)
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         await consumer.subscribe("T")
@@ -270,7 +270,7 @@ def test_the_blocking_consumer_subscribes_too():
             assert consumer.assigned == []
 
 
-async def test_listeners_that_fail_or_hang_keep_no_queue(cluster: Any, until: Any):
+async def test_listeners_that_fail_or_hang_do_not_keep_a_queue(cluster: Any, until: Any):
     def fail(which: client.MessageQueue) -> None:
         raise ValueError(which)
 
@@ -290,7 +290,7 @@ async def test_listeners_that_fail_or_hang_keep_no_queue(cluster: Any, until: An
         await until(lambda: len(two.assigned) == 4)
 
 
-async def test_a_queue_on_its_way_to_another_member_cannot_be_moved(
+async def test_a_queue_that_moves_to_another_member_cannot_be_seeked(
     cluster: Any, producer: Any, until: Any
 ):
     await fill(producer, 40)
@@ -318,7 +318,7 @@ async def test_a_queue_on_its_way_to_another_member_cannot_be_moved(
         await until(lambda: sorted(going) == two.assigned)
 
 
-async def test_automatic_commits_wait_for_what_is_in_hand_when_a_queue_goes(
+async def test_automatic_commits_wait_for_unsettled_messages_when_a_queue_is_lost(
     cluster: Any, producer: Any, until: Any
 ):
     for number in range(40):

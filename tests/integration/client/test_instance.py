@@ -70,9 +70,7 @@ async def test_heartbeats_come_by_period_and_when_a_consumer_changes(fake: Any, 
         assert subscription.code_set == [97]
 
 
-async def test_a_broker_that_is_busy_gets_its_heartbeat_again_until_it_takes_it(
-    fake: Any, until: Any
-):
+async def test_heartbeats_to_a_busy_broker_are_repeated_until_accepted(fake: Any, until: Any):
     taken: list[bool] = []
 
     def answer(command: Command, _: Any) -> Command:
@@ -120,7 +118,7 @@ async def test_msgpack_is_agreed_on_and_used(cluster: Any):
         assert answer.serialize is SerializeType.MSGPACK
 
 
-async def test_a_peer_without_msgpack_is_spoken_to_in_json(fake: Any):
+async def test_a_peer_without_msgpack_gets_json(fake: Any):
     fake.server.endpoint.accept_msgpack = False
     async with client.Producer(fake.address, codec="msgpack") as producer:
         await producer.send("T", b"x")
@@ -128,7 +126,7 @@ async def test_a_peer_without_msgpack_is_spoken_to_in_json(fake: Any):
     assert {command.serialize for command in fake.seen} == {SerializeType.JSON}
 
 
-async def test_a_changed_route_is_heard_of_without_waiting_for_the_period(cluster: Any, until: Any):
+async def test_a_changed_route_is_used_before_the_refresh_period(cluster: Any, until: Any):
     context = ClientContext(cluster.nameserver, {})
     async with client.Admin(cluster.nameserver) as admin, producing(context) as producer:
         await producer.send("T", b"x")
@@ -147,7 +145,7 @@ async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any, unti
         assert len(routes.get("Fresh").readable) == 4
 
 
-async def test_a_broker_that_fails_makes_its_routes_be_asked_for_again(fakes: Any, until: Any):
+async def test_routes_of_a_failing_broker_are_refreshed(fakes: Any, until: Any):
     one, two = await fakes(2)
     context = ClientContext(one.address, {})
     async with producing(context) as producer:
@@ -161,7 +159,7 @@ async def test_a_broker_that_fails_makes_its_routes_be_asked_for_again(fakes: An
         await until(lambda: one.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > asked)
 
 
-async def test_wrong_options_are_refused_when_made(fake: Any):
+async def test_wrong_options_are_refused_at_construction(fake: Any):
     with pytest.raises(client.UsageError, match="did you mean 'linger'"):
         client.Producer(fake.address, lingre=1)  # type: ignore[call-arg] # what is tested
     with pytest.raises(client.UsageError, match="reserved"):
@@ -170,7 +168,7 @@ async def test_wrong_options_are_refused_when_made(fake: Any):
         client.Instance("nonsense")
 
 
-async def test_requests_of_a_server_that_we_do_not_serve_are_answered_so(fake: Any):
+async def test_unsupported_requests_of_a_server_are_answered(fake: Any):
     async with client.Producer(fake.address) as producer:
         await producer.send("T", b"x")
         [connection] = fake.server.connections
@@ -221,11 +219,11 @@ def use_everything(nameserver: str) -> None:
     assert "pocketmq-client" not in {thread.name for thread in threading.enumerate()}
 
 
-async def test_the_blocking_client_does_all_of_it(cluster: Any):
+async def test_the_blocking_client_does_the_same(cluster: Any):
     await asyncio.to_thread(use_everything, cluster.nameserver)
 
 
-async def test_blocking_parts_stand_alone_and_raise_what_the_others_raise(cluster: Any):
+async def test_blocking_objects_work_alone_and_raise_the_same_errors(cluster: Any):
     def fail_while_reading() -> None:
         with blocking.PullConsumer(cluster.nameserver, group="g", auto_commit=True) as consumer:
             consumer.assign(consumer.queues("T"))

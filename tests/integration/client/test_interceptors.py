@@ -45,7 +45,7 @@ def message(body: bytes, queue: client.MessageQueue) -> client.Message[bytes]:
     return client.Message("T", body, queue=queue)
 
 
-async def test_every_way_of_sending_goes_through_them(cluster: Any):
+async def test_every_send_method_passes_through_interceptors(cluster: Any):
     outer, inner = Tracing("outer"), Tracing("inner")
     queue = client.MessageQueue("T", "broker-a", 0)
     async with client.Producer(cluster.nameserver, interceptors=[outer, inner]) as producer:
@@ -67,7 +67,7 @@ async def test_every_way_of_sending_goes_through_them(cluster: Any):
     assert all({"outer", "inner"} <= message.properties.keys() for message in messages)
 
 
-async def test_they_see_what_went_wrong(cluster: Any):
+async def test_interceptors_see_failures(cluster: Any):
     seen = Tracing("x")
     async with client.Producer(cluster.nameserver, interceptors=[seen]) as producer:
         with pytest.raises(client.UsageError):
@@ -82,7 +82,7 @@ async def test_they_see_what_went_wrong(cluster: Any):
     assert seen.seen == [client.UsageError] * 3
 
 
-async def test_one_may_answer_in_place_of_the_broker(cluster: Any):
+async def test_an_interceptor_may_answer_instead_of_the_broker(cluster: Any):
     class Dry(client.Interceptor):
         async def send(self, message: Any, proceed: Any) -> Any:
             return client.Receipt(
@@ -153,7 +153,7 @@ async def test_a_batch_that_the_broker_refuses_is_seen_as_refused(fake: Any, ref
     assert len(seen.seen) == 2
 
 
-async def test_a_batch_that_is_given_up_leaves_no_task_behind(cluster: Any):
+async def test_an_abandoned_batch_leaves_no_task_behind(cluster: Any):
     class Waiting(client.Interceptor):
         async def send(self, message: Any, call_next: Any) -> Any:
             reached.set()
@@ -170,7 +170,7 @@ async def test_a_batch_that_is_given_up_leaves_no_task_behind(cluster: Any):
     assert asyncio.all_tasks() <= before
 
 
-async def test_they_see_every_way_of_receiving(cluster: Any, until: Any):
+async def test_interceptors_see_every_receive_method(cluster: Any, until: Any):
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send_batch([message(b"1", QUEUE), message(b"2", QUEUE)])
     one, two = Tracing("one"), Tracing("two")
@@ -201,7 +201,7 @@ async def test_they_see_every_way_of_receiving(cluster: Any, until: Any):
         assert told() == ([[b"1"], [b"2"]] if batch_size == 1 else [[b"1", b"2"]])
 
 
-async def test_one_that_fails_takes_no_message_from_the_application(
+async def test_a_failing_interceptor_loses_no_message(
     cluster: Any, caplog: pytest.LogCaptureFixture
 ):
     class Broken(client.Interceptor):

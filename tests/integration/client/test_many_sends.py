@@ -13,7 +13,7 @@ from client.limits import WAITING_PER_IN_FLIGHT
 from pocketmq import testing
 
 
-async def test_of_more_sends_than_may_wait_those_beyond_fail_at_once(fake: Any) -> None:
+async def test_sends_beyond_the_number_that_may_wait_fail_at_once(fake: Any) -> None:
     allowed = 5 + 5 * WAITING_PER_IN_FLIGHT
     async with client.Producer(fake.address, max_in_flight=5) as producer:
         sends = [producer.send("T", b"%d" % n) for n in range(allowed + 20)]
@@ -35,7 +35,7 @@ async def test_sends_wait_for_room_as_long_as_others_are_acknowledged(fake: Any)
     assert fake.bodies() == [b"%d" % n for n in range(10)]
 
 
-async def test_waiting_sends_end_when_nothing_is_acknowledged_any_more(fake: Any) -> None:
+async def test_waiting_sends_fail_when_acknowledgements_stop(fake: Any) -> None:
     fake.on_send(lambda command, connection: None)
     async with client.Producer(fake.address, max_in_flight=1, timeout=0.2) as producer:
         sends = [producer.send("T", b"x") for _ in range(4)]
@@ -56,7 +56,7 @@ async def test_closing_ends_the_wait_for_room(fake: Any, until: Any) -> None:
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["without a route", "with a connection"])
-async def test_a_turn_of_the_loop_longer_than_the_timeout_fails_no_send(
+async def test_a_loop_iteration_longer_than_the_timeout_fails_no_send(
     fake: Any, first: bool
 ) -> None:
     async with client.Producer(fake.address, timeout=1.0) as producer:
@@ -70,7 +70,7 @@ async def test_a_turn_of_the_loop_longer_than_the_timeout_fails_no_send(
     assert len(fake.bodies()) == 100 + (not first)
 
 
-async def test_a_loop_that_stands_still_while_it_connects_fails_no_send(fakes: Any) -> None:
+async def test_a_loop_blocked_while_connecting_fails_no_send(fakes: Any) -> None:
     one, two = await fakes(2)
     async with client.Producer(one.address, timeout=1.0) as producer:
         await producer.send("T", b"warm", queue=client.MessageQueue("T", one.name, 0))
@@ -81,7 +81,7 @@ async def test_a_loop_that_stands_still_while_it_connects_fails_no_send(fakes: A
     assert two.bodies() == [b"x"]
 
 
-async def test_an_answer_that_lies_in_the_socket_is_no_silence() -> None:
+async def test_an_answer_waiting_in_the_socket_is_not_a_timeout() -> None:
     """The broker is a process of its own: it answers while this loop stands still."""
     loop = asyncio.get_running_loop()
     with testing.broker() as server:

@@ -36,7 +36,7 @@ async def test_everything_is_read_once_and_in_the_order_of_each_queue(cluster: A
     assert all(numbers == list(range(len(numbers))) for numbers in offsets.values())
 
 
-async def test_nothing_there_is_an_empty_list_after_the_timeout(cluster: Any):
+async def test_without_messages_a_read_returns_an_empty_list_after_the_timeout(cluster: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign(await consumer.queues("T"))
         assert await consumer.get_many(10, timeout=0.05) == []
@@ -75,7 +75,7 @@ async def test_iteration_gives_messages_and_ends_with_the_consumer(
     assert len(got) == 10
 
 
-async def test_a_cancelled_taker_loses_nothing(cluster: Any, producer: Any):
+async def test_a_cancelled_read_loses_no_message(cluster: Any, producer: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign(await consumer.queues("T"))
         for _ in range(5):
@@ -88,7 +88,7 @@ async def test_a_cancelled_taker_loses_nothing(cluster: Any, producer: Any):
         assert len(await take(consumer, 20)) == 20
 
 
-async def test_several_tasks_may_take(cluster: Any, producer: Any):
+async def test_several_tasks_may_read(cluster: Any, producer: Any):
     await fill(producer, 1000)
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign(await consumer.queues("T"))
@@ -103,7 +103,7 @@ async def test_several_tasks_may_take(cluster: Any, producer: Any):
     assert sorted(got, key=int) == [b"%d" % number for number in range(1000)]
 
 
-async def test_a_paused_queue_rests_and_keeps_its_place(cluster: Any, producer: Any):
+async def test_a_paused_queue_keeps_its_position(cluster: Any, producer: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign([queue(0), queue(1)])
         consumer.pause([queue(0)])
@@ -116,7 +116,7 @@ async def test_a_paused_queue_rests_and_keeps_its_place(cluster: Any, producer: 
         assert await take(consumer, 3) == [b"0:0", b"0:1", b"0:2"]
 
 
-async def test_tags_that_share_a_hash_are_told_apart(cluster: Any, producer: Any):
+async def test_tags_that_share_a_hash_are_distinguished(cluster: Any, producer: Any):
     for number, tag in enumerate(["Aa", "BB", "C", "Aa", None]):
         await producer.send("T", b"%d" % number, tag=tag, queue=queue(0))
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
@@ -132,7 +132,7 @@ async def test_tags_that_share_a_hash_are_told_apart(cluster: Any, producer: Any
         assert await take(consumer, 1) == [b"1"]
 
 
-async def test_assigning_anew_keeps_what_stays_and_drops_what_goes(cluster: Any, producer: Any):
+async def test_reassigning_keeps_the_messages_of_kept_queues_only(cluster: Any, producer: Any):
     for number in range(4):
         await producer.send("T", b"%d" % number, queue=queue(number))
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
@@ -172,7 +172,7 @@ async def test_prefetching_stops_at_its_bounds(cluster: Any, producer: Any, unti
         assert len(await take(consumer, 199)) == 199
 
 
-async def test_the_broker_knows_who_reads_what(cluster: Any, until: Any):
+async def test_the_broker_records_which_client_reads_a_queue(cluster: Any, until: Any):
     async with (
         client.Admin(cluster.nameserver) as admin,
         client.PullConsumer(cluster.nameserver, group="g") as consumer,
@@ -193,14 +193,14 @@ async def test_the_broker_knows_who_reads_what(cluster: Any, until: Any):
     ["T", b"T", client.MessageQueue("T", "broker-a", 0), ["T"], [("T", "broker-a", 0)]],
     ids=repr,
 )
-async def test_what_is_no_list_of_queues_is_refused(cluster: Any, wrong: Any):
+async def test_assign_refuses_anything_but_a_list_of_queues(cluster: Any, wrong: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         for method in (consumer.assign, consumer.pause, consumer.resume):
             with pytest.raises(client.UsageError, match=r"queues are wanted, not .*subscribe"):
                 method(wrong)
 
 
-async def test_reading_nothing_is_refused(cluster: Any):
+async def test_reading_without_queues_is_refused(cluster: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         with pytest.raises(client.UsageError, match="no queue is assigned and no topic subscribed"):
             await consumer.get_many(1)
@@ -217,7 +217,7 @@ async def test_reading_nothing_is_refused(cluster: Any):
             await anext(pushed)
 
 
-async def test_the_blocking_one_refuses_the_same(cluster: Any):
+async def test_the_blocking_consumer_refuses_the_same(cluster: Any):
     def work() -> None:
         wrong: Any = "T"
         with blocking.PullConsumer(cluster.nameserver, group="g") as consumer:

@@ -19,7 +19,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_reading_goes_on_when_the_broker_is_back(cluster: Any, producer: Any, until: Any):
+async def test_reading_continues_when_the_broker_is_back(cluster: Any, producer: Any, until: Any):
     await fill(producer, 10)
     events: list[client.Event] = []
     async with client.PullConsumer(
@@ -40,7 +40,7 @@ async def test_reading_goes_on_when_the_broker_is_back(cluster: Any, producer: A
         await consumer.commit()
 
 
-async def test_reading_goes_on_after_the_name_server_restarts(cluster: Any, producer: Any):
+async def test_reading_continues_after_the_name_server_restarts(cluster: Any, producer: Any):
     async with client.PullConsumer(
         cluster.nameserver, group="g", route_refresh_period=0.05
     ) as consumer:
@@ -59,7 +59,7 @@ async def test_an_unknown_topic_is_not_found(cluster: Any):
             await consumer.queues("no/topic")
 
 
-async def test_a_refusal_is_raised_and_reading_goes_on_when_it_is_lifted(
+async def test_a_refusal_is_raised_and_reading_continues_when_it_is_lifted(
     cluster: Any, producer: Any
 ):
     await fill(producer, 4)
@@ -79,7 +79,9 @@ async def test_a_refusal_is_raised_and_reading_goes_on_when_it_is_lifted(
                         continue
 
 
-async def test_a_dead_background_task_surfaces_everywhere(cluster: Any, producer: Any):
+async def test_the_failure_of_a_background_task_is_raised_by_every_method(
+    cluster: Any, producer: Any
+):
     await producer.send("T", b"x")
 
     async def read() -> None:
@@ -100,7 +102,7 @@ async def test_a_dead_background_task_surfaces_everywhere(cluster: Any, producer
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-async def test_takers_are_told_when_the_consumer_closes(cluster: Any):
+async def test_waiting_reads_fail_when_the_consumer_closes(cluster: Any):
     consumer = client.PullConsumer(cluster.nameserver, group="g")
     await consumer.start()
     consumer.assign([queue(0)])

@@ -21,7 +21,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_a_group_goes_on_where_it_committed(cluster: Any, producer: Any):
+async def test_a_group_continues_where_it_committed(cluster: Any, producer: Any):
     await fill(producer, 100)
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         queues = await consumer.queues("T")
@@ -48,13 +48,13 @@ async def test_offsets_can_be_committed_by_hand(cluster: Any, producer: Any):
         assert await consumer.committed([queue(1), queue(2)]) == {queue(1): 1, queue(2): 0}
 
 
-async def test_committing_nothing_new_asks_nobody(fake: Any):
+async def test_committing_nothing_new_sends_no_request(fake: Any):
     async with client.PullConsumer(fake.address, group="g") as consumer:
         await consumer.commit()
     assert fake.count(RequestCode.UPDATE_CONSUMER_OFFSET) == 0
 
 
-async def test_automatic_commits_leave_out_what_is_in_hand(cluster: Any, producer: Any):
+async def test_automatic_commits_exclude_unsettled_messages(cluster: Any, producer: Any):
     for number in range(6):
         await producer.send("T", b"%d" % number, queue=queue(0))
     group = {"group": "g", "auto_commit": True, "auto_commit_period": 0.02}
@@ -157,7 +157,7 @@ async def test_seeking_drops_a_held_pull(cluster: Any, producer: Any):
         assert await take(consumer, 1, timeout=3) == [b"0"]
 
 
-async def test_places_that_are_none_are_refused(cluster: Any):
+async def test_invalid_positions_are_refused(cluster: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign([queue(0)])
         for bad in (-1, True, "begin", datetime(2026, 1, 1)):  # noqa: DTZ001 - what is tested
@@ -173,7 +173,7 @@ async def test_places_that_are_none_are_refused(cluster: Any):
             consumer.assign([queue(0)], tags="||")
 
 
-async def test_an_offset_beyond_the_queue_is_moved_and_told(
+async def test_an_offset_beyond_the_queue_is_moved_and_reported(
     cluster: Any, producer: Any, until: Any
 ):
     await fill(producer, 10)

@@ -34,7 +34,9 @@ async def test_every_message_comes_once_and_a_clean_stop_commits_all(
     assert await lag(cluster) == 0
 
 
-async def test_what_a_restart_finds_is_what_was_not_done(cluster: Any, producer: Any, until: Any):
+async def test_a_restart_delivers_exactly_the_unfinished_messages(
+    cluster: Any, producer: Any, until: Any
+):
     await fill(producer, 100)
     first: Bodies = []
     async with consumer(cluster, collect(first)):
@@ -72,7 +74,7 @@ async def test_the_first_message_comes_and_an_idle_consumer_stops_within_a_secon
     assert min(stops) < 1
 
 
-async def test_a_stop_waits_for_running_handlers_and_hands_out_nothing_new(
+async def test_a_stop_waits_for_running_handlers_and_starts_no_new_ones(
     cluster: Any, producer: Any
 ):
     await fill(producer, 10)
@@ -96,7 +98,9 @@ async def test_a_stop_waits_for_running_handlers_and_hands_out_nothing_new(
     assert await lag(cluster) == 10 - len(done)
 
 
-async def test_what_is_not_finished_in_time_comes_again(cluster: Any, producer: Any, until: Any):
+async def test_messages_not_finished_in_time_are_delivered_again(
+    cluster: Any, producer: Any, until: Any
+):
     await fill(producer, 3)
     started = asyncio.Event()
 
@@ -113,7 +117,7 @@ async def test_what_is_not_finished_in_time_comes_again(cluster: Any, producer: 
         await until(lambda: len(got) == 3)
 
 
-async def test_a_failed_message_comes_again_with_its_own_topic_and_the_others_go_on(
+async def test_a_failed_message_is_retried_under_its_own_topic_while_others_continue(
     cluster: Any, producer: Any, until: Any
 ):
     await fill(producer, 20)
@@ -131,7 +135,7 @@ async def test_a_failed_message_comes_again_with_its_own_topic_and_the_others_go
     assert await lag(cluster) == 0
 
 
-async def test_what_can_not_be_handled_ends_among_the_dead_letters(
+async def test_messages_that_always_fail_become_dead_letters(
     cluster: Any, producer: Any, until: Any
 ):
     await producer.send("T", b"bad")
@@ -155,7 +159,7 @@ async def test_what_can_not_be_handled_ends_among_the_dead_letters(
     assert message.body == b"bad"
 
 
-async def test_a_dead_letter_says_why_and_keeps_that_when_it_is_sent_back(
+async def test_a_dead_letter_has_its_reason_and_keeps_it_when_sent_back(
     cluster: Any, producer: Any, until: Any
 ) -> None:
     async def handle(message: Any) -> None:
@@ -192,7 +196,7 @@ async def test_a_dead_letter_says_why_and_keeps_that_when_it_is_sent_back(
     }
 
 
-async def test_an_orderly_message_that_fails_goes_aside_and_its_queue_goes_on(
+async def test_an_ordered_message_that_keeps_failing_is_dead_lettered_and_its_queue_continues(
     cluster: Any, producer: Any, until: Any
 ):
     for number in range(5):
@@ -215,7 +219,9 @@ async def test_an_orderly_message_that_fails_goes_aside_and_its_queue_goes_on(
     assert await lag(cluster) == 0
 
 
-async def test_on_exhausted_stop_surfaces_from_run_and_from_the_block(cluster: Any, producer: Any):
+async def test_on_exhausted_stop_raises_from_run_and_from_the_async_with_block(
+    cluster: Any, producer: Any
+):
     await producer.send("T", b"bad")
 
     async def handle(_: Any) -> None:
@@ -253,7 +259,9 @@ async def test_a_handler_may_stop_its_consumer(cluster: Any, producer: Any):
     assert await lag(cluster) == 0
 
 
-async def test_an_instance_makes_them_and_closes_them(cluster: Any, producer: Any, until: Any):
+async def test_an_instance_creates_and_closes_push_consumers(
+    cluster: Any, producer: Any, until: Any
+):
     await fill(producer, 5)
     got: list[Any] = []
     async with client.Instance(cluster.nameserver, serde=client.serde.json) as mq:
@@ -269,7 +277,7 @@ async def test_an_instance_makes_them_and_closes_them(cluster: Any, producer: An
     assert await lag(cluster) == 0
 
 
-async def test_the_blocking_one_runs_plain_functions(cluster: Any, producer: Any):
+async def test_the_blocking_consumer_runs_plain_functions(cluster: Any, producer: Any):
     await fill(producer, 30)
 
     def work() -> tuple[Bodies, Bodies]:

@@ -28,7 +28,7 @@ async def dead_letters(cluster: Any) -> int:
 @pytest.mark.parametrize(
     "options", [{"max_retries": 0}, {"order": client.Orderly(max_retries=0)}], ids=str
 )
-async def test_a_bug_pauses_consumption_and_no_message_is_lost_to_it(
+async def test_a_bug_pauses_consumption_and_loses_no_message(
     cluster: Any, producer: Any, until: Any, options: dict[str, Any]
 ):
     await fill(producer, 200)
@@ -63,7 +63,7 @@ async def test_a_bug_pauses_consumption_and_no_message_is_lost_to_it(
     assert await dead_letters(cluster) == 38
 
 
-async def test_without_a_breaker_it_goes_on(cluster: Any, producer: Any, until: Any):
+async def test_without_a_breaker_consumption_continues(cluster: Any, producer: Any, until: Any):
     await fill(producer, 50)
     events: list[Any] = []
 
@@ -79,7 +79,7 @@ async def test_without_a_breaker_it_goes_on(cluster: Any, producer: Any, until: 
         assert made.paused is None
 
 
-async def test_iteration_is_paused_too_and_goes_on(cluster: Any, producer: Any):
+async def test_iteration_is_paused_and_resumed_too(cluster: Any, producer: Any):
     await fill(producer, 10)
     paused = asyncio.Event()
     done: Bodies = []
@@ -107,7 +107,7 @@ async def test_iteration_is_paused_too_and_goes_on(cluster: Any, producer: Any):
     assert len(set(done)) == 8
 
 
-async def test_the_blocking_one_says_why_it_is_paused(cluster: Any, producer: Any):
+async def test_the_blocking_consumer_has_the_reason_of_the_pause(cluster: Any, producer: Any):
     await fill(producer, 30)
     done: Bodies = []
     paused, mended, all_done = threading.Event(), threading.Event(), threading.Event()

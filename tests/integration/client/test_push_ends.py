@@ -74,7 +74,7 @@ async def test_a_handler_that_ends_its_worker_ends_the_consumer(
 
 
 @pytest.mark.parametrize("way", WAYS)
-async def test_its_queues_move_on_though_nobody_waits_for_it(
+async def test_queues_of_a_failed_consumer_move_even_if_nobody_awaits_it(
     cluster: Any, producer: Any, until: Any, way: str
 ) -> None:
     got: list[bytes] = []
@@ -118,7 +118,7 @@ async def test_what_was_handled_before_is_committed(cluster: Any, producer: Any)
     assert await lag(cluster) == 3
 
 
-async def test_a_block_that_does_something_else_raises_at_its_end(
+async def test_an_async_with_block_raises_the_failure_at_its_end(
     cluster: Any, producer: Any
 ) -> None:
     failed = asyncio.Event()
@@ -157,7 +157,7 @@ async def test_a_thread_that_exits_ends_the_consumer_too(cluster: Any, producer:
 
 
 @pytest.mark.parametrize("handler", [raises, exits, _raise])
-async def test_the_blocking_one_raises_and_leaves_too(
+async def test_the_blocking_consumer_raises_and_leaves_too(
     cluster: Any, producer: Any, until: Any, handler: Any
 ) -> None:
     await fill(producer, 4)

@@ -20,7 +20,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_members_share_the_queues_and_a_clean_hand_over_repeats_nothing(
+async def test_members_share_the_queues_and_a_clean_handover_repeats_nothing(
     cluster: Any, producer: Any, until: Any
 ):
     first: Bodies = []
@@ -45,7 +45,7 @@ async def test_members_share_the_queues_and_a_clean_hand_over_repeats_nothing(
     assert sorted(first + second, key=int) == numbers(1100)
 
 
-async def test_an_orderly_hand_over_keeps_the_order_of_each_queue(
+async def test_an_orderly_handover_keeps_the_order_of_each_queue(
     cluster: Any, producer: Any, until: Any
 ):
     got: list[tuple[int, int]] = []
@@ -82,7 +82,7 @@ async def test_tags_are_compared_exactly(cluster: Any, producer: Any, until: Any
     assert await lag(cluster) == 0
 
 
-async def test_topics_come_and_go(cluster: Any, producer: Any, until: Any):
+async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: Any, until: Any):
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic("U", queues=1)
     got: Bodies = []
@@ -99,7 +99,7 @@ async def test_topics_come_and_go(cluster: Any, producer: Any, until: Any):
         await until(lambda: not any(queue.topic == "U" for queue in made.assigned))
 
 
-async def test_suspended_it_stays_a_member_and_goes_on_when_resumed(
+async def test_a_suspended_consumer_stays_a_member_and_continues_when_resumed(
     cluster: Any, producer: Any, until: Any
 ):
     got: Bodies = []
@@ -114,7 +114,7 @@ async def test_suspended_it_stays_a_member_and_goes_on_when_resumed(
         await until(lambda: len(got) == 10)
 
 
-async def test_broadcasting_gives_all_to_each_and_goes_on_from_its_file(
+async def test_broadcasting_delivers_all_to_each_member_and_continues_from_its_file(
     cluster: Any, producer: Any, until: Any, tmp_path: Path
 ):
     await fill(producer, 50)
@@ -144,7 +144,7 @@ async def test_a_damaged_broadcast_file_is_an_error_at_the_start(cluster: Any, t
         await made.start()
 
 
-async def test_a_group_starts_at_the_end_when_told_exactly(cluster: Any, producer: Any, until: Any):
+async def test_a_group_starts_at_the_end_with_exact(cluster: Any, producer: Any, until: Any):
     await fill(producer, 10)
     got: Bodies = []
     events: list[Any] = []
@@ -160,7 +160,7 @@ async def test_a_group_starts_at_the_end_when_told_exactly(cluster: Any, produce
     assert starts == {"end"}
 
 
-async def test_where_a_group_started_is_committed_though_nothing_came(
+async def test_the_start_offset_is_committed_without_messages(
     cluster: Any, producer: Any, until: Any
 ):
     await fill(producer, 10)
@@ -173,9 +173,7 @@ async def test_where_a_group_started_is_committed_though_nothing_came(
     assert sorted(got, key=int) == numbers(5, first=10)
 
 
-async def test_a_broker_that_goes_and_comes_back_loses_nothing(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_a_broker_restart_loses_nothing(cluster: Any, producer: Any, until: Any):
     got: Bodies = []
     async with consumer(cluster, collect(got)) as made:
         await until(lambda: len(own(made)) == 4)
@@ -187,7 +185,7 @@ async def test_a_broker_that_goes_and_comes_back_loses_nothing(
         await until(lambda: len(set(got)) == 200, 30)
 
 
-async def test_a_blocked_queue_is_known_to_the_broker(cluster: Any, producer: Any, until: Any):
+async def test_a_blocked_queue_is_reported_to_the_broker(cluster: Any, producer: Any, until: Any):
     receipt = await producer.send("T", b"bad")
     events: list[Any] = []
 

@@ -19,7 +19,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_iteration_acks_what_its_block_does_and_retries_what_raises(
+async def test_iteration_acknowledges_blocks_that_end_and_retries_those_that_raise(
     cluster: Any, producer: Any
 ):
     await fill(producer, 10)
@@ -36,7 +36,9 @@ async def test_iteration_acks_what_its_block_does_and_retries_what_raises(
     assert await lag(cluster) == 0
 
 
-async def test_what_iteration_leaves_unsettled_comes_again(cluster: Any, producer: Any):
+async def test_messages_left_unsettled_by_iteration_are_delivered_again(
+    cluster: Any, producer: Any
+):
     await fill(producer, 4)
     async with asyncio.timeout(5), consumer(cluster) as made:
         async for message in made:

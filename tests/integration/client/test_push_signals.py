@@ -137,7 +137,7 @@ async def test_a_second_signal_ends_a_program_whose_handlers_block_at_once(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_run_leaves_a_handler_of_the_application_alone(
+async def test_run_keeps_the_applications_signal_handlers(
     cluster: Any, until: Any, number: signal.Signals
 ):
     caught: list[int] = []
@@ -158,7 +158,7 @@ async def test_run_leaves_a_handler_of_the_application_alone(
         signal.signal(number, before)
 
 
-async def test_run_gives_the_signals_back_and_stops_all_that_run(cluster: Any):
+async def test_run_restores_signal_handlers_and_stops_all_consumers(cluster: Any):
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     async with (
         consumer(cluster, collect([]), group="a") as one,

@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
-async def test_a_refusal_that_another_broker_may_not_give_is_tried_there(
+async def test_a_refusal_that_may_be_local_is_retried_at_another_broker(
     fakes: Any, refuse: Any, code: int
 ):
     one, two = await fakes(2)
@@ -64,7 +64,7 @@ async def test_a_final_refusal_is_not_tried_again(fake: Any, refuse: Any):
     assert sum(command.code in SENDS for command in fake.seen) == 1
 
 
-async def test_a_busy_broker_is_asked_again_until_it_takes_the_message(fake: Any, refuse: Any):
+async def test_a_busy_broker_is_retried_until_it_accepts_the_message(fake: Any, refuse: Any):
     fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 5, fake.store))
     async with client.Producer(fake.address, timeout=10.0) as producer:
         await producer.send("T", b"x")
@@ -96,7 +96,7 @@ async def test_a_timeout_of_one_send_is_its_own(fake: Any):
             await producer.send("T", b"x", timeout=0.5)
 
 
-async def test_nobody_to_send_to_is_not_sent(fake: Any):
+async def test_without_a_name_server_the_outcome_is_not_sent(fake: Any):
     await_address = f"127.0.0.1:{free_port()}"
     async with client.Producer(await_address, timeout=0.3) as producer:
         with pytest.raises(client.NoNameServer, match="no name server answers") as caught:
@@ -131,7 +131,7 @@ async def test_a_broker_that_cannot_be_reached_is_not_sent(fakes: Any):
     assert two.address in str(caught.value)
 
 
-async def test_a_broker_given_as_name_server_is_told_from_one(cluster: Any):
+async def test_a_broker_given_as_name_server_is_recognized(cluster: Any):
     broker = f"127.0.0.1:{cluster.brokers['broker-a'].port}"
     text = re.escape(f"{broker} is a broker, not a name server")
     async with client.Producer(broker) as producer:
@@ -148,7 +148,7 @@ async def test_a_broker_given_as_name_server_is_told_from_one(cluster: Any):
         await client.PushConsumer(broker, group="g", subscribe={"T": "*"}).start()
 
 
-async def test_a_dead_broker_is_passed_by(fakes: Any):
+async def test_a_dead_broker_is_avoided(fakes: Any):
     one, two, three = await fakes(3)
     one.brokers = [two, three]
     async with client.Producer(one.address) as producer:
@@ -257,7 +257,7 @@ async def test_the_buffer_is_bounded_by_messages_and_by_bytes(fake: Any):
             producer.send_nowait("T", b"x" * 900)
 
 
-async def test_send_waits_for_room_in_turn(fake: Any, until: Any):
+async def test_sends_wait_for_room_in_order(fake: Any, until: Any):
     held: list[Any] = []
     fake.on_send(lambda command, connection: held.append((command, connection)))
     async with client.Producer(fake.address, max_in_flight=1) as producer:
@@ -297,7 +297,7 @@ async def test_cancelling_while_the_route_is_looked_up_leaves_nothing_behind(fak
     assert fake.bodies() == [b"first", b"second"]
 
 
-async def test_closing_gives_up_what_nobody_acknowledges(fake: Any, until: Any):
+async def test_closing_fails_unacknowledged_sends(fake: Any, until: Any):
     fake.on_send(lambda command, connection: None)
     producer = client.Producer(fake.address, timeout=60.0)
     await producer.start()
@@ -314,7 +314,7 @@ async def test_closing_gives_up_what_nobody_acknowledges(fake: Any, until: Any):
     assert two.value.outcome is client.Outcome.NOT_SENT
 
 
-async def test_closing_gives_up_what_is_being_tried_again(fake: Any, refuse: Any, until: Any):
+async def test_closing_fails_sends_that_are_being_retried(fake: Any, refuse: Any, until: Any):
     fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
     producer = client.Producer(fake.address, timeout=60.0)
     await producer.start()
@@ -355,7 +355,7 @@ async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(fake: Any):
     assert caught.value.outcome is client.Outcome.UNKNOWN
 
 
-async def test_send_many_reports_each_failure_in_its_place(fake: Any, refuse: Any):
+async def test_send_many_reports_each_failure_at_its_index(fake: Any, refuse: Any):
     fake.on_send(refuse(13, 1, fake.store))
     messages = [client.Message("T", b"%d" % number) for number in range(4)]
     async with client.Producer(fake.address, max_batch_messages=1) as producer:
@@ -382,7 +382,7 @@ async def test_a_broker_that_comes_back_is_found_within_the_sends_time(cluster: 
         await sending
 
 
-async def test_sending_goes_on_while_the_name_server_is_away(cluster: Any):
+async def test_sending_continues_while_the_name_server_is_away(cluster: Any):
     async with client.Producer(cluster.nameserver, route_refresh_period=0.05) as producer:
         await producer.send("T", b"before")
         await cluster.name_server.stop()
@@ -397,7 +397,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_dead(cluster: A
             await producer.send("T", b"x")
 
 
-async def test_a_silent_connection_is_found_out_and_replaced(fake: Any, until: Any):
+async def test_a_silent_connection_is_detected_and_replaced(fake: Any, until: Any):
     async with producing(ClientContext(fake.address, {}, heartbeat_timeout=0.1)) as producer:
         await producer.send("T", b"1")
         silent = fake.seen[-1]

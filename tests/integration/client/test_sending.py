@@ -84,7 +84,9 @@ async def test_a_chosen_queue_is_used(cluster: Any):
     assert [m.body for m in await read_all(cluster, "T", 10)] == [b"%d" % n for n in range(10)]
 
 
-async def test_messages_of_one_turn_leave_together_and_each_has_its_receipt(cluster: Any):
+async def test_messages_of_one_loop_iteration_are_sent_together_and_each_has_its_receipt(
+    cluster: Any,
+):
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"warm")
         receipts = await asyncio.gather(*(producer.send("T", b"%d" % n) for n in range(50)))
@@ -116,14 +118,14 @@ async def test_whatever_is_sent_to_one_queue_keeps_its_order(cluster: Any):
     assert [message.keys for message in messages if message.keys] == [["k"]] * 15
 
 
-async def test_keys_that_can_be_read_once_only_survive_a_topic_without_a_route(cluster: Any):
+async def test_an_iterator_of_keys_survives_a_topic_without_a_route(cluster: Any):
     async with client.Producer(cluster.nameserver) as producer:
         for _ in range(2):
             await producer.send("once", b"x", keys=(key for key in ("k1", "k2")))
     assert [one.keys for one in await read_all(cluster, "once", 2)] == [["k1", "k2"]] * 2
 
 
-async def test_the_bound_of_messages_in_flight_counts_those_of_this_turn(cluster: Any):
+async def test_the_bound_of_messages_in_flight_counts_those_of_this_iteration(cluster: Any):
     async with client.Producer(cluster.nameserver, max_in_flight=3) as producer:
         await producer.send("bound", b"x")
         sends = [producer.send_nowait("bound", b"x") for _ in range(3)]
@@ -136,7 +138,7 @@ async def test_the_bound_of_messages_in_flight_counts_those_of_this_turn(cluster
         await producer.send_nowait("bound", b"x")
 
 
-async def test_flush_waits_for_what_was_sent_in_the_same_turn(cluster: Any):
+async def test_flush_waits_for_what_was_sent_in_the_same_iteration(cluster: Any):
     async with client.Producer(cluster.nameserver, linger=60) as producer:
         send = producer.send_nowait("turn", b"x")
         await producer.flush()
@@ -146,7 +148,7 @@ async def test_flush_waits_for_what_was_sent_in_the_same_turn(cluster: Any):
         assert send.done()
 
 
-async def test_send_many_answers_in_order_and_names_what_it_could_not_send(cluster: Any):
+async def test_send_many_returns_results_in_order_and_errors_for_failures(cluster: Any):
     messages = [client.Message("T", b"%d" % number) for number in range(3000)]
     messages[7] = client.Message("T", b"")
     async with client.Producer(cluster.nameserver, max_in_flight=100) as producer:
@@ -160,7 +162,7 @@ async def test_send_many_answers_in_order_and_names_what_it_could_not_send(clust
     assert [by_id[r.id] for r in results if isinstance(r, client.Receipt)] == expected
 
 
-async def test_an_explicit_batch_lies_side_by_side_in_one_queue(cluster: Any):
+async def test_an_explicit_batch_is_contiguous_in_one_queue(cluster: Any):
     async with client.Producer(cluster.nameserver, max_batch_messages=3) as producer:
         receipts = await producer.send_batch(
             [client.Message("T", b"%d" % n, tag="t", sharding_key="k") for n in range(20)]
@@ -190,7 +192,7 @@ async def test_large_bodies_travel_compressed_and_arrive_whole(cluster: Any, kin
     assert message.body == body
 
 
-async def test_a_send_makes_its_topic_with_the_queues_asked_for(cluster: Any):
+async def test_a_send_creates_its_topic_with_the_requested_queues(cluster: Any):
     async with client.Producer(cluster.nameserver, default_queues=3) as producer:
         receipts = await asyncio.gather(
             *(producer.send("Fresh", b"x", sharding_key=str(n)) for n in range(30))
@@ -200,7 +202,7 @@ async def test_a_send_makes_its_topic_with_the_queues_asked_for(cluster: Any):
         assert (await admin.topic_config("Fresh"))["broker-a"].write_queue_nums == 3
 
 
-async def test_linger_gathers_messages_of_several_turns(cluster: Any):
+async def test_linger_collects_messages_of_several_loop_iterations(cluster: Any):
     async with client.Producer(cluster.nameserver, linger=1.0) as producer:
         await producer.send("T", b"warm")
 
@@ -230,7 +232,7 @@ async def test_closing_sends_what_was_accepted(cluster: Any):
     await producer.close()
 
 
-async def test_cancelling_a_send_does_not_unsend_it(cluster: Any):
+async def test_cancelling_a_send_does_not_revoke_it(cluster: Any):
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"warm")
         task = asyncio.create_task(producer.send("T", b"cancelled"))
@@ -318,7 +320,7 @@ async def test_sending_from_another_thread_or_loop_is_refused(fake: Any):
     assert fake.bodies() == [b"first"]
 
 
-async def test_a_tag_that_no_subscription_can_name_is_refused_in_every_way_of_sending(cluster: Any):
+async def test_a_tag_that_no_subscription_can_name_is_refused_by_every_send_method(cluster: Any):
     message = client.Message("T", b"x", tag="a||b")
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"x", tag="a")  # from here on there is a route

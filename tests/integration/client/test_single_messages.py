@@ -41,7 +41,7 @@ async def test_messages_are_found_by_each_of_their_keys(cluster: Any, admin: cli
     assert await admin.find_messages("T", "c") == []
 
 
-async def test_a_span_of_time_leaves_the_others_out(cluster: Any, admin: client.Admin) -> None:
+async def test_a_time_range_excludes_other_messages(cluster: Any, admin: client.Admin) -> None:
     await send(cluster, client.Message("T", b"one", keys=["a"]))
     hour, now = timedelta(hours=1), datetime.now(UTC)
     assert await admin.find_messages("T", "a", end=now - hour) == []
@@ -49,7 +49,7 @@ async def test_a_span_of_time_leaves_the_others_out(cluster: Any, admin: client.
     assert len(await admin.find_messages("T", "a", begin=now - hour, end=now + hour)) == 1
 
 
-async def test_a_message_is_got_by_its_producers_id_and_by_the_brokers(
+async def test_a_message_is_returned_by_its_producers_id_and_by_the_brokers(
     cluster: Any, admin: client.Admin
 ) -> None:
     first, second = await send(cluster, client.Message("T", b"one"), client.Message("T", b"two"))
@@ -61,7 +61,7 @@ async def test_a_message_is_got_by_its_producers_id_and_by_the_brokers(
     assert bodies(await admin.find_messages("T", first.id)) == [b"one"]
 
 
-async def test_what_is_not_there_is_not_found(cluster: Any, admin: client.Admin) -> None:
+async def test_missing_messages_are_not_found(cluster: Any, admin: client.Admin) -> None:
     (receipt,) = await send(cluster, client.Message("T", b"one"))
     message = await admin.message(receipt.id, topic="T")
     nowhere = message.offset_id[:-16] + "7" + "F" * 15
@@ -73,7 +73,7 @@ async def test_what_is_not_there_is_not_found(cluster: Any, admin: client.Admin)
         await admin.message(message.offset_id, topic="U")
 
 
-async def test_calls_that_make_no_sense_say_so(cluster: Any, admin: client.Admin) -> None:
+async def test_invalid_arguments_are_usage_errors(cluster: Any, admin: client.Admin) -> None:
     (receipt,) = await send(cluster, client.Message("T", b"one"))
     with pytest.raises(client.UsageError, match="give its topic"):
         await admin.message("no-id")

@@ -107,7 +107,7 @@ def test_what_keeps_data_keeps_it_on_a_volume() -> None:
     assert kept == ["nameserver-a", "nameserver-b", "broker-a", "broker-b"]
 
 
-def test_what_belongs_to_spark_runs_in_its_image_and_only_when_asked_for() -> None:
+def test_what_belongs_to_spark_runs_in_its_image_and_only_when_requested() -> None:
     document = load()
     own = {service.name for service in needed(document, "delays")} - {
         service.name for service in services(document)
@@ -119,7 +119,7 @@ def test_what_belongs_to_spark_runs_in_its_image_and_only_when_asked_for() -> No
         assert facts["image"] == "pocketmq-spark"
 
 
-def test_sparks_ports_are_taken_only_when_it_is_asked_for() -> None:
+def test_sparks_ports_are_taken_only_when_it_is_requested() -> None:
     document = load()
     master = document["services"]["spark-master"]
     own = published({"services": {"spark-master": master}})
@@ -131,7 +131,7 @@ def test_sparks_ports_are_taken_only_when_it_is_asked_for() -> None:
     assert not set(own) & set(published({"services": by_default(document)}))
 
 
-def test_each_image_is_built_by_one_service_and_never_looked_for_in_a_registry() -> None:
+def test_each_image_is_built_by_one_service_and_never_pulled_from_a_registry() -> None:
     facts = load()["services"].values()
     builds = [(one["image"], one["build"]) for one in facts if "build" in one]
     assert builds == [
@@ -142,7 +142,7 @@ def test_each_image_is_built_by_one_service_and_never_looked_for_in_a_registry()
     assert {one.get("pull_policy") for one in facts if "build" not in one} == {"never"}
 
 
-def test_a_health_check_asks_every_server_of_its_command_and_nobody_else() -> None:
+def test_a_health_check_tests_every_server_of_its_command_and_no_other() -> None:
     document = load()
     for name, facts in document["services"].items():
         service = Service(name, facts)

@@ -19,12 +19,12 @@ def pins(name: str) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ]+)", (HOME / name).read_text(), re.MULTILINE))
 
 
-def test_it_runs_as_somebody_who_is_not_root() -> None:
+def test_it_runs_as_an_unprivileged_user() -> None:
     assert instruction("USER") == "pocketmq"
     assert "useradd" in DOCKERFILE.read_text()
 
 
-def test_all_packages_of_the_wheel_and_all_that_is_copied_is_there() -> None:
+def test_all_packages_of_the_wheel_and_all_copied_files_exist() -> None:
     copies = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE.read_text(), re.MULTILINE)
     sources = {source for line in copies for source in line.split()}
     assert all((HOME / source).exists() for source in sources)
@@ -51,7 +51,7 @@ def test_its_command_and_its_health_check_are_commands_that_exist() -> None:
             assert option in help_page
 
 
-def test_its_health_check_asks_both_servers_of_its_command() -> None:
+def test_its_health_check_tests_both_servers_of_its_command() -> None:
     check = json.loads(instruction("HEALTHCHECK").partition(" CMD ")[2])
     assert json.loads(instruction("CMD"))[0] == "standalone"
     assert check[2:] == ["--nameserver", "127.0.0.1:9876", "--broker", "127.0.0.1:10911"]

@@ -55,13 +55,13 @@ async def test_a_stopped_server_takes_no_connection(new_server: NewServer, clien
     await server.stop()
 
 
-async def test_a_port_in_use_is_a_sentence(new_server: NewServer) -> None:
+async def test_a_port_in_use_is_a_clear_error(new_server: NewServer) -> None:
     server = await new_server()
     with pytest.raises(BindFailed, match="another process listens there"):
         await new_server(listen_port=server.port)
 
 
-async def test_an_unreadable_key_value_file_is_a_sentence(
+async def test_an_unreadable_key_value_file_is_a_clear_error(
     new_server: NewServer, tmp_path: Path
 ) -> None:
     (tmp_path / "kv.json").write_text("{broken")
@@ -83,7 +83,7 @@ async def test_entries_survive_a_restart_and_many_at_once_are_all_kept(
     assert set(json.loads(path.read_text())["configTable"]["ns"]) == set(keys)
 
 
-async def test_a_request_that_can_not_be_understood_is_answered_and_the_connection_stays(
+async def test_a_request_that_cannot_be_understood_is_answered_and_the_connection_stays(
     new_server: NewServer, client: Any
 ) -> None:
     server = await new_server()
@@ -130,7 +130,7 @@ async def test_captured_frames_of_a_java_client_are_answered_over_the_wire(
     await writer.wait_closed()
 
 
-async def test_a_broker_that_falls_silent_is_found_by_the_scan(client: Any) -> None:
+async def test_a_broker_that_stops_sending_is_removed_by_the_scan(client: Any) -> None:
     clock = ManualClock()
     config = NameServerConfig(listen_port=0, kv_config_path=Path("/nonexistent/kv.json"))
     config = replace(config, scan_not_active_broker_interval_ms=10)
@@ -145,7 +145,7 @@ async def test_a_broker_that_falls_silent_is_found_by_the_scan(client: Any) -> N
         assert not server.state.routes.brokers()
 
 
-async def test_a_blocking_connection_can_ask_too(new_server: NewServer) -> None:
+async def test_a_blocking_connection_is_served_too(new_server: NewServer) -> None:
     server = await new_server()
 
     def topic_list() -> bytes:
@@ -173,7 +173,7 @@ async def test_settings_without_effect_and_an_open_address_are_logged(tmp_path: 
     assert "name server stopped" in events
 
 
-async def test_a_dead_background_task_surfaces(
+async def test_the_failure_of_a_background_task_is_raised(
     new_server: NewServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await new_server(scan_not_active_broker_interval_ms=1)

@@ -42,7 +42,7 @@ async def test_a_broker_is_registered_with_every_name_server_when_start_returns(
     assert all(state.last_success_ms for state in registration.states)
 
 
-async def test_a_name_server_that_is_down_delays_nobody(
+async def test_a_name_server_that_is_down_delays_no_registration(
     new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
 ) -> None:
     server = await new_server()
@@ -64,7 +64,7 @@ async def test_without_name_servers_there_is_nothing_to_do(
     assert registration.states == ()
 
 
-async def test_a_change_by_an_administrator_is_known_when_it_returns(
+async def test_an_administrators_change_is_registered_when_it_returns(
     new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
 ) -> None:
     server = await new_server()
@@ -77,7 +77,7 @@ async def test_a_change_by_an_administrator_is_known_when_it_returns(
     assert await client.knows(server, "t")
 
 
-async def test_a_topic_made_by_a_send_becomes_known_though_nobody_waits_for_it(
+async def test_a_topic_created_by_a_send_is_registered_in_the_background(
     new_server: NewServer,
     new_registration: NewRegistration,
     topics: Any,
@@ -109,7 +109,7 @@ async def test_many_changes_at_once_become_one_registration(
     assert await client.knows(server, names[-1])
 
 
-async def test_a_stopped_broker_is_gone_everywhere(
+async def test_a_stopped_broker_is_unregistered_everywhere(
     new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
 ) -> None:
     servers = [await new_server(), await new_server()]
@@ -123,7 +123,7 @@ async def test_a_stopped_broker_is_gone_everywhere(
     await registration.stop()
 
 
-async def test_a_broker_whose_connection_ends_is_gone_at_once(
+async def test_a_broker_whose_connection_ends_is_removed_at_once(
     new_server: NewServer,
     new_registration: NewRegistration,
     topics: Any,
@@ -136,7 +136,7 @@ async def test_a_broker_whose_connection_ends_is_gone_at_once(
     await eventually(lambda: not server.state.routes.brokers())
 
 
-async def test_a_name_server_that_dies_and_returns_knows_the_broker_again(
+async def test_a_restarted_name_server_gets_the_registration_again(
     new_server: NewServer,
     new_registration: NewRegistration,
     topics: Any,
@@ -180,7 +180,7 @@ async def test_an_unchanged_version_is_not_registered_again_when_not_forced(
     await eventually(lambda: server.state.routes.route("u") is not None)
 
 
-async def test_each_period_is_a_sign_of_life(
+async def test_each_periodic_registration_renews_the_timeout(
     new_server: NewServer,
     new_registration: NewRegistration,
     topics: Any,
@@ -234,7 +234,7 @@ async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
         await registration.stop()
 
 
-async def test_a_name_server_that_never_answers_is_given_up_in_time(
+async def test_a_name_server_that_never_answers_times_out(
     new_registration: NewRegistration, topics: Any
 ) -> None:
     async with Server(lambda _command, _connection: None) as server:
@@ -244,7 +244,7 @@ async def test_a_name_server_that_never_answers_is_given_up_in_time(
         await registration.stop()
 
 
-async def test_a_name_server_that_refuses_the_question_for_the_version_is_registered_with(
+async def test_a_name_server_without_the_version_query_gets_a_registration(
     new_registration: NewRegistration, topics: Any, eventually: Eventually
 ) -> None:
     asked: list[int] = []
@@ -266,7 +266,7 @@ async def test_a_name_server_that_refuses_the_question_for_the_version_is_regist
         assert asked[-1] == RequestCode.UNREGISTER_BROKER
 
 
-async def test_a_client_that_asked_is_told_of_changed_routes(
+async def test_a_subscribed_client_is_notified_of_changed_routes(
     new_server: NewServer,
     new_registration: NewRegistration,
     topics: Any,

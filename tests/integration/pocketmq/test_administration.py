@@ -8,7 +8,7 @@ from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
 
-def test_a_topics_life(cli: CommandLine, name: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(cli: CommandLine, name: str) -> None:
     assert cli("topic", "create", name, "--queues", "2") == (
         f"created topic {name} with 2 queues at each broker\n"
     )
@@ -29,7 +29,7 @@ def test_creating_a_topic_twice_points_to_update(cli: CommandLine, topic: str) -
     assert "pocketmq topic update" in told
 
 
-def test_the_queues_status_says_what_they_hold(cli: CommandLine, topic: str) -> None:
+def test_topic_status_shows_the_offsets_of_its_queues(cli: CommandLine, topic: str) -> None:
     cli("send", topic, "tea")
     (row,) = cli.json("topic", "status", topic)
     assert (row["queue"], row["first"], row["next"], row["messages"]) == (0, 0, 1, 1)
@@ -50,14 +50,14 @@ def test_system_topics_are_shown_on_request(cli: CommandLine) -> None:
 
 
 @pytest.mark.parametrize("verb", ["update", "delete", "route", "status"])
-def test_an_unknown_topic_is_one_sentence(cli: CommandLine, verb: str) -> None:
+def test_an_unknown_topic_is_a_one_line_error(cli: CommandLine, verb: str) -> None:
     options = ["--queues", "1"] if verb == "update" else []
     told = cli.fails("topic", verb, "no-such-topic", *options)
     assert told.count("\n") == 1
     assert "no-such-topic" in told
 
 
-def test_what_is_no_topic_name_is_refused(cli: CommandLine) -> None:
+def test_an_invalid_topic_name_is_refused(cli: CommandLine) -> None:
     assert "illegal characters" in cli.fails("topic", "create", "a/b")
     assert "there is no broker 'nobody'" in cli.fails("topic", "create", "a", "--broker", "nobody")
 
@@ -78,7 +78,9 @@ def test_another_number_of_queues_warns_about_the_order_of_keys(
 
 
 @pytest.mark.usefixtures("at_terminal")
-def test_another_number_of_queues_asks_at_a_terminal(cli: CommandLine, topic: str) -> None:
+def test_another_number_of_queues_needs_confirmation_at_a_terminal(
+    cli: CommandLine, topic: str
+) -> None:
     def queues() -> int:
         (route,) = cli.json("topic", "route", topic)
         return int(route["write_queues"])
@@ -95,7 +97,7 @@ def test_another_number_of_queues_asks_at_a_terminal(cli: CommandLine, topic: st
 
 
 @pytest.mark.usefixtures("at_terminal")
-def test_deleting_asks_at_a_terminal(cli: CommandLine, topic: str) -> None:
+def test_deleting_needs_confirmation_at_a_terminal(cli: CommandLine, topic: str) -> None:
     assert "Delete topic" in cli.fails("topic", "delete", topic, stdin="n\n")
     assert topic in cli("topic", "list").split()
     cli("topic", "delete", topic, "--yes")
@@ -136,6 +138,6 @@ def test_without_a_name_server_every_command_says_so(command: list[str]) -> None
     assert told.count("\n") == 1
 
 
-def test_an_address_that_is_none_is_refused(cli: CommandLine) -> None:
+def test_an_invalid_address_is_refused(cli: CommandLine) -> None:
     told = cli.fails("topic", "list", "--nameserver", "nowhere")
     assert "'nowhere' is no name server's address" in told

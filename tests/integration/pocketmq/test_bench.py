@@ -29,7 +29,7 @@ def test_a_rate_is_kept(cli: CommandLine, topic: str) -> None:
     assert 0 < made["messages"] <= 51
 
 
-def test_latency_tells_acknowledgement_and_delivery(cli: CommandLine, topic: str) -> None:
+def test_latency_shows_acknowledgement_and_delivery(cli: CommandLine, topic: str) -> None:
     acknowledged, delivered = cli.json("bench", "latency", "--topic", topic, *BRIEFLY)
     assert (acknowledged["what"], delivered["what"]) == ("acknowledge", "deliver")
     assert delivered["messages"] > 0
@@ -41,20 +41,18 @@ def test_the_queues_it_creates(cli: CommandLine, name: str) -> None:
     assert len(cli.json("topic", "status", name)) == 3
 
 
-def test_in_a_pipe_it_is_a_line_a_result(cli: CommandLine, topic: str) -> None:
+def test_in_a_pipe_there_is_one_line_per_result(cli: CommandLine, topic: str) -> None:
     line = cli("bench", "produce", "--topic", topic, *BRIEFLY)
     assert line.startswith("produce\t")
     assert line.count("\t") == 8
 
 
-def test_an_empty_topic_and_none_at_all_are_told(cli: CommandLine, topic: str) -> None:
+def test_empty_and_missing_topics_are_reported(cli: CommandLine, topic: str) -> None:
     assert "pocketmq bench produce" in cli.fails("bench", "consume", "--topic", topic)
     assert "nowhere" in cli.fails("bench", "consume", "--topic", "nowhere")
 
 
-def test_a_topic_that_can_not_be_written_is_told_with_the_reason(
-    cli: CommandLine, topic: str
-) -> None:
+def test_an_unwritable_topic_is_reported_with_the_reason(cli: CommandLine, topic: str) -> None:
     cli("topic", "update", topic, "--permission", "r")
     told = cli.fails("bench", "produce", "--topic", topic, *BRIEFLY)
     assert topic in told

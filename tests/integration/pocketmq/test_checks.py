@@ -15,7 +15,7 @@ from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
 
-def test_healthy_servers_are_said_to_be_in_one_line(
+def test_healthy_servers_are_reported_in_one_line(
     cli: CommandLine, server: StandaloneServer
 ) -> None:
     assert cli("health").startswith(f"ok: name server {server.nameserver} with 1 broker in ")
@@ -23,7 +23,7 @@ def test_healthy_servers_are_said_to_be_in_one_line(
     assert cli.json("health", "--broker", server.broker)["healthy"] is True
 
 
-def test_a_server_that_is_away_is_not_healthy(cli: CommandLine) -> None:
+def test_an_unreachable_server_is_not_healthy(cli: CommandLine) -> None:
     address = "127.0.0.1:1"
     result = cli.result("health", "--broker", address)
     assert result.exit_code == 1
@@ -39,7 +39,7 @@ def test_a_name_server_is_no_broker(cli: CommandLine, server: StandaloneServer) 
     assert "answers with code 3" in result.stdout
 
 
-def test_an_address_that_is_none_is_told(cli: CommandLine) -> None:
+def test_an_invalid_address_is_reported(cli: CommandLine) -> None:
     assert cli.result("health", "--nameserver", "nowhere").exit_code == 1
 
 
@@ -53,7 +53,7 @@ def test_the_doctor_finds_a_healthy_broker_healthy(cli: CommandLine, topic: str)
     }
 
 
-def test_the_doctor_says_in_lines_what_is_wrong_and_what_to_do(cli: CommandLine) -> None:
+def test_the_doctor_prints_what_is_wrong_and_what_to_do(cli: CommandLine) -> None:
     address = "127.0.0.1:1"
     result = cli.result("doctor", "--nameserver", f"{cli.nameserver};{address}", "--topic", "none")
     assert result.exit_code == 1
@@ -93,7 +93,7 @@ def scrape(address: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
-def test_metrics_tell_what_happened(tmp_path: Path) -> None:
+def test_metrics_count_what_happened(tmp_path: Path) -> None:
     server = StandaloneServer(tmp_path, {})
     server.command += ["--metrics-port", "0"]
     try:
@@ -140,7 +140,9 @@ def test_every_metric_is_explained(tmp_path: Path) -> None:
     assert all(text.endswith(".") for text in helps.values())
 
 
-def test_a_metrics_port_in_use_is_one_sentence(tmp_path: Path, server: StandaloneServer) -> None:
+def test_a_metrics_port_in_use_is_a_one_line_error(
+    tmp_path: Path, server: StandaloneServer
+) -> None:
     port = server.broker.rpartition(":")[2]
     other = StandaloneServer(tmp_path, {})
     other.command += ["--metrics-port", port]

@@ -48,7 +48,7 @@ def test_the_ready_line_the_log_the_metrics_and_the_doctor_say_it(
     assert " ".join(told.split()).count("broker-a runs on " + (said or "the compiled core")) == 1
 
 
-def test_messages_go_in_and_out(server: ServerProcess) -> None:
+def test_messages_are_sent_and_read(server: ServerProcess) -> None:
     nameserver = server.addresses["nameserver"]
     with blocking.Admin(nameserver) as admin:
         admin.create_topic("orders", queues=1)

@@ -30,7 +30,7 @@ POCKETMQ = [sys.executable, "-P", "-m", "pocketmq"]
 
 
 @pytest.mark.parametrize("attacked", ["broker", "nameserver"])
-def test_idle_connections_leave_the_store_its_files(tmp_path: Path, attacked: str) -> None:
+def test_idle_connections_leave_descriptors_to_the_store(tmp_path: Path, attacked: str) -> None:
     descriptors.raise_limit()
     log = tmp_path / "log"
     command = [*WITH_A_LIMIT, *POCKETMQ, "standalone", "--nameserver-port", "0", "--broker-port"]
@@ -91,7 +91,7 @@ def _limit_of_1024() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_limit_of_1024")
-def test_connections_get_what_the_stores_files_and_a_reserve_leave() -> None:
+def test_connections_get_the_descriptors_that_the_store_and_a_reserve_leave() -> None:
     room = ConnectionRoom(lambda: 512)
     assert room.allowed == 1024 - 512 - descriptors.RESERVED
     room.taken = room.allowed - 1

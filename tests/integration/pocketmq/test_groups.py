@@ -36,7 +36,7 @@ def queue_of(cli: CommandLine, topic: str) -> str:
     return f"{topic}/{row['broker']}/0"
 
 
-def test_a_groups_life(cli: CommandLine, topic: str) -> None:
+def test_a_group_is_created_changed_and_deleted(cli: CommandLine, topic: str) -> None:
     group = f"g-{topic}"
     assert "no broker has it" in cli.fails("group", "lag", group)
     assert cli("group", "create", group, "--max-retries", "3") == f"created group {group}\n"
@@ -89,7 +89,7 @@ def test_the_groups_of_tools_are_shown_on_request(cli: CommandLine, topic: str) 
     assert "pocketmq-read" not in {row["group"] for row in cli.json("group", "lag")}
 
 
-def test_lag_is_told_per_queue_and_in_all(cli: CommandLine, topic: str, group: str) -> None:
+def test_lag_is_shown_per_queue_and_in_total(cli: CommandLine, topic: str, group: str) -> None:
     consume(cli, topic, group, 2)
     told = cli.json("group", "lag", group)
     assert told["lag"] == 1
@@ -125,7 +125,7 @@ def test_members_are_listed_with_what_they_subscribe(
         assert f"subscriptions\t{topic}: *" in cli("group", "show", group)
 
 
-def test_members_that_contradict_each_other_are_told_everywhere(
+def test_members_that_contradict_each_other_are_reported_everywhere(
     cli: CommandLine, server: StandaloneServer, topic: str, group: str
 ) -> None:
     anchor = f"{DOCS}consumer-groups.md#one-group-one-subscription"
@@ -164,7 +164,7 @@ def test_a_reset_moves_every_queue(
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == after
 
 
-def test_members_that_choose_their_queues_are_named_with_a_reset(
+def test_a_reset_names_members_that_choose_their_queues(
     cli: CommandLine, server: StandaloneServer, topic: str, group: str
 ) -> None:
     with online(server, topic, group) as client_id:
@@ -176,7 +176,7 @@ def test_members_that_choose_their_queues_are_named_with_a_reset(
         assert "stop these first, they choose their queues themselves" in stderr
 
 
-def test_only_queues_without_an_offset_are_moved_when_that_is_asked_for(
+def test_missing_only_resets_queues_without_an_offset(
     cli: CommandLine, topic: str, group: str
 ) -> None:
     cli("topic", "update", topic, "--queues", "2")
@@ -188,7 +188,7 @@ def test_only_queues_without_an_offset_are_moved_when_that_is_asked_for(
 
 
 @pytest.mark.usefixtures("at_terminal")
-def test_a_reset_at_a_terminal_shows_its_plan_and_asks(
+def test_a_reset_at_a_terminal_shows_its_plan_and_needs_confirmation(
     cli: CommandLine, topic: str, group: str
 ) -> None:
     arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
@@ -201,7 +201,7 @@ def test_a_reset_at_a_terminal_shows_its_plan_and_asks(
     assert cli.json("group", "lag", group)["lag"] == 0
 
 
-def test_what_is_no_place_no_queue_or_no_group_is_refused(
+def test_invalid_positions_queues_and_groups_are_refused(
     cli: CommandLine, topic: str, group: str
 ) -> None:
     reset = ["group", "reset", group, "--topic", topic]

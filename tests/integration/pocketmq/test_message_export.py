@@ -44,7 +44,7 @@ def lines(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_each_message_comes_once_in_the_order_of_its_queue(
+def test_each_message_is_exported_once_in_the_order_of_its_queue(
     cli: CommandLine, sent: dict[bytes, client.Receipt], tmp_path: Path
 ) -> None:
     path = tmp_path / "all.jsonl"
@@ -82,7 +82,7 @@ def test_parquet_has_the_columns_of_the_spark_source(
     assert set(columns["tags"]) == {"t0", "t1"}
 
 
-def test_a_part_is_chosen_by_queue_place_tag_and_key(
+def test_messages_are_selected_by_queue_position_tag_and_key(
     cli: CommandLine, sent: dict[bytes, client.Receipt]
 ) -> None:
     def rows(*arguments: str) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def test_a_part_is_chosen_by_queue_place_tag_and_key(
     assert all(row["stored_at"] >= middle for row in after)
 
 
-def test_refusals_are_sentences(cli: CommandLine, sent: object, tmp_path: Path) -> None:
+def test_refusals_are_one_line_errors(cli: CommandLine, sent: object, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path / "out"))
     assert "no queue '9'" in cli.fails("message", "export", "exported", *out, "--queue", "9")
     assert "topic" in cli.fails("message", "export", "not-there", *out)

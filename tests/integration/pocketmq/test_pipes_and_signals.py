@@ -31,7 +31,7 @@ def start(server: StandaloneServer, *arguments: str) -> Iterator[subprocess.Pope
             process.kill()
 
 
-def test_a_reader_that_has_seen_enough_ends_the_reading(
+def test_a_closed_pipe_ends_the_reading(
     cli: CommandLine, topic: str, server: StandaloneServer
 ) -> None:
     cli("send", topic, stdin="x" * 1000 + "\n" + "y\n" * 5000)
@@ -45,7 +45,7 @@ def test_a_reader_that_has_seen_enough_ends_the_reading(
         assert process.stderr.read() == ""
 
 
-def test_following_shows_what_comes_and_ends_with_a_signal(
+def test_following_shows_new_messages_and_ends_with_a_signal(
     cli: CommandLine, topic: str, server: StandaloneServer
 ) -> None:
     cli("send", topic, "first")
@@ -61,7 +61,7 @@ def test_following_shows_what_comes_and_ends_with_a_signal(
     assert cli("read", topic, "--group", group) == ""
 
 
-def test_a_line_is_sent_when_it_comes_and_a_signal_drains(
+def test_a_line_is_sent_when_it_arrives_and_a_signal_drains(
     cli: CommandLine, topic: str, server: StandaloneServer
 ) -> None:
     with start(server, "send", topic) as sender, start(server, "read", topic, "--follow") as reader:
@@ -78,7 +78,7 @@ def test_a_line_is_sent_when_it_comes_and_a_signal_drains(
         assert reader.wait(20) == 0
 
 
-def test_a_broker_that_goes_away_is_told_and_waited_for(tmp_path: Path) -> None:
+def test_a_lost_broker_is_reported_and_waited_for(tmp_path: Path) -> None:
     with testing.broker(store=tmp_path) as server:
         cli = CommandLine(server.nameserver)
         cli("topic", "create", "orders", "--queues", "1")

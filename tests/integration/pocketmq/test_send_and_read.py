@@ -68,7 +68,7 @@ def test_csv_out_has_a_header_and_a_row_each(cli: CommandLine, topic: str) -> No
     assert [row["offset"] for row in rows] == ["0", "1"]
 
 
-def test_what_was_read_as_json_can_be_sent_again(cli: CommandLine, topic: str, name: str) -> None:
+def test_json_output_can_be_sent_again(cli: CommandLine, topic: str, name: str) -> None:
     copy = f"{name}-copy"
     cli("topic", "create", copy, "--queues", "1")
     cli("send", topic, "tea", "--tag", "paid", "--key", "o-1", "--key", "o-2")
@@ -79,14 +79,14 @@ def test_what_was_read_as_json_can_be_sent_again(cli: CommandLine, topic: str, n
         assert first[part] == second[part]
 
 
-def test_tags_choose(cli: CommandLine, topic: str) -> None:
+def test_tags_select_messages(cli: CommandLine, topic: str) -> None:
     for tag in ("paid", "open", "lost"):
         cli("send", topic, f"was {tag}", "--tag", tag)
     assert cli("read", topic, "--tags", "paid || lost").splitlines() == ["was paid", "was lost"]
     assert cli("read", topic, "--tags", "nobody") == ""
 
 
-def test_reading_starts_where_it_is_told(cli: CommandLine, topic: str) -> None:
+def test_reading_starts_at_the_given_position(cli: CommandLine, topic: str) -> None:
     cli("send", topic, stdin="".join(f"{number}\n" for number in range(10)))
     assert cli("read", topic, "--from", "7").split() == ["7", "8", "9"]
     assert cli("read", topic, "--from", "begin", "--max", "2").split() == ["0", "1"]
@@ -98,7 +98,7 @@ def test_reading_starts_where_it_is_told(cli: CommandLine, topic: str) -> None:
     assert "'yesterday' is not begin, end, an offset" in told
 
 
-def test_a_group_goes_on_where_it_committed(cli: CommandLine, topic: str) -> None:
+def test_a_group_continues_where_it_committed(cli: CommandLine, topic: str) -> None:
     cli("send", topic, stdin="1\n2\n3\n4\n")
     group = ["--group", f"g-{topic}"]
     assert cli("read", topic, *group, "--commit", "--max", "3").split() == ["1", "2", "3"]
@@ -132,7 +132,9 @@ def test_a_rate_is_kept(cli: CommandLine, topic: str) -> None:
     assert told["seconds"] >= 0.25
 
 
-def test_bad_input_is_named_after_what_was_before_it_is_sent(cli: CommandLine, topic: str) -> None:
+def test_bad_input_is_reported_after_the_lines_before_it_are_sent(
+    cli: CommandLine, topic: str
+) -> None:
     result = cli.result("send", topic, "--format", "jsonl", stdin='{"a": 1}\nnonsense\n')
     assert result.exit_code == 1
     assert "line 2 is not JSON" in result.stderr
@@ -140,7 +142,7 @@ def test_bad_input_is_named_after_what_was_before_it_is_sent(cli: CommandLine, t
     assert len(read_json(cli, topic)) == 1
 
 
-def test_a_message_that_is_refused_is_told_and_counted(cli: CommandLine, topic: str) -> None:
+def test_a_refused_message_is_reported_and_counted(cli: CommandLine, topic: str) -> None:
     cli("topic", "update", topic, "--permission", "r")
     result = cli.result("send", topic, stdin="1\n2\n")
     assert result.exit_code == 1
@@ -162,7 +164,7 @@ def test_contradictions_are_usage_errors(
     assert complaint in cli.fails("send", "orders", *options, code=2)
 
 
-def test_a_file_that_is_not_there_is_one_sentence(cli: CommandLine, topic: str) -> None:
+def test_a_file_that_is_not_there_is_a_one_line_error(cli: CommandLine, topic: str) -> None:
     assert "No such file" in cli.fails("send", topic, "--file", "/no/such/file")
     assert "No such file" in cli.fails("read", topic, "--file", "/no/such/dir/file")
 

@@ -76,7 +76,7 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
     assert ", broker 127.0.0.1:" in line
 
 
-def test_a_name_server_and_a_broker_of_their_own(tmp_path: Path) -> None:
+def test_a_name_server_and_a_broker_as_separate_processes(tmp_path: Path) -> None:
     kv = f"kvConfigPath={tmp_path / 'kv.json'}"
     nameserver = ServerProcess(["nameserver", "--port", "0", "--set", kv])
     nameserver.start()
@@ -179,7 +179,7 @@ def test_a_bad_environment_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "POCKETMQ_LISTEN_PORT" in refused("broker", "--store", str(tmp_path))
 
 
-def test_a_restart_comes_back_at_the_same_addresses_with_everything(tmp_path: Path) -> None:
+def test_a_restart_keeps_addresses_and_messages(tmp_path: Path) -> None:
     with (
         testing.broker(store=tmp_path) as server,
         blocking.Producer(server.nameserver, group="g") as producer,
@@ -194,7 +194,7 @@ def test_a_restart_comes_back_at_the_same_addresses_with_everything(tmp_path: Pa
         assert CommandLine(server.nameserver)("read", "orders").split() == ["tea", "tea"]
 
 
-def test_a_paused_broker_goes_on(server: StandaloneServer) -> None:
+def test_a_paused_broker_can_be_resumed(server: StandaloneServer) -> None:
     with blocking.Producer(server.nameserver, group="g") as producer:
         producer.send("paused", b"before")
         server.pause()
@@ -244,13 +244,13 @@ def test_a_server_that_does_not_stop_cleanly_is_an_error(tmp_path: Path) -> None
         server.stop()
 
 
-def test_a_temporary_store_is_gone_afterwards() -> None:
+def test_a_temporary_store_is_deleted_afterwards() -> None:
     with testing.broker() as server:
         assert server.store.is_dir()
     assert not server.store.exists()
 
 
-def test_the_fixture_is_there_without_an_import(pocketmq_broker: StandaloneServer) -> None:
+def test_the_fixture_needs_no_import(pocketmq_broker: StandaloneServer) -> None:
     with blocking.Producer(pocketmq_broker.nameserver, group="g") as producer:
         assert producer.send("fixture", b"tea").offset == 0
 

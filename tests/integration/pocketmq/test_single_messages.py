@@ -46,5 +46,5 @@ def test_the_newest_messages_are_written_in_order(
     assert f'"id":"{ids[2]}"' in cli("message", "tail", topic, "-n", "1", "--json")
 
 
-def test_a_time_that_is_none_is_refused(cli: CommandLine, topic: str) -> None:
+def test_an_invalid_time_is_refused(cli: CommandLine, topic: str) -> None:
     assert "is no time" in cli.result("message", "find", topic, "k", "--from", "begin").stderr

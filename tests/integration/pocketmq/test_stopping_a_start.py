@@ -98,7 +98,7 @@ def slow_broker(command: str, store: Path) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.parametrize(
     ("command", "number"), [("broker", signal.SIGTERM), ("standalone", signal.SIGINT)]
 )
-def test_a_signal_ends_a_recovery_and_the_next_one_does_it_all(
+def test_a_signal_ends_a_recovery_and_the_next_start_repeats_it(
     store: Path, command: str, number: signal.Signals
 ) -> None:
     before = {path.name for path in (store / "commitlog").iterdir()}

@@ -70,7 +70,7 @@ class Load:
 
 
 @pytest.mark.timeout(size(ci=120, soak=900))
-def test_copies_under_load_are_each_of_one_moment(
+def test_copies_under_load_are_consistent(
     server: testing.StandaloneServer, store: Path, tmp_path: Path
 ) -> None:
     async def copy_again_and_again() -> None:
@@ -120,7 +120,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(commands, ["store", "copy", *map(str, arguments)])
 
 
-def test_the_command_says_what_it_copied(store: Path, tmp_path: Path) -> None:
+def test_the_command_prints_what_it_copied(store: Path, tmp_path: Path) -> None:
     done = run(store, tmp_path / "a")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("copied ")
@@ -142,7 +142,7 @@ def test_damage_is_named_and_makes_the_exit_code_1(store: Path, tmp_path: Path) 
     assert (tmp_path / "b" / "commitlog" / first.name).read_bytes() == bytes(data)
 
 
-def test_a_refusal_is_one_sentence(store: Path, tmp_path: Path) -> None:
+def test_a_refusal_is_a_one_line_error(store: Path, tmp_path: Path) -> None:
     done = run(store, store / "inside")
     assert done.exit_code == 1
     assert done.stderr.startswith("Error: the target")

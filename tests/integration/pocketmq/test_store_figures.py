@@ -12,7 +12,7 @@ from tests.integration.pocketmq.test_checks import scrape
 SENT = 20
 
 
-def test_lost_offsets_and_damage_are_told_everywhere(tmp_path: Path) -> None:
+def test_lost_offsets_and_damage_are_reported_everywhere(tmp_path: Path) -> None:
     server = StandaloneServer(tmp_path, {})
     server.command += ["--metrics-port", "0"]
     try:
@@ -52,7 +52,9 @@ def test_lost_offsets_and_damage_are_told_everywhere(tmp_path: Path) -> None:
     assert "stepped over 1 damaged places" in bad["store"]
 
 
-def test_a_broker_keeps_its_stores_name_and_another_one_is_told_everywhere(tmp_path: Path) -> None:
+def test_a_broker_keeps_its_stores_name_and_another_one_is_reported_everywhere(
+    tmp_path: Path,
+) -> None:
     server = StandaloneServer(tmp_path / "store", {})
     usual = list(server.command)
 

@@ -28,7 +28,7 @@ def call(*arguments: str | Path) -> Result:
     return CliRunner().invoke(commands, ["store", *map(str, arguments)], prog_name="pocketmq")
 
 
-def test_a_sound_store_ends_with_0(root: Path) -> None:
+def test_an_intact_store_exits_with_0(root: Path) -> None:
     result = call("verify", root)
     assert result.exit_code == 0
     assert result.stdout == ""
@@ -38,7 +38,7 @@ def test_a_sound_store_ends_with_0(root: Path) -> None:
     assert result.stderr.endswith("the store is sound\n")
 
 
-def test_damage_ends_with_1_and_is_a_line_each(root: Path) -> None:
+def test_damage_exits_with_1_and_prints_one_line_each(root: Path) -> None:
     flip(root / LOG, 95)
     flip(root / QUEUE, 407)
     result = call("verify", root)
@@ -51,7 +51,7 @@ def test_damage_ends_with_1_and_is_a_line_each(root: Path) -> None:
     assert "1 places are damaged, 1 derived ones are wrong; --repair" in result.stderr
 
 
-def test_programs_get_one_object(root: Path) -> None:
+def test_json_output_is_one_object(root: Path) -> None:
     flip(root / QUEUE, 407)
     found = json.loads(call("verify", root, "--json").stdout)
     assert found["sound"] is False
@@ -61,14 +61,14 @@ def test_programs_get_one_object(root: Path) -> None:
     assert found["findings"][0]["place"] == 400
 
 
-def test_what_cannot_be_read_ends_with_2(tmp_path: Path) -> None:
+def test_an_unreadable_store_exits_with_2(tmp_path: Path) -> None:
     for command in ("verify", "info"):
         result = call(command, tmp_path / "nothing")
         assert result.exit_code == 2
         assert "there is no store at" in result.stderr
 
 
-def test_a_repair_says_what_it_did_and_where_the_old_is(root: Path) -> None:
+def test_a_repair_prints_what_it_did_and_where_the_old_files_are(root: Path) -> None:
     flip(root / QUEUE, 407)
     result = call("verify", root, "--repair")
     assert result.exit_code == 0
@@ -82,7 +82,7 @@ def test_a_repair_says_what_it_did_and_where_the_old_is(root: Path) -> None:
     assert again["moved_to"] is None
 
 
-def test_other_delay_levels_are_told(root: Path) -> None:
+def test_other_delay_levels_are_reported(root: Path) -> None:
     levels = "2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     found = json.loads(call("verify", root, "--json", "--delay-levels", levels).stdout)
     assert found["kinds"] == {"entry-tags": 1}
@@ -104,7 +104,7 @@ def test_a_store_is_described(root: Path) -> None:
     assert any(line.startswith("OneQueue\t1\t0\t230\t230\t2026-") for line in lines)
 
 
-def test_the_store_of_a_running_broker_is_sound(
+def test_the_store_of_a_running_broker_is_intact(
     cli: CommandLine, server: StandaloneServer, topic: str
 ) -> None:
     store = server.store

@@ -137,6 +137,6 @@ def test_a_shell_completes_names(
     assert done.stderr == ""
 
 
-def test_completing_without_a_cluster_offers_nothing() -> None:
+def test_completion_without_a_cluster_offers_nothing() -> None:
     done = completed("127.0.0.1:1", "read", "o")
     assert (done.stdout.strip(), done.stderr) == ("", "")

@@ -170,7 +170,7 @@ async def test_a_flood_on_one_connection_does_not_starve_another() -> None:
         assert not reader.at_eof()
 
 
-async def test_connections_that_come_and_go_leave_nothing_behind() -> None:
+async def test_short_connections_leave_nothing_behind() -> None:
     async with a_server() as server:
         for _ in range(50):
             async with raw(server.address) as (_, writer):

@@ -130,7 +130,7 @@ async def test_a_timeout_leaves_the_connection_usable_and_a_late_answer_is_dropp
     await with_server(work)
 
 
-async def test_bodies_go_where_they_are_wanted_and_others_into_the_buffer() -> None:
+async def test_bodies_are_received_into_the_callers_memory_others_into_the_buffer() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         shelf = memoryview(bytearray(LARGE_BYTES))
         asked: list[int] = []
@@ -158,7 +158,7 @@ async def test_bodies_go_where_they_are_wanted_and_others_into_the_buffer() -> N
     await with_server(work)
 
 
-def test_answers_are_placed_whatever_pieces_they_come_in() -> None:
+def test_answers_are_placed_however_they_are_split() -> None:
     answers = [encode(Command(0, n, FLAG_RESPONSE, body=bytes([n]) * (50 * n))) for n in range(4)]
     answers.insert(2, encode(Command(ECHO, 77, body=b"a request of the server")))
     stream = b"".join(answers)
@@ -172,7 +172,7 @@ def test_answers_are_placed_whatever_pieces_they_come_in() -> None:
             assert bytes(answer.body) == bytes([n]) * (50 * n)
 
 
-def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
+def test_a_partly_placed_answer_cannot_be_awaited_again() -> None:
     stream = encode(Command(0, 0, FLAG_RESPONSE, body=bytes(1000)))
     done = threading.Event()
 
@@ -194,7 +194,7 @@ def test_half_an_answer_that_was_placed_can_not_be_waited_for_again() -> None:
             connection.receive(place=lambda _, length: memoryview(bytearray(length)))
 
 
-async def test_a_connection_is_usable_while_nothing_is_asked_and_the_server_stays() -> None:
+async def test_an_idle_connection_is_usable_while_the_server_runs() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         assert connection.usable
         connection.submit(Command.request(ECHO))
@@ -216,7 +216,7 @@ def test_a_connection_whose_server_has_left_is_not_usable() -> None:
             assert not connection.usable
 
 
-async def test_what_a_server_asks_of_it_is_passed_over() -> None:
+async def test_requests_from_the_server_are_skipped() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         connection.submit(Command.request(CALL_BACK))
         assert bytes(connection.request(Command.request(ECHO, body=b"x")).body) == b"x"
@@ -233,7 +233,7 @@ async def test_a_oneway_request_waits_for_nothing() -> None:
     await with_server(work)
 
 
-async def test_a_closed_connection_says_so() -> None:
+async def test_using_a_closed_connection_is_an_error() -> None:
     def work(connection: BlockingConnection, _services: Services) -> None:
         assert not connection.closed
         connection.close()
@@ -255,7 +255,7 @@ async def test_no_more_than_the_limit_are_in_flight() -> None:
     await with_server(work, max_in_flight=2)
 
 
-def test_where_nobody_listens_connecting_fails_with_a_sentence() -> None:
+def test_connecting_to_a_closed_port_fails_with_a_message() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -265,7 +265,7 @@ def test_where_nobody_listens_connecting_fails_with_a_sentence() -> None:
         BlockingConnection("nowhere")
 
 
-def test_where_nobody_answers_connecting_takes_no_longer_than_it_may() -> None:
+def test_connecting_to_a_silent_peer_times_out() -> None:
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
@@ -285,7 +285,7 @@ def test_where_nobody_answers_connecting_takes_no_longer_than_it_may() -> None:
         ((b"\0\0\0\x08\0\0\0\x04{[[[",), "can't be understood"),
     ],
 )
-def test_a_server_that_leaves_or_talks_nonsense_ends_the_connection(
+def test_a_server_that_closes_or_sends_garbage_ends_the_connection(
     steps: tuple[bytes, ...], reason: str
 ) -> None:
     with script(*steps) as address, BlockingConnection(address, timeout=10) as connection:
@@ -346,7 +346,7 @@ def test_sending_to_a_server_that_has_left_ends_the_connection() -> None:
         assert connection.closed
 
 
-def test_transcripts_and_the_connection_speak_the_same_protocol() -> None:
+def test_transcripts_and_the_connection_use_the_same_protocol() -> None:
     frame = cut(encode(Command.request(ECHO)))
     assert frame is not None
     assert decode(frame).code == ECHO

@@ -21,7 +21,7 @@ SIZES = (10, LARGE - 1, 3 * LARGE, 0, LARGE + 1, 20 * LARGE, 5, 2 * LARGE, 2 * L
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop])
-def test_frames_of_all_sizes_come_whole_over_connections_that_share_rooms(
+def test_frames_of_all_sizes_arrive_whole_over_connections_that_share_buffers(
     new_loop: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
     async def scenario() -> None:
@@ -44,7 +44,7 @@ async def echo_all(pool: ConnectionPool, address: str) -> None:
     assert [bytes(answer.body) for answer in answers] == bodies
 
 
-async def test_a_peer_that_goes_within_a_large_frame_leaves_nothing_behind() -> None:
+async def test_a_peer_that_disconnects_within_a_large_frame_leaves_nothing_behind() -> None:
     frame = encode(Command.request(ECHO, body=bytes(2 * LARGE)))
     async with Server(Services()) as server:
         async with raw(server.address) as (_, writer):

@@ -32,7 +32,7 @@ class Recorder:
         (False, True, SerializeType.JSON),
     ],
 )
-async def test_msgpack_is_spoken_if_both_want_it(
+async def test_msgpack_is_used_if_both_ends_offer_it(
     *, offers: bool, accepts: bool, then: SerializeType
 ) -> None:
     recorder = Recorder()
@@ -50,7 +50,7 @@ async def test_msgpack_is_spoken_if_both_want_it(
         assert answer.read(SendMessageResponseHeader) == HEADER
 
 
-async def test_a_new_connection_agrees_anew() -> None:
+async def test_a_new_connection_renegotiates() -> None:
     recorder = Recorder()
     beat = Command.request(RequestCode.HEART_BEAT)
     async with ConnectionPool(offer_msgpack=True) as pool:

@@ -92,7 +92,7 @@ async def test_a_success_ends_the_pauses(nobody: str) -> None:
             await pool.get(nobody)
 
 
-async def test_those_who_share_a_failing_attempt_all_hear_why(nobody: str) -> None:
+async def test_all_who_share_a_failing_attempt_get_its_error(nobody: str) -> None:
     async with ConnectionPool() as pool:
         outcomes = await asyncio.gather(
             *(pool.get(nobody) for _ in range(5)), return_exceptions=True
@@ -108,7 +108,7 @@ async def test_those_who_share_a_failing_attempt_all_hear_why(nobody: str) -> No
         ("no-such-host.invalid:1", "the host name is not known"),
     ],
 )
-async def test_an_impossible_address_is_refused_with_a_sentence(address: str, reason: str) -> None:
+async def test_an_impossible_address_is_refused_with_a_message(address: str, reason: str) -> None:
     async with ConnectionPool() as pool:
         with pytest.raises(ConnectFailed, match=reason):
             await pool.get(address)
@@ -126,7 +126,7 @@ def silent() -> Iterator[str]:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-async def test_connecting_takes_no_longer_than_it_may(silent: str) -> None:
+async def test_connecting_times_out(silent: str) -> None:
     async with ConnectionPool(connect_timeout=0.1) as pool:
         with pytest.raises(ConnectFailed, match=r"no answer within 0\.1 s"):
             await pool.get(silent)

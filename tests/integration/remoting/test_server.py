@@ -90,7 +90,7 @@ async def test_a_timeout_ends_one_request_and_not_the_connection() -> None:
         assert pool.connected(server.address) is connection
 
 
-async def test_a_server_asks_its_client() -> None:
+async def test_a_server_sends_a_request_to_its_client() -> None:
     def client_handler(command: Command, _connection: Connection) -> Command:
         return command.reply(body=b"you asked " + bytes(command.body))
 
@@ -101,7 +101,7 @@ async def test_a_server_asks_its_client() -> None:
         assert bytes(answer.body) == b"you asked me"
 
 
-async def test_a_server_sends_of_its_own_accord_to_a_client_without_handler() -> None:
+async def test_a_server_sends_unasked_to_a_client_without_a_handler() -> None:
     async with Server(Services()) as server, ConnectionPool() as pool:
         await pool.get(server.address)
         await until(lambda: len(server.connections) == 1)
@@ -110,14 +110,14 @@ async def test_a_server_sends_of_its_own_accord_to_a_client_without_handler() ->
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_a_failing_handler_is_answered_and_the_connection_lives() -> None:
+async def test_a_failing_handler_is_answered_and_the_connection_stays_open() -> None:
     async with Server(Services()) as server, ConnectionPool() as pool:
         answer = await pool.request(server.address, Command.request(FAIL), timeout=10)
         assert (answer.code, answer.remark) == (1, "RuntimeError: as you wished")
         await pool.request(server.address, Command.request(ECHO), timeout=10)
 
 
-async def test_the_owner_hears_of_connections_and_keeps_what_it_knows_there() -> None:
+async def test_the_owner_is_notified_of_connections_and_keeps_state_in_them() -> None:
     events: list[str] = []
 
     def greet(command: Command, connection: Connection) -> Command:
@@ -197,7 +197,7 @@ async def test_an_address_that_is_not_ours_is_refused_with_what_to_do(host: str,
         await Server(Services(), host=host).start()
 
 
-async def test_a_server_tells_where_it_listens() -> None:
+async def test_a_server_reports_its_listening_address() -> None:
     server = Server(Services())
     assert server.address == "127.0.0.1:0"
     async with server:
@@ -222,7 +222,7 @@ async def test_its_sockets_are_set_up_for_short_messages() -> None:
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_what_a_client_sent_before_it_left_is_done() -> None:
+async def test_requests_sent_before_a_client_closed_are_processed() -> None:
     done: list[int] = []
     async with Server(lambda command, _: done.append(command.code)) as server:
         async with raw(server.address) as (_, writer):
@@ -236,7 +236,7 @@ async def test_what_a_client_sent_before_it_left_is_done() -> None:
 # Stopping
 
 
-async def test_a_stop_lets_handlers_finish_and_their_answers_leave() -> None:
+async def test_a_stop_lets_handlers_finish_and_sends_their_answers() -> None:
     services = Services()
     server = Server(services)
     await server.start()
@@ -261,7 +261,7 @@ async def test_a_stop_lets_handlers_finish_and_their_answers_leave() -> None:
     assert not server.connections
 
 
-async def test_a_stop_waits_no_longer_than_it_was_told() -> None:
+async def test_a_stop_waits_at_most_its_timeout() -> None:
     services = Services()
     server = Server(services)
     await server.start()

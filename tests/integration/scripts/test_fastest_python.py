@@ -43,7 +43,9 @@ def test_the_fastest_one_wins(tmp_path: Path) -> None:
     assert done.stdout == "/somewhere/quick/python3.12\n"
 
 
-def test_one_that_can_compile_the_core_comes_before_faster_ones(tmp_path: Path) -> None:
+def test_an_interpreter_that_can_compile_the_core_is_preferred_to_faster_ones(
+    tmp_path: Path,
+) -> None:
     interpreter(tmp_path / "bare", "echo 1 1 3.12.9 /somewhere/bare/python3.12")
     interpreter(tmp_path / "slow", "echo 0 999999 3.12.9 /somewhere/slow/python3.12")
     done = run(tmp_path / "bare", tmp_path / "slow")
@@ -68,7 +70,7 @@ def test_a_path_with_one_directory_is_searched_too(tmp_path: Path) -> None:
     assert done.stdout == "/somewhere/only/python3.12\n", done.stderr
 
 
-def test_one_that_does_not_work_is_passed_over(tmp_path: Path) -> None:
+def test_an_interpreter_that_does_not_work_is_skipped(tmp_path: Path) -> None:
     interpreter(tmp_path / "broken", "exit 127")
     done = run(tmp_path / "broken", Path(sys.base_prefix) / "bin")
     assert done.returncode == 0, done.stderr

@@ -123,7 +123,7 @@ def test_a_batch_that_ends_before_it_begins_is_an_error(reader: Any, second_half
         wrong.partitions()
 
 
-def test_offsets_beyond_either_end_are_errors_or_passed_over(reader: Any):
+def test_offsets_beyond_either_end_are_errors_or_skipped(reader: Any):
     beyond = json.dumps({"Batch": {"0": 51, "1": 0, "2": 0, "3": 0}})
     with pytest.raises(DataLossError, match=r"offset 51 of queue Batch/.*/0, which holds \[0, 50"):
         reader(startingOffsets=beyond).partitions()
@@ -197,7 +197,9 @@ def test_filters_that_contradict_each_other_leave_nothing(reader: Any):
         assert pushing.partitions() == []
 
 
-def test_filters_on_times_narrow_and_go_back_to_spark(reader: Any, second_half: datetime):
+def test_filters_on_times_narrow_the_read_and_are_applied_again_by_spark(
+    reader: Any, second_half: datetime
+):
     for filters, expected in (
         ([GreaterThanOrEqual(("storeTimestamp",), second_half)], range(100, 200)),
         ([LessThan(("storeTimestamp",), second_half)], range(100)),
@@ -213,7 +215,7 @@ def test_filters_on_times_narrow_and_go_back_to_spark(reader: Any, second_half: 
         assert scanned(found) < 200
 
 
-def test_filters_on_tags_narrow_and_go_back_to_spark(reader: Any):
+def test_filters_on_tags_narrow_the_read_and_are_applied_again_by_spark(reader: Any):
     found, returned = where(reader(), In(("tags",), ["odd", "none"]))
     assert len(returned) == 1
     assert numbers(found) == list(range(1, 200, 2))
@@ -238,7 +240,7 @@ def indexed(found: list[Row], keys: set[str], until: datetime) -> type[MessageSe
     return Indexed
 
 
-def test_what_an_index_knows_is_one_small_task(reader: Any, all_rows: list[Row]):
+def test_an_indexed_key_is_one_small_task(reader: Any, all_rows: list[Row]):
     newer = max(row["storeTimestamp"] for row in all_rows) + timedelta(milliseconds=1)
     index = indexed(all_rows, {"k77", "k78", "k81"}, newer)
     pushing = reader(search=index)
@@ -252,22 +254,20 @@ def test_what_an_index_knows_is_one_small_task(reader: Any, all_rows: list[Row])
     assert numbers(where(by_id, EqualTo(("messageId",), message_id))[0]) == [81]
 
 
-def test_what_an_index_may_not_know_yet_is_read(
-    reader: Any, all_rows: list[Row], second_half: datetime
-):
+def test_the_part_not_indexed_yet_is_read(reader: Any, all_rows: list[Row], second_half: datetime):
     old = [row for row in all_rows if row["storeTimestamp"] < second_half]
     stale = reader(search=indexed(old, {"k7"}, second_half))
     found, _ = where(stale, EqualTo(("keys",), "k7"))
     assert numbers(found) == [7, *range(100, 200)]
 
 
-def test_a_key_no_index_knows_is_looked_for_everywhere(reader: Any):
+def test_a_key_in_no_index_is_searched_everywhere(reader: Any):
     found, returned = where(reader(), EqualTo(("keys",), "k7"))
     assert len(returned) == 1
     assert scanned(found) == 200
 
 
-def test_other_filters_are_sparks(reader: Any):
+def test_other_filters_are_left_to_spark(reader: Any):
     filters = [
         Not(EqualTo(("queueId",), 1)),
         EqualTo(("body",), b"5"),

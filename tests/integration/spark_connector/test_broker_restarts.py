@@ -36,7 +36,7 @@ def rest(batches: Iterator) -> list[int]:
 
 
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
-def test_a_range_is_read_on_after_its_broker_is_back(
+def test_reading_a_range_continues_after_its_broker_is_back(
     server_with_messages: StandaloneServer, is_killed: bool
 ) -> None:
     server = server_with_messages
@@ -67,7 +67,7 @@ def test_a_broker_may_be_away_while_it_is_waited_for(
     assert found == list(range(MESSAGES))
 
 
-def test_a_broker_that_hangs_is_left_and_asked_again(
+def test_a_broker_that_hangs_is_disconnected_and_retried(
     server_with_messages: StandaloneServer,
 ) -> None:
     server = server_with_messages
@@ -83,7 +83,7 @@ def test_a_broker_that_hangs_is_left_and_asked_again(
     assert reader.counts.failures >= 1
 
 
-def test_a_broker_that_stays_away_fails_the_range_after_the_time_it_may(
+def test_a_broker_that_stays_away_fails_the_range_after_the_timeout(
     server_with_messages: StandaloneServer,
 ) -> None:
     server = server_with_messages

@@ -107,7 +107,7 @@ def test_one_with_unanswered_requests_is_not_kept(cache: ConnectionCache, peer: 
     assert connection.closed
 
 
-def test_one_the_broker_left_or_speaks_on_unasked_is_not_used_again(
+def test_a_connection_closed_or_written_to_unasked_is_not_used_again(
     cache: ConnectionCache, peer: Peer
 ) -> None:
     for said in (b"", encode(Command(0, 9, FLAG_RESPONSE))):
@@ -122,7 +122,7 @@ def test_one_the_broker_left_or_speaks_on_unasked_is_not_used_again(
         assert first.closed
 
 
-def test_what_was_not_used_for_long_is_closed(
+def test_a_connection_unused_for_long_is_closed(
     cache: ConnectionCache, peer: Peer, clock: Clock
 ) -> None:
     with cache.lease(peer.address) as first:
@@ -136,7 +136,7 @@ def test_what_was_not_used_for_long_is_closed(
     assert first.closed
 
 
-def test_a_broker_that_is_not_there_is_said_to_be(cache: ConnectionCache) -> None:
+def test_an_unreachable_broker_is_reported(cache: ConnectionCache) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{sock.getsockname()[1]}"
@@ -144,7 +144,7 @@ def test_a_broker_that_is_not_there_is_said_to_be(cache: ConnectionCache) -> Non
             pass
 
 
-def test_a_forked_worker_does_not_speak_on_its_parents_connections(
+def test_a_forked_worker_does_not_use_its_parents_connections(
     cache: ConnectionCache, peer: Peer
 ) -> None:
     with cache.lease(peer.address) as connection:

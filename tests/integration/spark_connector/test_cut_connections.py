@@ -40,7 +40,9 @@ def test_a_range_is_whole_however_often_its_connection_breaks(
     assert proxy.connections == reader.counts.failures + 1
 
 
-def test_a_filtered_range_is_too(server: StandaloneServer, topic: str) -> None:
+def test_a_filtered_range_is_whole_however_often_its_connection_breaks(
+    server: StandaloneServer, topic: str
+) -> None:
     choose = random.Random(9)
     limits = [choose.randrange(1, 200_000) for _ in range(6)]
     with cutting(server.broker, limits) as proxy:
@@ -49,7 +51,7 @@ def test_a_filtered_range_is_too(server: StandaloneServer, topic: str) -> None:
     assert found == [n for n in range(MESSAGES) if n % 3 != 1]
 
 
-def test_what_was_given_out_before_is_not_given_out_again(
+def test_messages_already_returned_are_not_returned_again(
     server: StandaloneServer, topic: str
 ) -> None:
     with cutting(server.broker, [500_000]) as proxy:

@@ -52,7 +52,7 @@ def test_any_cut_of_a_queue_gives_the_same_messages(
     assert [row["body"] for row in found] == bodies(3000)
 
 
-def test_all_columns_tell_of_the_message(server: StandaloneServer, filler: Filler) -> None:
+def test_all_columns_have_the_messages_values(server: StandaloneServer, filler: Filler) -> None:
     filler.create("All")
     filler.send("All", [b"first", b"second"], tags=TAGS, extra={"carrier": "UA"})
     _, second = rows(range_reader(server.broker, "All", 0, 2, names=()))
@@ -68,7 +68,7 @@ def test_all_columns_tell_of_the_message(server: StandaloneServer, filler: Fille
 
 @pytest.mark.parametrize("cap", [1, 7, 32, 1024])
 @pytest.mark.parametrize("pipeline", [1, 8])
-def test_small_pulls_bring_the_same(
+def test_small_pulls_return_the_same(
     server: StandaloneServer, filler: Filler, cap: int, pipeline: int
 ) -> None:
     filler.create("Small")
@@ -153,7 +153,7 @@ def test_a_topic_that_is_deleted_is_named(server: StandaloneServer, filler: Fill
         rows(range_reader(server.broker, "Deleted", 0, 10))
 
 
-def test_a_topic_made_anew_is_a_loss(server: StandaloneServer, filler: Filler) -> None:
+def test_a_recreated_topic_is_a_loss(server: StandaloneServer, filler: Filler) -> None:
     filler.create("Anew")
     filler.send("Anew", bodies(10))
     filler.delete("Anew")
@@ -172,7 +172,7 @@ def test_a_queue_that_vanished_is_named(server: StandaloneServer, filler: Filler
         rows(range_reader(server.broker, "Fewer", 0, 10, queue_id=5))
 
 
-def test_a_broker_that_is_not_there_is_named() -> None:
+def test_an_unreachable_broker_is_named() -> None:
     address = "127.0.0.1:9"
     reader = range_reader(address, "T", 0, 10, read_timeout=0.3)
     with pytest.raises(BrokerError, match=f"{address}: Connection refused"):

@@ -24,7 +24,7 @@ def server() -> Iterator[StandaloneServer]:
         yield running
 
 
-def test_rows_arrive_with_all_that_their_columns_say(server: StandaloneServer) -> None:
+def test_rows_arrive_with_all_their_columns(server: StandaloneServer) -> None:
     rows = batch(
         2,
         keys=["a b", None],
@@ -59,7 +59,7 @@ def test_a_task_that_is_repeated_gives_the_same_unique_keys(server: StandaloneSe
     assert len(set(ids)) == 200
 
 
-def test_one_way_rows_arrive_too(server: StandaloneServer) -> None:
+def test_oneway_rows_arrive_too(server: StandaloneServer) -> None:
     write(server.nameserver, "SinkOneway", batch(3000), sendMode="oneway")
     assert len(received(server.nameserver, "SinkOneway", 3000)) == 3000
 
@@ -112,7 +112,7 @@ def test_the_order_of_a_key_survives_a_broker_that_is_killed(server: StandaloneS
     assert sum(len(set(numbers)) for numbers in seen.values()) == 40_000
 
 
-def test_a_topic_that_brokers_do_not_make_is_an_error_with_the_nearest_names() -> None:
+def test_a_topic_that_brokers_do_not_create_is_an_error_with_the_nearest_names() -> None:
     with testing.broker(settings={"autoCreateTopicEnable": "false"}) as own:
         with Admin(own.nameserver) as admin:
             admin.create_topic("Flights", queues=1)

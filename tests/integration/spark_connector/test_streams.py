@@ -111,7 +111,7 @@ def test_a_minimum_is_waited_for(fill: Any, query: Any):
     assert numbers(running.found) == list(range(60))
 
 
-def test_available_now_ends_at_what_there_was_when_it_began(fill: Any, query: Any):
+def test_available_now_ends_at_the_offsets_of_its_start(fill: Any, query: Any):
     fill(0, 100)
     running = query(maxOffsetsPerTrigger=40)
     running.reader.prepareForTriggerAvailableNow()
@@ -166,7 +166,7 @@ def test_lag_falls_with_every_batch_and_is_0_at_the_end(admin: Admin, fill: Any,
     assert lags == [100, 60, 20, 0]
 
 
-def test_a_group_is_never_taken_back(admin: Admin, topic: str, fill: Any, query: Any):
+def test_a_groups_offsets_never_go_back(admin: Admin, topic: str, fill: Any, query: Any):
     fill(0, 100)
     queues = admin.queues(topic)
     admin.commit("not-back", dict.fromkeys(queues, 20))
@@ -178,7 +178,7 @@ def test_a_group_is_never_taken_back(admin: Admin, topic: str, fill: Any, query:
     assert set(admin.committed("not-back", topic).values()) == {25}
 
 
-def test_a_query_goes_on_where_its_group_has_come(admin: Admin, topic: str, fill: Any, query: Any):
+def test_a_query_continues_at_its_groups_offsets(admin: Admin, topic: str, fill: Any, query: Any):
     fill(0, 100)
     queues = admin.queues(topic)
     admin.commit("goes-on", dict.fromkeys(queues[:3], 20))
@@ -192,7 +192,7 @@ def test_a_query_goes_on_where_its_group_has_come(admin: Admin, topic: str, fill
         assert len(running.step()) == expected
 
 
-def test_two_queries_with_one_group_are_told_of(
+def test_two_queries_with_one_group_are_logged(
     fill: Any, query: Any, caplog: pytest.LogCaptureFixture
 ):
     fill(0, 100)
@@ -206,7 +206,7 @@ def test_two_queries_with_one_group_are_told_of(
     assert "somebody else commits for this query's group too" in caplog.text
 
 
-def test_a_broker_that_takes_no_commits_does_not_stop_a_query(
+def test_a_broker_that_refuses_commits_does_not_stop_a_query(
     fill: Any, query: Any, caplog: pytest.LogCaptureFixture
 ):
     class Refusing(Brokers):
@@ -220,7 +220,7 @@ def test_a_broker_that_takes_no_commits_does_not_stop_a_query(
     assert "a commit failed; it is tried again" in caplog.text
 
 
-def test_an_idle_query_asks_rarely_and_hears_at_once(
+def test_an_idle_query_polls_rarely_and_sees_new_messages_at_once(
     fill: Any, query: Any, monkeypatch: pytest.MonkeyPatch
 ):
     fill(0, 10)

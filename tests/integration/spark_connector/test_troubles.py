@@ -121,7 +121,7 @@ def test_planning_without_a_name_server_is_an_error_with_its_address():
             reader()
 
 
-def test_another_name_server_is_asked_when_one_is_gone(cluster: Cluster):
+def test_another_name_server_is_queried_when_one_is_down(cluster: Cluster):
     cluster.fill(0, 10)
     servers = f"127.0.0.1:9;{cluster.server.nameserver}"
     assert len(rows(batch_reader(servers, topic="T", **QUICK))) == 10
@@ -157,7 +157,7 @@ def test_planning_without_the_broker_is_an_error_with_its_address(cluster: Clust
         reader.partitions()
 
 
-def test_a_name_server_that_knows_nothing_yet_does_not_end_a_query(cluster: Cluster):
+def test_a_name_server_without_routes_does_not_end_a_query(cluster: Cluster):
     class Forgetful(Brokers):
         def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
             return {} if gone else super().routes(subscription)
@@ -171,7 +171,7 @@ def test_a_name_server_that_knows_nothing_yet_does_not_end_a_query(cluster: Clus
     assert numbers(running.found) == list(range(20))
 
 
-def test_a_topic_that_neither_name_server_nor_broker_knows_is_gone(cluster: Cluster):
+def test_a_topic_without_a_route_at_any_server_is_deleted(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query()
     running.step()
@@ -182,7 +182,7 @@ def test_a_topic_that_neither_name_server_nor_broker_knows_is_gone(cluster: Clus
         running.step()
 
 
-def test_available_now_does_not_end_early_because_a_broker_is_gone(cluster: Cluster):
+def test_available_now_does_not_end_early_while_a_broker_is_down(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query(maxOffsetsPerTrigger=4, readTimeoutMs=300)
     running.reader.prepareForTriggerAvailableNow()
@@ -196,7 +196,7 @@ def test_available_now_does_not_end_early_because_a_broker_is_gone(cluster: Clus
     assert numbers(running.found + again.found) == list(range(10))
 
 
-def test_a_deleted_topic_stays_where_it_was_and_is_told_of(
+def test_a_deleted_topic_keeps_its_offsets_and_is_logged(
     cluster: Cluster, caplog: pytest.LogCaptureFixture
 ):
     cluster.fill(0, 10)
@@ -212,7 +212,7 @@ def test_a_deleted_topic_stays_where_it_was_and_is_told_of(
     ("policy", "expected"),
     [("skip", range(104, 110)), ("earliest", range(100, 110))],
 )
-def test_a_topic_made_anew_goes_on_as_told(cluster: Cluster, policy: str, expected: range):
+def test_a_recreated_topic_continues_as_configured(cluster: Cluster, policy: str, expected: range):
     cluster.fill(0, 10)
     running = cluster.query(onDataLoss=policy)
     running.step()
@@ -226,7 +226,7 @@ def test_a_topic_made_anew_goes_on_as_told(cluster: Cluster, policy: str, expect
     assert numbers(running.found[before:]) == list(expected)
 
 
-def test_a_topic_made_anew_is_an_error_that_says_so(cluster: Cluster):
+def test_a_recreated_topic_is_a_specific_error(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query()
     running.step()
@@ -237,7 +237,7 @@ def test_a_topic_made_anew_is_an_error_that_says_so(cluster: Cluster):
         running.until(lambda: False)
 
 
-def test_a_restart_for_a_topic_that_is_gone_is_an_error(cluster: Cluster):
+def test_restarting_a_query_of_a_deleted_topic_is_an_error(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query()
     running.step()
@@ -285,7 +285,7 @@ def test_messages_that_were_deleted_unread_are_an_error(cluster: Cluster, trunca
         running.until(lambda: False)
 
 
-def test_messages_that_were_deleted_unread_are_passed_over_and_counted(
+def test_messages_that_were_deleted_unread_are_skipped_and_counted(
     cluster: Cluster, truncated: Any, caplog: pytest.LogCaptureFixture
 ):
     cluster.fill(0, 20)
@@ -299,7 +299,7 @@ def test_messages_that_were_deleted_unread_are_passed_over_and_counted(
     assert "offsets_lost=6" in caplog.text
 
 
-def test_two_brokers_are_read_together_and_one_may_rest(cluster: Cluster, tmp_path: Any):
+def test_two_brokers_are_read_together_and_one_may_be_idle(cluster: Cluster, tmp_path: Any):
     from pocketmq.testing import ServerProcess
 
     second = ServerProcess(

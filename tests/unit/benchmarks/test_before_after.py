@@ -58,7 +58,7 @@ def test_cpu_time_has_a_bar_everywhere_and_a_paced_load_none_on_its_rate() -> No
     assert set(DEFAULT_LOADS) <= set(LOADS)
 
 
-def test_runs_go_a_b_b_a_and_each_life_begins_with_the_other_one() -> None:
+def test_runs_go_a_b_b_a_and_each_process_pair_starts_with_the_other_commit() -> None:
     first = [side for pair in (0, 1) for side in order(pair, 0)]
     second = [side for pair in (2, 3) for side in order(pair, 1)]
     assert first == ["before", "after", "after", "before"]
@@ -70,7 +70,7 @@ def test_cpu_time_is_that_of_the_process() -> None:
     assert before == pytest.approx(time.process_time(), abs=0.1)
 
 
-def test_two_cores_are_compared_only_when_that_is_asked_for() -> None:
+def test_different_cores_are_compared_only_on_request() -> None:
     sides = {
         side: Environment(Path("python"), (), core)
         for side, core in (("before", "python"), ("after", "compiled"))

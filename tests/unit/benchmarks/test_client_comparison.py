@@ -88,7 +88,7 @@ def test_a_missed_bar_says_so() -> None:
     assert "MISSED" in comparison.line()
 
 
-def test_a_client_without_a_bar_is_compared_all_the_same() -> None:
+def test_a_client_without_a_bar_is_compared_too() -> None:
     comparisons = figures.compare({**runs_of(OURS, 2), **runs_of("nats-py", 1)})
     assert [comparison.phase for comparison in comparisons] == list(PHASES)
     assert {comparison.met for comparison in comparisons} == {None}
@@ -129,7 +129,7 @@ def test_every_bar_is_about_a_phase_that_is_measured() -> None:
     assert {phase for _, phase in figures.BARS} == set(PHASES)
 
 
-def test_a_reading_counts_from_its_second_hand_out() -> None:
+def test_a_reading_counts_from_its_second_batch() -> None:
     reading = Reading(100)
     reading.took(40)
     assert reading.left == 60
@@ -138,7 +138,7 @@ def test_a_reading_counts_from_its_second_hand_out() -> None:
     assert reading.figures().messages == 60
 
 
-def test_a_reading_that_gets_nothing_says_how_far_it_came() -> None:
+def test_a_reading_that_stalls_reports_its_progress() -> None:
     reading = Reading(100)
     reading.took(40)
     with pytest.raises(TimeoutError, match="after 40 of 100"):

@@ -63,7 +63,7 @@ def test_the_chart_is_svg_with_a_row_a_scenario(outcome: Outcome) -> None:
     assert "on <this> machine" in texts
 
 
-def test_every_scenario_has_a_name_of_its_own_and_a_bar_for_what_is_painted() -> None:
+def test_every_scenario_has_a_unique_name_and_a_bar_for_charted_figures() -> None:
     assert len(set(NAMES)) == len(NAMES)
     assert all(scenario.headline in scenario.bars for scenario in SCENARIOS)
 

@@ -9,7 +9,7 @@ from benchmarks.before_after import LOADS
 from benchmarks.tools import Target
 
 
-def test_what_is_done_after_a_load_counts_for_the_seconds_that_count(
+def test_cpu_time_after_a_load_counts_for_the_measured_seconds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = iter([10.0, 10.3])

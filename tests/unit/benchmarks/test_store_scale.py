@@ -44,7 +44,7 @@ def test_every_pull_finds_all_its_messages_and_every_queue_is_asked(
         assert all(0 <= at <= shape.max_offset - PULL_MESSAGES for _, at in places)
 
 
-def test_a_queue_is_not_pulled_from_the_same_place_twice_in_a_row() -> None:
+def test_a_queue_is_not_pulled_from_the_same_position_twice_in_a_row() -> None:
     shape = Shape.of(Path("store"), 64 << 20, 100, 32)
     last: dict[int, int] = {}
     for places in shape.places(100, 5):

@@ -56,14 +56,14 @@ def test_a_registration_is_the_one_that_apaches_broker_sends(golden: Path) -> No
     assert fields(ours) == theirs.fields
 
 
-def test_so_is_the_question_for_the_version(golden: Path) -> None:
+def test_a_version_query_is_the_one_that_apaches_broker_sends(golden: Path) -> None:
     theirs = captured(golden, "broker_registration_query_version", "QUERY_DATA_VERSION")
     ours = apaches_broker().query_version(DataVersion(1795213471289, 0))
     assert fields(ours) == theirs.fields
     assert bytes(ours.body) == bytes(theirs.body)
 
 
-def test_so_is_the_good_bye(golden: Path) -> None:
+def test_an_unregistration_is_the_one_that_apaches_broker_sends(golden: Path) -> None:
     theirs = captured(golden, "broker_unregistration", "UNREGISTER_BROKER")
     ours = apaches_broker().unregister()
     assert fields(ours) == theirs.fields
@@ -110,5 +110,5 @@ def test_the_period_keeps_within_rocketmqs_bounds() -> None:
     assert apaches_broker().timeout == 6.0
 
 
-def test_an_ipv6_address_is_told_in_brackets() -> None:
+def test_an_ipv6_address_is_advertised_in_brackets() -> None:
     assert apaches_broker(brokerIP1="::1").address == "[::1]:20911"

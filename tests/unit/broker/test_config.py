@@ -125,7 +125,7 @@ def test_hours_that_no_day_has_are_refused(hours: str) -> None:
         config(deleteWhen=hours)
 
 
-def test_it_binds_the_loopback_unless_told() -> None:
+def test_it_binds_the_loopback_by_default() -> None:
     assert (config().bind_host, config().advertised_host) == ("127.0.0.1", "127.0.0.1")
 
 
@@ -198,7 +198,7 @@ def test_what_would_be_dangerous_to_ignore_is_refused(key: str, value: str, why:
         ("rejectTransactionMessage", "true"),
     ],
 )
-def test_a_promise_that_is_kept_anyway_is_accepted(key: str, value: str) -> None:
+def test_a_setting_that_matches_the_behaviour_is_accepted(key: str, value: str) -> None:
     read = config(**{key: value})
     assert read.ignored_keys == ()
     assert read.updated({key: value}) == read

@@ -24,7 +24,7 @@ def test_members_that_agree_are_no_finding(bench):
     assert warnings(logs) == []
 
 
-def test_members_that_subscribe_different_topics_are_told_at_once_with_both_names(bench):
+def test_members_with_different_subscriptions_are_reported_at_once_with_both_names(bench):
     bench.topic("T")
     a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", U="*")
     a.beat()
@@ -63,7 +63,7 @@ def test_foreign_members_that_differ_overwrite_each_other_as_with_apache(bench):
         ("consume_from_where", "CONSUME_FROM_FIRST_OFFSET", "consumeFromWhere"),
     ],
 )
-def test_all_else_must_match_too(bench, field, value, kind):
+def test_all_other_settings_must_match_too(bench, field, value, kind):
     Consumer(bench, "a", T="*").beat()
     Consumer(bench, "b", T="*").beat(**{field: value})
     assert kinds(bench) == [kind]
@@ -78,7 +78,7 @@ def test_a_contradiction_ends_when_the_member_leaves(bench):
     assert len(bench.state.findings) == 0
 
 
-def test_a_lasting_contradiction_is_told_again_after_five_minutes(bench):
+def test_a_lasting_contradiction_is_logged_again_after_five_minutes(bench):
     a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", U="*")
     with capture_logs() as logs:
         a.beat()
@@ -89,7 +89,7 @@ def test_a_lasting_contradiction_is_told_again_after_five_minutes(bench):
     assert len(warnings(logs)) == 2
 
 
-def test_strategies_that_are_told_have_to_be_the_same(bench):
+def test_known_strategies_have_to_be_the_same(bench):
     a, b, c = (ours(bench, name, "warn", T="*") for name in "abc")
     a.fields[STRATEGY], b.fields[STRATEGY] = "AVG", "STICKY"
     for consumer in (a, b, c):
@@ -101,7 +101,7 @@ def test_strategies_that_are_told_have_to_be_the_same(bench):
 # refusing members of ours
 
 
-def test_ours_is_refused_by_policy_and_told_with_whom_it_differs(bench):
+def test_our_member_is_refused_by_its_policy_with_the_member_it_contradicts(bench):
     Consumer(bench, "a", T="x").beat()
     newcomer = ours(bench, "b", T="y")
     reply = newcomer.beat()
@@ -115,20 +115,20 @@ def test_ours_is_refused_by_policy_and_told_with_whom_it_differs(bench):
 
 
 @pytest.mark.parametrize("policy", ["warn", "allow"])
-def test_ours_may_contradict_when_it_wants(bench, policy):
+def test_our_member_may_contradict_if_its_policy_allows(bench, policy):
     Consumer(bench, "a", T="x").beat()
     assert ours(bench, "b", policy, T="y").beat().code == 0
     assert kinds(bench) == ["subscription"]
 
 
 @pytest.mark.parametrize("policy", ["reject", "warn", "allow"])
-def test_broadcasting_among_members_that_share_is_always_refused_to_ours(bench, policy):
+def test_our_broadcasting_member_is_always_refused_in_a_clustering_group(bench, policy):
     Consumer(bench, "a", T="*").beat()
     reply = ours(bench, "b", policy, T="*").beat(message_model="BROADCASTING")
     assert json.loads(fields_of(reply)[CONFLICT])["kind"] == "messageModel"
 
 
-def test_a_member_that_is_there_is_not_refused_for_who_came_later(bench):
+def test_a_present_member_is_not_refused_because_of_a_later_one(bench):
     a = ours(bench, "a", T="x")
     a.beat()
     Consumer(bench, "b", T="y").beat()
@@ -141,7 +141,7 @@ def test_a_vanished_member_does_not_keep_others_out(bench):
     assert ours(bench, "b", T="y").beat().code == 0
 
 
-def test_who_reconnects_with_other_subscriptions_does_not_contradict_itself(bench):
+def test_a_client_that_reconnects_with_other_subscriptions_does_not_contradict_itself(bench):
     ours(bench, "a", T="x").beat()
     assert ours(bench, "a", T="y").beat().code == 0
 
@@ -173,7 +173,7 @@ def test_two_live_connections_with_one_client_id_are_found(bench):
     assert kinds(bench) == []
 
 
-def test_of_two_of_ours_with_one_client_id_the_later_is_refused_and_stays_out(bench):
+def test_of_our_two_members_with_one_client_id_the_later_is_refused(bench):
     one, other = ours(bench, "a", T="*"), ours(bench, "a", T="*")
     for consumer in (one, other):
         consumer.beat()

@@ -73,7 +73,7 @@ def test_members_that_leave_together_are_one_change(bench, turns):
     assert [len(connection.pushed) for connection in everybody] == [0] * 400 + [1] * 200
 
 
-def test_a_turn_of_the_loop_tells_some_members_only(bench, turns):
+def test_one_loop_iteration_notifies_a_bounded_number_of_members(bench, turns):
     everybody = members(bench, 2 * NOTIFIED_AT_ONCE)
     turns.notifier.changed("g")
     most = 0
@@ -83,7 +83,7 @@ def test_a_turn_of_the_loop_tells_some_members_only(bench, turns):
     assert 0 < most <= NOTIFIED_AT_ONCE
 
 
-def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
+def test_a_change_right_after_a_notification_is_notified_once_later(bench, turns):
     everybody = members(bench, 10)
     leave(bench, turns, everybody[:1])
     assert turns.turn() == 0
@@ -95,7 +95,7 @@ def test_what_changes_right_after_is_told_once_a_little_later(bench, turns):
     assert not turns.waiting
 
 
-def test_what_changes_while_members_are_told_is_told_to_all_in_the_next_round(bench, turns):
+def test_a_change_during_notifications_is_notified_to_all_in_the_next_round(bench, turns):
     everybody = members(bench, 3 * NOTIFIED_AT_ONCE)
     leave(bench, turns, everybody[:1])
     turns.turn()
@@ -104,7 +104,7 @@ def test_what_changes_while_members_are_told_is_told_to_all_in_the_next_round(be
     assert all(len(connection.pushed) == 2 for connection in everybody[2:])
 
 
-def test_conflicts_are_looked_for_once_a_round(bench):
+def test_conflicts_are_checked_once_per_round(bench):
     looks = []
     turns = Turns(bench, SimpleNamespace(look_for_conflicts=looks.append))
     everybody = members(bench, 50)
@@ -113,7 +113,7 @@ def test_conflicts_are_looked_for_once_a_round(bench):
     assert looks == ["g"]
 
 
-def test_many_groups_are_looked_at_some_at_a_time(bench, turns):
+def test_many_groups_are_checked_a_few_at_a_time(bench, turns):
     for n in range(3 * NOTIFIED_AT_ONCE):
         turns.notifier.changed(f"g{n}", left=True)
     assert turns.all() > 3

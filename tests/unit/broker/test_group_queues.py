@@ -48,7 +48,7 @@ def test_queues_of_other_brokers_count_for_idle_members(bench):
     assert kinds(bench) == ["idleMembers"]
 
 
-def test_a_queue_that_nobody_pulls_is_told_with_its_owner(bench):
+def test_an_unpulled_queue_is_reported_with_its_owner(bench):
     bench.topic("T", queues=2)
     bench.send("T", queue_id=0)
     bench.send("T", queue_id=1)
@@ -108,7 +108,7 @@ def test_a_consumer_that_holds_the_lock_is_alive(bench):
     assert describe(bench).queues[0].lock_owner == "a"
 
 
-def test_a_queue_is_told_of_30_s_after_the_last_pull_of_a_member_that_left(bench):
+def test_a_queue_is_reported_30_s_after_the_last_pull_of_a_member_that_left(bench):
     bench.topic("T", queues=2)
     bench.send("T")
     a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", T="*")
@@ -126,14 +126,14 @@ def test_a_queue_is_told_of_30_s_after_the_last_pull_of_a_member_that_left(bench
     assert kinds(bench) == ["unpulledQueue"]
 
 
-def test_pulls_of_a_stranger_do_not_count(bench):
+def test_pulls_of_non_members_do_not_count(bench):
     bench.topic("T")
     Consumer(bench, "a", T="*").beat()
     Consumer(bench, "x", T="*").pull()
     assert describe(bench).queues[0].last_puller is None
 
 
-def test_a_queue_with_nothing_to_come_may_rest(bench):
+def test_a_queue_without_new_messages_need_not_be_pulled(bench):
     bench.topic("T")
     bench.send("T")
     a = Consumer(bench, "a", T="*")
@@ -143,7 +143,7 @@ def test_a_queue_with_nothing_to_come_may_rest(bench):
     assert kinds(bench) == []
 
 
-def test_who_pulls_by_himself_may_leave_a_queue_alone(bench):
+def test_a_consumer_with_assigned_queues_may_ignore_a_queue(bench):
     bench.topic("T")
     bench.send("T")
     a = Consumer(bench, "a", T="*")
@@ -152,7 +152,7 @@ def test_who_pulls_by_himself_may_leave_a_queue_alone(bench):
     assert kinds(bench) == []
 
 
-def test_another_number_of_queues_is_told_while_members_are_live(bench):
+def test_a_changed_number_of_queues_is_reported_while_members_are_online(bench):
     bench.topic("T", queues=2)
     Consumer(bench, "a", T="*").beat()
     bench.processors.monitor.look("g")
@@ -175,7 +175,7 @@ def test_an_offset_that_goes_backwards_is_in_the_description(bench):
     assert "from 9 to 4: 5 messages" in finding.text
 
 
-def test_a_blocked_queue_is_what_its_consumer_says(bench):
+def test_blocked_queues_are_those_that_consumers_report(bench):
     bench.topic("T")
     bench.send("T")
     a = ours(bench, "a", T="*")
@@ -207,7 +207,7 @@ def test_a_blocked_queue_is_what_its_consumer_says(bench):
     assert describe(bench).queues[0].blocked_by is None
 
 
-def test_a_list_of_blocked_queues_that_is_none_is_answered_with_a_sentence(bench):
+def test_an_invalid_list_of_blocked_queues_is_refused_with_a_message(bench):
     a = ours(bench, "a", T="*")
     a.fields[BLOCKED] = "[[["
     reply = a.beat()
@@ -220,7 +220,7 @@ def test_a_list_of_blocked_queues_that_is_none_is_answered_with_a_sentence(bench
 # describing
 
 
-def test_members_are_described_with_their_own_words(bench):
+def test_members_are_described_with_their_own_settings(bench):
     bench.topic("T")
     a = ours(bench, "a", T="x")
     a.fields[STRATEGY] = "AVG"
@@ -249,11 +249,11 @@ def test_a_group_that_is_offline_is_described_by_its_offsets(bench):
     ]
 
 
-def test_a_group_that_nobody_knows_is_described_as_empty(bench):
+def test_an_unknown_group_is_described_as_empty(bench):
     assert describe(bench, "nobody") == GroupDescriptionBody()
 
 
-def test_a_round_takes_all_groups_in_small_steps(bench):
+def test_a_round_checks_all_groups_in_small_steps(bench):
     bench.topic("T", queues=8)
     for number in range(20):
         group = f"g{number}"

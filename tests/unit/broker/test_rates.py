@@ -22,7 +22,7 @@ def test_rates_are_over_10_60_and_600_seconds():
     assert float(ten_minutes) == 2.0
 
 
-def test_a_new_day_moves_the_mornings():
+def test_a_new_day_updates_the_daily_totals():
     rates = Rates()
     rates.sample(0.0, 1, Totals(put=5))
     assert rates.days == (Totals(), Totals())

@@ -91,7 +91,7 @@ async def making(names: NameServer) -> AsyncIterator[Callable]:
         await one.registration.stop()
 
 
-async def test_each_new_topic_is_told_once_and_alone(names, making):
+async def test_each_new_topic_is_registered_once_and_alone(names, making):
     broker = await making(pace=0.0)
     everything = set(broker.table.table)
     made = [f"new-{n}" for n in range(50)]
@@ -100,7 +100,7 @@ async def test_each_new_topic_is_told_once_and_alone(names, making):
     assert names.registered == [everything, *({name} for name in made)]
 
 
-async def test_topics_that_sends_make_are_told_together_at_a_bounded_pace(names, making):
+async def test_topics_created_by_sends_are_registered_together_at_a_bounded_rate(names, making):
     broker = await making(pace=NEVER)
     told = [broker.make(f"new-{n}") for n in range(500)]
     await asyncio.sleep(0)
@@ -113,7 +113,7 @@ async def test_topics_that_sends_make_are_told_together_at_a_bounded_pace(names,
     assert all(future.done() for future in told)
 
 
-async def test_all_topics_go_in_portions_which_name_servers_take(names, making):
+async def test_all_topics_are_registered_in_portions_that_name_servers_accept(names, making):
     broker = await making(pace=NEVER)
     for n in range(3 * MAX_TOPICS_AT_ONCE):
         broker.make(f"new-{n}")
@@ -142,7 +142,7 @@ async def test_all_topics_go_in_portions_which_name_servers_take(names, making):
     assert set(routes.topics()) == set(broker.table.table)
 
 
-async def test_after_a_failure_everything_is_told(names, making):
+async def test_after_a_failure_everything_is_registered_again(names, making):
     broker = await making(pace=0.0)
     names.refusals = 1
     assert await broker.make("a") == [False]
@@ -151,7 +151,7 @@ async def test_after_a_failure_everything_is_told(names, making):
     assert names.registered[2] == set(broker.table.table)
 
 
-async def test_after_a_lost_connection_everything_is_told(names, making):
+async def test_after_a_lost_connection_everything_is_registered_again(names, making):
     broker = await making(pace=NEVER)
     for connection in tuple(names.server.connections):
         connection.abort()

@@ -54,7 +54,7 @@ async def test_offsets_are_written_in_rocketmqs_form(tmp_path):
     )
 
 
-async def test_everything_is_there_again_after_a_restart(tmp_path):
+async def test_all_tables_are_restored_after_a_restart(tmp_path):
     first = tables(tmp_path)
     assert first.lost_offsets
     first.save_all()
@@ -90,13 +90,13 @@ async def test_a_new_store_is_written_under_the_name_for_new_ones(tmp_path):
     assert await name_of(tmp_path, name_of_new_store="another") == ("fresh", None)
 
 
-async def test_a_store_that_is_opened_under_another_name_says_so_once(tmp_path):
+async def test_a_store_opened_under_another_name_is_logged_once(tmp_path):
     await name_of(tmp_path, broker_name="shop")
     assert await name_of(tmp_path, broker_name="store") == ("store", "shop")
     assert await name_of(tmp_path) == ("store", None)
 
 
-async def test_an_old_store_goes_on_under_the_hosts_name_if_it_was_written_under_it(tmp_path):
+async def test_an_old_store_keeps_the_hosts_name_if_it_was_written_under_it(tmp_path):
     await name_of(tmp_path, broker_name="rack-7")
     for old in tmp_path.glob("brokerName*"):
         old.unlink()
@@ -110,14 +110,14 @@ async def test_an_old_store_of_another_host_gets_the_name_for_new_ones(tmp_path)
     assert await name_of(tmp_path, host_name="rack-7") == ("fresh", None)
 
 
-async def test_a_kept_name_that_can_not_be_a_brokers_is_told(tmp_path):
+async def test_a_saved_name_that_is_illegal_is_logged(tmp_path):
     (tmp_path / "brokerName.json").write_text('{"brokerName": "my shop!"}')
     with pytest.raises(StartError, match=r"brokerName.json holds no broker name .* --name"):
         await name_of(tmp_path)
     assert await name_of(tmp_path, broker_name="shop") == ("shop", "my shop!")
 
 
-async def test_who_holds_a_queues_lock_is_known_after_a_restart(tmp_path):
+async def test_queue_locks_survive_a_restart(tmp_path):
     queue = MessageQueue("T", "broker-a", 3)
     first = tables(tmp_path)
     first.locks.lock("g", "owner", [queue], 1_000)
@@ -138,7 +138,7 @@ async def test_after_a_crash_a_lock_has_half_a_minute_left(tmp_path):
     assert second.locks.lock("g", "another", [queue], 500_001 + RESTORED_LIVE_MS) == [queue]
 
 
-async def test_a_lock_that_is_given_back_is_not_restored(tmp_path):
+async def test_a_released_lock_is_not_restored(tmp_path):
     queue = MessageQueue("T", "broker-a", 3)
     saved = tables(tmp_path)
     saved.locks.lock("g", "owner", [queue], 1_000)
@@ -200,14 +200,14 @@ async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
     assert told == [(None, True), (["T"], False)]
 
 
-def test_a_wrapper_has_the_topics_asked_for(tmp_path):
+def test_a_wrapper_has_the_topics_requested(tmp_path):
     saved = tables(tmp_path)
     assert saved.topic_wrapper(None).topic_config_table.keys() == saved.topics.table.keys()
     assert list(saved.topic_wrapper(["TBW102", "unknown"]).topic_config_table) == ["TBW102"]
     assert saved.topic_wrapper([]).topic_config_table == {}
 
 
-def test_a_damaged_file_is_replaced_by_its_backup_and_told(tmp_path):
+def test_a_damaged_file_is_replaced_by_its_backup_and_logged(tmp_path):
     (tmp_path / "consumerOffset.json").write_text('{"offsetTable":{"T@g":{0:')
     (tmp_path / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:7}}}')
     with capture_logs() as logs:
@@ -273,7 +273,7 @@ async def test_files_taken_from_a_running_broker_come_back_with_the_next_change(
     assert "T" in again.topics.table
 
 
-def test_what_a_later_version_adds_to_a_file_is_passed_over(tmp_path):
+def test_fields_of_a_later_version_are_ignored(tmp_path):
     (tmp_path / "topics.json").write_text(
         '{"dataVersion":{"counter":3,"timestamp":4,"stateVersion":9},"mappings":[{"a":{1:2}}],'
         '"topicConfigTable":{"T":{"topicName":"T","attributes":{"+message.type":"FIFO"},"perm":6,'
@@ -303,7 +303,7 @@ async def test_a_new_topic_is_pending_until_it_is_on_the_disk_and_no_other_is(tm
     assert saved.topic_pending("New") is None
 
 
-async def test_for_a_new_topic_no_other_is_turned_to_text(tmp_path, monkeypatch):
+async def test_for_a_new_topic_no_other_is_encoded(tmp_path, monkeypatch):
     texts = []
     part = MapParts.part
 

@@ -16,7 +16,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "config" / "consumerOffset.json"
 
 
-def test_what_was_saved_is_loaded(path: Path) -> None:
+def test_saved_tables_are_loaded(path: Path) -> None:
     assert load_json(path) == (None, None)
     save_json(path, b'{"a":1}')
     save_json(path, b'{"a":2}')
@@ -25,9 +25,7 @@ def test_what_was_saved_is_loaded(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [None, b"", b" \n", b'{"a":', b"\xff\xfe"])
-def test_the_backup_is_taken_when_the_main_file_is_no_good(
-    path: Path, damage: bytes | None
-) -> None:
+def test_the_backup_is_used_when_the_main_file_is_damaged(path: Path, damage: bytes | None) -> None:
     save_json(path, b'{"a":1}')
     save_json(path, b'{"a":2}')
     if damage is None:
@@ -40,14 +38,14 @@ def test_the_backup_is_taken_when_the_main_file_is_no_good(
 
 
 @pytest.mark.parametrize("damage", [b"", b"nonsense"])
-def test_without_a_backup_an_empty_table_is_begun_and_said(path: Path, damage: bytes) -> None:
+def test_without_a_backup_an_empty_table_is_created_and_logged(path: Path, damage: bytes) -> None:
     save_json(path, damage)
     value, warning = load_json(path)
     assert value is None
     assert "has no backup, so an empty one was taken" in (warning or "")
 
 
-def test_an_empty_backup_is_as_good_as_none(path: Path) -> None:
+def test_an_empty_backup_counts_as_none(path: Path) -> None:
     path.parent.mkdir()
     path.with_name(path.name + ".bak").touch()
     value, warning = load_json(path)
@@ -62,7 +60,7 @@ def test_damage_of_both_stops_the_start_with_what_to_do(path: Path) -> None:
         load_json(path)
 
 
-def test_a_file_that_can_not_be_read_stops_the_start(path: Path) -> None:
+def test_a_file_that_cannot_be_read_stops_the_start(path: Path) -> None:
     path.mkdir(parents=True)
     with pytest.raises(StoreError, match="can't be read"):
         load_json(path)

@@ -59,7 +59,7 @@ async def test_changes_during_a_write_share_the_next_one():
     assert disk.written == [b"{'a': 1}", b"{'a': 1, 'b': 1, 'c': 1}"]
 
 
-async def test_a_write_holds_the_table_as_it_was_when_the_change_came():
+async def test_a_write_has_the_table_as_of_the_change():
     disk = Disk()
     disk.gate.clear()
     done = disk.put("a")
@@ -69,7 +69,7 @@ async def test_a_write_holds_the_table_as_it_was_when_the_change_came():
     assert disk.written == [b"{'a': 1}"]
 
 
-async def test_a_failed_write_is_told_and_tried_again():
+async def test_a_failed_write_is_logged_and_retried():
     disk = Disk()
     disk.error = OSError(28, "No space left on device")
     assert await disk.put("a") is False
@@ -82,7 +82,7 @@ async def test_a_failed_write_is_told_and_tried_again():
     assert disk.file.pending is None
 
 
-async def test_flushing_waits_for_all_that_is_under_way():
+async def test_flushing_waits_for_all_running_writes():
     disk = Disk()
     disk.gate.clear()
     disk.put("a")
@@ -109,7 +109,7 @@ async def test_after_a_large_write_changes_share_one_that_comes_later():
     assert len(disk.written) == 2
 
 
-async def test_a_file_rests_only_as_long_as_its_size_asks_for():
+async def test_a_large_file_pauses_in_proportion_to_its_size():
     disk = Disk(bytes_per_second=1_000)
     assert await disk.put("a")
     assert await asyncio.wait_for(disk.put("b"), 10)

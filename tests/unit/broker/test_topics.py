@@ -37,7 +37,7 @@ def test_system_topics_exist_at_boot(name, queues, perm):
     assert table().is_system(name)
 
 
-def test_switches_decide_about_some_system_topics():
+def test_settings_enable_some_system_topics():
     topics = table(
         auto_create_topic_enable=False,
         cluster_topic_enable=False,
@@ -64,7 +64,7 @@ def test_boot_is_no_change_and_stored_topics_win():
 
 
 @pytest.mark.parametrize(("asked", "given"), [(4, 4), (8, 8), (16, 8), (-1, 0)])
-def test_a_send_makes_a_topic_with_at_most_the_templates_queues(asked, given):
+def test_a_send_creates_a_topic_with_at_most_the_templates_queues(asked, given):
     topics = table()
     config = topics.create_by_send("T", "TBW102", asked, 7)
     assert config == TopicConfig(
@@ -74,7 +74,7 @@ def test_a_send_makes_a_topic_with_at_most_the_templates_queues(asked, given):
     assert topics.data_version == DataVersion(7, 1)
 
 
-def test_a_send_in_unit_mode_makes_a_unit_topic():
+def test_a_send_in_unit_mode_creates_a_unit_topic():
     assert table().create_by_send("T", "TBW102", 4, 7, unit=True).topic_sys_flag == 1
 
 
@@ -99,7 +99,7 @@ def test_another_template_still_works_then():
     )
 
 
-def test_fixed_topics_are_made_once():
+def test_fixed_topics_are_created_once():
     topics = table()
     config, made = topics.create_fixed("%RETRY%g", 1, 6, 7, sys_flag=2)
     assert made
@@ -119,7 +119,7 @@ def test_topics_can_be_replaced_and_deleted():
     assert topics.data_version == DataVersion(2, 2)
 
 
-def test_clients_make_no_more_than_their_limit_but_administrators_do():
+def test_clients_create_up_to_their_limit_and_administrators_beyond():
     topics = table(max_topics=len(table().table))
     with pytest.raises(LimitReached, match="pocketmqMaxTopics"):
         topics.create_by_send("T", "TBW102", 4, 7)

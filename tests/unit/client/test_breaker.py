@@ -65,7 +65,7 @@ def paused(works: Works) -> list[ConsumptionPaused]:
 
 @pytest.mark.parametrize("concurrency", [1, 20])
 @pytest.mark.parametrize("kind", ["at once", "waiting", "thread", "orderly", "orderly waiting"])
-async def test_a_handler_that_fails_for_every_message_empties_no_queue(
+async def test_a_handler_that_always_fails_consumes_no_queue(
     make: Make, kind: str, concurrency: int
 ):
     handler = Handler(waits="waiting" in kind)
@@ -140,7 +140,7 @@ async def test_a_failing_batch_counts_once(make: Make, order: Any):
     assert sorted(handler.done) == list(range(8, 40))
 
 
-async def test_a_handler_that_commits_by_itself_is_paused_too(make: Make):
+async def test_a_handler_with_manual_commits_is_paused_too(make: Make):
     broken = True
     done: list[int] = []
 
@@ -164,7 +164,7 @@ async def test_a_handler_that_commits_by_itself_is_paused_too(make: Make):
 
 
 @pytest.mark.parametrize("order", [None, AT_ONCE], ids=["concurrent", "orderly"])
-async def test_so_does_iteration(make: Make, order: Any):
+async def test_iteration_pauses_too(make: Make, order: Any):
     works = make(None, order=order, breaker=3)
     held = works.gain()
     works.put(held, *range(10))
@@ -197,7 +197,7 @@ def other_line() -> None:
 )
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "waiting"])
 @pytest.mark.parametrize("order", [None, AT_ONCE], ids=["concurrent", "orderly"])
-async def test_only_failures_alike_and_in_a_row_count(
+async def test_only_equal_consecutive_failures_count(
     make: Make, between: str, waits: bool, order: Any
 ):
     async def handle(message: Any) -> None:
@@ -238,7 +238,7 @@ async def test_only_failures_alike_and_in_a_row_count(
     assert not paused(works)
 
 
-async def test_a_success_in_the_middle_of_a_run_begins_the_count_anew(make: Make):
+async def test_a_success_in_between_resets_the_count(make: Make):
     async def handle(message: Any) -> None:
         if message.offset % 3:
             raise KeyError
@@ -263,7 +263,7 @@ async def test_one_message_that_fails_again_and_again_is_counted_once(make: Make
     await eventually(lambda: paused(works))
 
 
-async def test_outcomes_that_a_handler_decided_are_carried_out_while_paused(make: Make):
+async def test_outcomes_that_a_handler_decided_apply_while_paused(make: Make):
     release = asyncio.Event()
 
     async def handle(message: Any) -> None:
@@ -288,7 +288,7 @@ async def test_outcomes_that_a_handler_decided_are_carried_out_while_paused(make
     assert held.process_queue.messages == 7
 
 
-async def test_it_can_be_turned_off(make: Make):
+async def test_the_breaker_can_be_turned_off(make: Make):
     handler = Handler()
     works = make(handler.handle, breaker=None)
     held = works.gain()

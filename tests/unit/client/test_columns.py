@@ -42,7 +42,7 @@ def measured(one: MessageColumns) -> int:
 BODIES = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30)
 
 
-def test_every_message_gets_its_id_before_what_it_was_given():
+def test_the_generated_id_precedes_given_properties():
     made = columns([b"a", b"b"], ["", "\x02TAGS\x01paid\x02ü\x01é"])
     assert made.texts == [
         b"UNIQ_KEY\x01ID00",
@@ -65,7 +65,7 @@ def test_splitting_and_joining_loses_nothing(bodies: list[bytes], data: st.DataO
 
 
 @given(BODIES, st.integers(0, 40), st.integers(0, 2000))
-def test_what_fits_is_the_longest_beginning(bodies: list[bytes], messages: int, size: int):
+def test_the_longest_prefix_that_fits_is_taken(bodies: list[bytes], messages: int, size: int):
     made = columns(bodies)
     fitting = made.fitting(messages, size)
     assert fitting <= messages
@@ -74,7 +74,7 @@ def test_what_fits_is_the_longest_beginning(bodies: list[bytes], messages: int, 
         assert measured(columns(bodies).split(fitting + 1)) > size
 
 
-def test_a_batch_of_them_is_written_like_any_other():
+def test_a_batch_of_columns_is_encoded_like_any_other():
     made = columns([b"a", b"bc", b"de"], ["", "\x02p\x01v", ""])
     payload = made.payload()
     assert payload.properties is None
@@ -94,7 +94,7 @@ def made_lanes(messages: int, size: int = 10**6) -> SendLanes:
     st.integers(1, 6),
     st.integers(60, 300),
 )
-def test_joined_and_fixed_messages_of_a_queue_leave_in_order_and_within_bounds(
+def test_batched_and_single_messages_of_a_queue_are_sent_in_order_and_within_limits(
     events: list[list[bytes] | None], messages: int, size: int
 ):
     lanes = made_lanes(messages, size)

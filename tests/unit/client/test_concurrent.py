@@ -137,7 +137,7 @@ async def test_a_plain_function_runs_in_a_thread(make: Make):
     assert sorted(works.returned()) == [1, 2]
 
 
-async def test_a_plain_function_that_gives_an_awaitable_has_it_awaited(make: Make):
+async def test_an_awaitable_returned_by_a_plain_function_is_awaited(make: Make):
     got: list[int] = []
     handle = recorder(got)
 
@@ -151,7 +151,7 @@ async def test_a_plain_function_that_gives_an_awaitable_has_it_awaited(make: Mak
     assert sorted(got) == [0, 1]
 
 
-async def test_a_handler_that_blocks_the_loop_is_told_of(
+async def test_a_handler_that_blocks_the_loop_is_reported(
     make: Make, caplog: pytest.LogCaptureFixture
 ):
     got: list[int] = []
@@ -177,7 +177,7 @@ async def test_queues_take_turns(make: Make):
     assert set(got[:64]) == {"A", "B"}
 
 
-async def test_handlers_that_never_wait_let_the_rest_of_the_program_run(make: Make):
+async def test_handlers_that_never_wait_let_other_tasks_run(make: Make):
     stop, beats = False, 0
     works: Works
 
@@ -195,7 +195,7 @@ async def test_handlers_that_never_wait_let_the_rest_of_the_program_run(make: Ma
     assert beats == 4
 
 
-async def test_room_that_comes_free_wakes_the_fetcher(make: Make):
+async def test_freed_capacity_wakes_the_fetcher(make: Make):
     release, started = asyncio.Event(), asyncio.Event()
 
     async def handle(_: Any) -> None:
@@ -252,7 +252,7 @@ async def test_a_handler_that_outlives_its_queue_no_longer_counts(make: Make):
     works.put(other, 0)
 
 
-async def test_suspended_nothing_is_handed_out_until_it_is_resumed(make: Make):
+async def test_a_suspended_consumer_starts_no_handler_until_resumed(make: Make):
     got: list[int] = []
     works = make(recorder(got))
     held = works.gain()
@@ -265,7 +265,7 @@ async def test_suspended_nothing_is_handed_out_until_it_is_resumed(make: Make):
     await eventually(lambda: got == [0])
 
 
-async def test_interceptors_stand_around_the_handler_the_first_outermost(make: Make):
+async def test_interceptors_wrap_the_handler_the_first_outermost(make: Make):
     seen: list[Any] = []
 
     class Around(Interceptor):

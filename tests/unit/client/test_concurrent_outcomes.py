@@ -40,7 +40,7 @@ async def make() -> AsyncIterator[Make]:
     ],
     ids=repr,
 )
-async def test_raising_sends_the_message_back_and_no_other(
+async def test_raising_sends_back_only_that_message(
     make: Make, error: BaseException, verdict: OutcomeKind, level: int, waits: bool
 ):
     got: list[int] = []
@@ -61,7 +61,7 @@ async def test_raising_sends_the_message_back_and_no_other(
     assert (offset, outcome.verdict, outcome.delay_level) == (2, verdict, level)
 
 
-async def test_a_message_that_can_not_be_sent_back_is_handled_again(make: Make):
+async def test_a_message_that_cannot_be_sent_back_is_handled_again(make: Make):
     got: list[tuple[int, int]] = []
 
     async def handle(message: Any) -> None:
@@ -151,7 +151,7 @@ async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Mak
     assert verdicts == {1: OutcomeKind.DEAD_LETTER, 2: OutcomeKind.RETRY, 3: OutcomeKind.RETRY}
 
 
-async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: Make):
+async def test_of_a_batch_only_what_cannot_be_sent_back_is_handled_again(make: Make):
     batches: list[list[int]] = []
 
     async def handle(messages: list[Any]) -> None:
@@ -168,7 +168,7 @@ async def test_of_a_batch_only_what_can_not_be_sent_back_is_handled_again(make: 
     assert batches == [[0, 1, 2], [1], [2]]
 
 
-async def test_nonsense_returned_is_done_and_said_once(
+async def test_another_return_value_counts_as_done_and_is_logged_once(
     make: Make, caplog: pytest.LogCaptureFixture
 ):
     async def handle(_: Any) -> str:
@@ -206,7 +206,7 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried
     assert (event.queue, event.offset, event.messages) == (held.queue, 0, 1)
 
 
-async def test_a_thread_that_never_returns_keeps_its_place_but_not_its_message(make: Make):
+async def test_a_thread_that_never_returns_keeps_its_slot_but_not_its_message(make: Make):
     release = threading.Event()
     got: list[int] = []
 

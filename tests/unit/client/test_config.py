@@ -23,7 +23,7 @@ from client.errors import UsageError
 from client.positions import BEGIN, END
 
 
-def test_defaults_are_rocketmqs_where_there_are_such():
+def test_defaults_are_rocketmqs_if_it_has_them():
     options = ProducerOptions.gather({}, env={})
     assert (options.timeout, options.retries, options.compress_over_bytes) == (3.0, 2, 4096)
     assert options.default_queues == 4
@@ -53,7 +53,7 @@ def test_a_file_can_be_named_by_argument(tmp_path: Path):
     assert options.start_from is END
 
 
-def test_the_environment_is_text_and_becomes_what_the_option_is():
+def test_environment_values_are_converted_to_the_options_type():
     env = {
         "POCKETMQ_PRODUCER_LINGER": "0.25",
         "POCKETMQ_PRODUCER_REQUIRE_DURABLE": "yes",

@@ -106,7 +106,7 @@ def test_what_was_never_written_is_not_sent():
     assert "refused" in str(error) or "reset" in str(error)
 
 
-def test_a_refusal_is_raised_as_itself_and_anew_for_each_message():
+def test_a_refusal_is_raised_as_a_new_error_for_each_message():
     made = delivery()
     judge(made, ResponseCode.MESSAGE_ILLEGAL, "too big\nSee http://faq")
     first, second = made.failure("T", "g"), made.failure("T", "g")

@@ -39,27 +39,27 @@ def owner(info: GroupQueueInfo) -> str | None:
     return of_ours("g", "broker-a", answer, NOW).queues[0].owner
 
 
-def test_who_holds_the_lock_owns_the_queue() -> None:
+def test_the_lock_holder_owns_the_queue() -> None:
     assert owner(queue(0, lock_owner="a", last_puller="b", last_pull_ms=NOW_MS)) == "a"
 
 
-def test_else_who_pulled_lately_owns_it() -> None:
+def test_without_a_lock_the_last_puller_owns_the_queue() -> None:
     late = NOW_MS - 59_000
     assert owner(queue(0, last_puller="b", last_pull_ms=late)) == "b"
     assert owner(queue(0, last_puller="b", last_pull_ms=late - 2_000)) is None
 
 
-def test_who_has_left_owns_nothing() -> None:
+def test_a_member_that_left_owns_nothing() -> None:
     assert owner(queue(0, lock_owner="gone", last_puller="gone", last_pull_ms=NOW_MS)) is None
 
 
-def test_a_queue_without_an_offset_is_told_from_one_at_zero() -> None:
+def test_a_queue_without_an_offset_is_distinguished_from_one_at_zero() -> None:
     answer = GroupDescriptionBody(queues=[queue(0, committed=-1), queue(1, committed=0)])
     described = of_ours("g", "broker-a", answer, NOW)
     assert [state.committed for state in described.queues] == [None, 0]
 
 
-def test_a_blocked_queue_says_by_what() -> None:
+def test_a_blocked_queue_names_its_message() -> None:
     blocked = BlockedQueue(offset=7, msg_id="id", since_ms=NOW_MS - 5000, error="boom")
     answer = GroupDescriptionBody(queues=[queue(0, blocked=blocked, blocked_by="a")])
     found = of_ours("g", "broker-a", answer, NOW).queues[0].blocked
@@ -68,7 +68,7 @@ def test_a_blocked_queue_says_by_what() -> None:
     assert found.since == NOW - timedelta(seconds=5)
 
 
-def test_brokers_answers_become_one() -> None:
+def test_answers_of_several_brokers_are_merged() -> None:
     problem = GroupFinding(kind="clientId", text="two", members=["a", "a"], docs="d")
     parts = [
         of_ours(
@@ -98,7 +98,7 @@ def test_one_client_id_on_two_connections_of_a_broker_is_there_twice() -> None:
     assert [one.client_id for one in described.members] == ["a", "a"]
 
 
-def test_an_apache_brokers_members_look_alike() -> None:
+def test_an_apache_brokers_members_are_described_the_same() -> None:
     answer = ConsumerConnection(
         connection_set=[
             ConnectionInfo(client_id="a", client_addr="x:1", language="JAVA", version=407)

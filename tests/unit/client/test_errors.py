@@ -24,7 +24,7 @@ def test_the_text_names_everything_that_is_known():
     assert str(PocketMQError("it broke", topic="T")) == "it broke (topic T)"
 
 
-def test_all_are_of_one_family_and_kinds_are_kept_apart():
+def test_all_errors_share_one_base_and_kinds_are_distinct():
     assert issubclass(client.NoRoute, client.Unavailable)
     assert issubclass(client.BufferFull, client.Unavailable)
     assert issubclass(client.TopicNotFound, client.RemoteError)

@@ -86,7 +86,7 @@ class Broker:
     ],
 )
 @virtual
-async def test_who_waits_at_a_queues_end_is_served_before_more_is_asked_for(
+async def test_parked_pulls_are_served_before_new_ones_are_sent(
     messages: int, events: list[str]
 ) -> None:
     broker: Any = Broker(messages)

@@ -74,7 +74,7 @@ def test_a_lone_member_sends_no_empty_heartbeat_beside_its_own():
     assert len(members.heartbeats("me")) == 1
 
 
-def test_who_is_a_member_already_is_not_to_be_refused():
+def test_an_existing_member_is_not_refused():
     members = Members()
     members.join(Sharing())
     [regular] = members.heartbeats("me")
@@ -82,13 +82,13 @@ def test_who_is_a_member_already_is_not_to_be_refused():
     assert dict(about("me", Sharing(), "reject").fields)["pmqOnConflict"] == "reject"
 
 
-def test_blocked_queues_are_told_as_json():
+def test_blocked_queues_are_sent_as_json():
     fields = dict(about("me", Sharing(blocked=2), "warn").fields)
     told = json.loads(fields["pmqBlocked"])
     assert [(one["topic"], one["queueId"]) for one in told] == [("T", 0), ("T", 1)]
 
 
-def test_who_reads_nothing_yet_is_left_out():
+def test_a_consumer_without_subscriptions_is_omitted():
     members = Members()
     members.add_consumer("g", reading())
     [heartbeat] = bodies(members)
@@ -98,7 +98,7 @@ def test_who_reads_nothing_yet_is_left_out():
     assert [data.group_name for data in heartbeat.consumer_data_set] == ["g"]
 
 
-def test_several_consumers_of_one_group_are_told_as_one():
+def test_several_consumers_of_one_group_share_one_entry():
     members = Members()
     one, two = reading("T"), reading("T", "U")
     members.add_consumer("g", one)
@@ -132,7 +132,7 @@ def test_one_client_id_has_one_share_of_a_group():
     assert members.membership("shared") is None
 
 
-def test_a_producer_group_lives_as_long_as_its_last_producer():
+def test_a_producer_group_ends_with_its_last_producer():
     members = Members()
     members.add_producer("p")
     members.add_producer("p")
@@ -140,7 +140,7 @@ def test_a_producer_group_lives_as_long_as_its_last_producer():
     assert members.remove_producer("p")
 
 
-def test_the_group_of_a_brokers_question_is_found_in_either_field():
+def test_the_group_of_a_brokers_request_is_read_from_either_field():
     notify = ConsumerGroupRequestHeader(consumer_group="g")
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
     assert group_of(Command.request(code, notify)) == "g"

@@ -36,7 +36,7 @@ def ids(requests: list[MessageColumns]) -> list[list[int]]:
     return [[int(one) for one in request.ids] for request in requests]
 
 
-def test_messages_of_one_turn_leave_as_one_batch():
+def test_messages_of_one_loop_iteration_are_sent_as_one_batch():
     lanes = made()
     for number in range(3):
         add(lanes, item(number))
@@ -63,7 +63,7 @@ def test_a_batch_is_cut_at_its_bytes_but_holds_at_least_one_message():
     assert taken == [[0], [1], [2], [3]]
 
 
-def test_a_burst_is_spread_over_the_queues_in_batches_worth_their_while():
+def test_a_burst_is_spread_over_the_queues_in_batches_of_useful_size():
     lanes = made(messages=1000, size=10**6)
     for number in range(2400):
         add(lanes, item(number), spread=4)
@@ -73,7 +73,7 @@ def test_a_burst_is_spread_over_the_queues_in_batches_worth_their_while():
     assert [request.count for request in lanes.take(0.0)] == [256, 44]
 
 
-def test_linger_waits_for_company_and_a_full_batch_does_not():
+def test_linger_waits_for_more_messages_and_a_full_batch_does_not():
     lanes = made(linger=0.5, messages=2)
     assert not add(lanes, item(0), now=1.0)
     assert lanes.take(1.4) == []
@@ -103,7 +103,7 @@ def test_a_queue_has_one_batch_in_flight_and_free_messages_have_many():
     assert ids(lanes.take(0.0)) == [[1]]
 
 
-def test_a_blocked_lane_asks_to_be_looked_at_when_its_first_message_expires():
+def test_a_blocked_lane_wakes_when_its_first_message_expires():
     lanes = made(messages=1)
     add(lanes, item(0, queue=QUEUES[0]))
     lanes.take(0.0)
@@ -116,7 +116,7 @@ def test_a_blocked_lane_asks_to_be_looked_at_when_its_first_message_expires():
     assert not lanes.waiting
 
 
-def test_a_fixed_request_is_alone_and_keeps_its_place():
+def test_a_single_request_is_sent_alone_and_keeps_its_order():
     lanes = made()
     for number in range(4):
         columns = item(number, queue=QUEUES[0])
@@ -129,7 +129,7 @@ def test_a_fixed_request_is_alone_and_keeps_its_place():
     assert taken == [[0, 1], [2], [3]]
 
 
-def test_fixed_columns_leave_as_exactly_one_request():
+def test_a_fixed_batch_is_sent_as_exactly_one_request():
     lanes = made(messages=2)
     group = item(1)
     for number in range(2, 5):
@@ -224,7 +224,7 @@ TestTraffic.settings = settings(
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, *QUEUES]), st.integers(1, 90)), max_size=60))
-def test_every_message_leaves_once_in_the_order_of_its_lane(
+def test_every_message_is_sent_once_in_the_order_of_its_lane(
     sends: list[tuple[MessageQueue | None, int]],
 ) -> None:
     lanes = made(messages=7, size=300)

@@ -93,7 +93,7 @@ def assigned(tasks: Supervisor, store: Shelf, start: Start) -> AssignedQueue[byt
 
 
 @virtual
-async def test_a_broker_that_is_away_for_a_moment_gets_the_last_commit() -> None:
+async def test_a_broker_that_is_down_briefly_gets_the_last_commit() -> None:
     store = Away(LAST_COMMIT_TIMEOUT / 2)
     await commit_last(store, QUEUE, 5)
     assert store.offsets == {QUEUE: 5}
@@ -137,7 +137,7 @@ async def test_the_last_commit_does_not_overtake_one_that_a_pull_carries() -> No
 
 
 @virtual
-async def test_an_answer_says_that_its_pulls_commit_was_made() -> None:
+async def test_an_answer_confirms_the_commit_of_its_pull() -> None:
     pulls = Pulls()
     reading = fetcher(pulls, commit=7)
     running = asyncio.create_task(reading.run())
@@ -219,7 +219,7 @@ async def test_the_first_commits_of_a_topic_wait_for_each_other() -> None:
 
 @virtual
 @pytest.mark.parametrize("none", [None, 0])
-async def test_a_topics_first_commit_that_is_forgotten_is_made_again(none: int | None) -> None:
+async def test_a_lost_first_commit_of_a_topic_is_repeated(none: int | None) -> None:
     table: Any = Table(forgets=2, none=none)
     offsets = Offsets(table)
     await offsets.commit(MessageQueue("T", "a", 0), "g", 5)
@@ -230,7 +230,7 @@ async def test_a_topics_first_commit_that_is_forgotten_is_made_again(none: int |
 
 
 @virtual
-async def test_a_topics_first_commit_of_0_and_one_nobody_shows_are_not_made_for_ever() -> None:
+async def test_a_first_commit_that_stays_invisible_is_not_repeated_forever() -> None:
     table: Any = Table(none=0)
     await Offsets(table).commit(QUEUE, "g", 0)
     assert table.commits == 1
@@ -249,7 +249,7 @@ async def test_a_queues_commits_are_made_in_their_order() -> None:
 
 
 @virtual
-async def test_the_last_commit_comes_after_an_automatic_one_on_its_way() -> None:
+async def test_the_last_commit_follows_an_automatic_one_in_flight() -> None:
     settled = {QUEUE: 5}
     table: Any = Table(pauses=[0.5, 0.1])
     reader: Any = SimpleNamespace(settled=lambda: dict(settled))

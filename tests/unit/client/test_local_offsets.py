@@ -29,7 +29,7 @@ async def read(file: Path) -> list[int | None]:
         store.close()
 
 
-async def test_what_was_saved_is_there_again(tmp_path: Path):
+async def test_saved_offsets_are_loaded(tmp_path: Path):
     file = tmp_path / "deep" / "offsets.json"
     await written(file, 7, 9)
     assert await read(file) == [7, 9]
@@ -39,7 +39,7 @@ async def test_without_a_file_nothing_is_stored(tmp_path: Path):
     assert await read(tmp_path / "offsets.json") == [None, None]
 
 
-async def test_what_was_not_saved_is_not_there(tmp_path: Path):
+async def test_unsaved_offsets_are_lost(tmp_path: Path):
     file = tmp_path / "offsets.json"
     store = LocalOffsets(file, "g")
     await store.commit(QUEUES[0], 7)
@@ -76,7 +76,7 @@ async def test_with_both_damaged_the_consumer_does_not_start(tmp_path: Path):
         LocalOffsets(file, "g")
 
 
-async def test_two_consumers_can_not_use_one_file(tmp_path: Path):
+async def test_two_consumers_cannot_use_one_file(tmp_path: Path):
     file = tmp_path / "offsets.json"
     first = LocalOffsets(file, "g")
     with pytest.raises(UsageError, match="used by another consumer"):
@@ -85,7 +85,7 @@ async def test_two_consumers_can_not_use_one_file(tmp_path: Path):
     LocalOffsets(file, "g").close()
 
 
-async def test_a_place_that_can_not_be_written_is_an_error_at_the_start(tmp_path: Path):
+async def test_an_unwritable_path_is_an_error_at_the_start(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="can't be used"):
         LocalOffsets(tmp_path / "file" / "offsets.json", "g")

@@ -53,7 +53,7 @@ def blocked(works: Works) -> list[Any]:
     return works.dispatcher.blocked()
 
 
-async def test_messages_come_one_at_a_time_in_order_while_queues_go_side_by_side(make: Make):
+async def test_messages_of_a_queue_are_handled_one_by_one_and_queues_in_parallel(make: Make):
     running: dict[str, int] = {}
     together = 0
     got: dict[str, list[int]] = {"A": [], "B": []}
@@ -92,7 +92,7 @@ async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "after waiting"])
-async def test_a_failing_message_comes_again_before_those_behind_it(make: Make, waits: bool):
+async def test_a_failing_message_is_retried_before_later_ones(make: Make, waits: bool):
     got: list[Any] = []
     works = make(failing(1, 2, got, waits=waits), Orderly(**SOON))
     held = works.gain()
@@ -103,7 +103,7 @@ async def test_a_failing_message_comes_again_before_those_behind_it(make: Make, 
     assert not held.process_queue.failures
 
 
-async def test_a_handler_that_waits_is_over_once_its_message_came_well_after_failing(make: Make):
+async def test_a_waiting_handler_ends_once_its_failed_message_succeeds(make: Make):
     got: list[Any] = []
     works = make(failing(2, 1, got, waits=True), Orderly(**SOON))
     held = works.gain()
@@ -112,7 +112,7 @@ async def test_a_handler_that_waits_is_over_once_its_message_came_well_after_fai
     assert not held.handling
 
 
-async def test_after_max_retries_it_is_dead_lettered_and_the_queue_goes_on(make: Make):
+async def test_after_max_retries_a_message_is_dead_lettered_and_the_queue_continues(make: Make):
     got: list[Any] = []
     works = make(failing(0, 99, got), Orderly(max_retries=2, **SOON))
     held = works.gain()
@@ -123,7 +123,7 @@ async def test_after_max_retries_it_is_dead_lettered_and_the_queue_goes_on(make:
     assert (offset, outcome.verdict) == (0, OutcomeKind.DEAD_LETTER)
 
 
-async def test_a_dead_letter_that_can_not_be_put_aside_blocks_until_it_can(make: Make):
+async def test_a_dead_letter_that_cannot_be_stored_blocks_the_queue_until_it_can(make: Make):
     got: list[Any] = []
     works = make(failing(0, 99, got), Orderly(max_retries=0, **SOON))
     works.shelf.works = False
@@ -172,13 +172,13 @@ async def test_a_queue_may_be_blocked_for_as_long_as_it_fails(
     assert "queue is blocked by a failing message: group=g queue=T/a/0 offset=0" in caplog.text
 
 
-def test_rests_double_up_to_the_longest():
+def test_pauses_double_up_to_the_maximum():
     order = Orderly(suspend=1.0, max_suspend=30.0)
     assert [order.rest(n) for n in (1, 2, 3, 5, 6, 7, 10**6)] == [1, 2, 4, 16, 30, 30, 30]
 
 
 @virtual
-async def test_retry_later_says_how_long_the_queue_rests():
+async def test_retry_later_sets_the_pause_of_the_queue():
     times: list[float] = []
 
     async def handle(message: Any) -> None:
@@ -193,7 +193,7 @@ async def test_retry_later_says_how_long_the_queue_rests():
     assert times[1] - times[0] == pytest.approx(7.0)
 
 
-async def test_a_dead_letter_goes_aside_at_once(make: Make):
+async def test_a_dead_letter_is_sent_at_once(make: Make):
     async def handle(message: Any) -> None:
         if message.offset == 0:
             raise DeadLetter("bad")
@@ -217,7 +217,7 @@ async def test_without_its_lock_no_handler_starts(make: Make):
     await eventually(lambda: got == [0, 1])
 
 
-async def test_a_lock_lost_in_mid_handling_stops_the_next_message(make: Make):
+async def test_a_lock_lost_during_a_handler_stops_the_next_message(make: Make):
     got: list[int] = []
     release, started = asyncio.Event(), asyncio.Event()
 
@@ -245,7 +245,7 @@ async def test_a_lock_lost_in_mid_handling_stops_the_next_message(make: Make):
     assert works.shelf.offsets == {QUEUE: 3}
 
 
-async def test_with_its_lock_back_it_goes_on_where_another_member_has_come_to(make: Make):
+async def test_with_its_lock_back_it_continues_at_the_committed_offset(make: Make):
     got: list[int] = []
     works = make(recorder(got), Orderly())
     held = works.gain()
@@ -262,7 +262,7 @@ async def test_with_its_lock_back_it_goes_on_where_another_member_has_come_to(ma
 
 
 @virtual
-async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_again():
+async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried_in_order():
     got: list[tuple[int, int]] = []
 
     async def handle(message: Any) -> None:
@@ -280,7 +280,7 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_comes_a
     assert any(isinstance(event, HandlerTimedOut) for event in works.events)
 
 
-async def test_a_batch_that_fails_comes_again_without_what_was_settled(make: Make):
+async def test_a_failed_batch_is_retried_without_its_settled_messages(make: Make):
     batches: list[list[int]] = []
 
     async def handle(messages: list[Any]) -> None:
@@ -296,7 +296,7 @@ async def test_a_batch_that_fails_comes_again_without_what_was_settled(make: Mak
     assert batches == [[0, 1, 2], [1], [2], [3]]
 
 
-async def test_a_handler_may_commit_and_roll_back_by_itself(make: Make):
+async def test_a_handler_may_commit_and_roll_back_manually(make: Make):
     got: list[int] = []
     points: list[int | None] = []
     rolled_back = False
@@ -320,7 +320,7 @@ async def test_a_handler_may_commit_and_roll_back_by_itself(make: Make):
     assert points == [0, 0, 2, 2, 2, 2, 2, 2, 2]
 
 
-async def test_who_never_commits_is_told_when_the_queue_is_full(
+async def test_a_handler_that_never_commits_is_reported_when_the_queue_is_full(
     make: Make, caplog: pytest.LogCaptureFixture
 ):
     works = make(recorder([]), Orderly(auto_commit=False), prefetch_messages=3)
@@ -330,7 +330,7 @@ async def test_who_never_commits_is_told_when_the_queue_is_full(
     assert held.process_queue.commit_point == 0
 
 
-async def test_a_lost_queue_gives_back_what_its_handler_did_not_get_to(make: Make):
+async def test_a_lost_queue_returns_messages_that_were_not_handled(make: Make):
     release, started = asyncio.Event(), asyncio.Event()
     got: list[int] = []
 

@@ -6,7 +6,7 @@ from client.producer.sender import OwnTime
 from tests.clock import ManualClock
 
 
-def test_a_stall_is_left_out_and_a_short_wait_is_not() -> None:
+def test_a_stall_is_not_counted_and_a_short_wait_is() -> None:
     clock = ManualClock(monotonic=100.0)
     own = OwnTime(clock.monotonic)
     clock.advance(0.2)
@@ -32,7 +32,7 @@ def test_a_stall_that_several_notice_counts_once() -> None:
     assert own.now() == 101.0
 
 
-def test_each_stall_is_left_out() -> None:
+def test_every_stall_is_excluded() -> None:
     clock = ManualClock(monotonic=100.0)
     own = OwnTime(clock.monotonic)
     clock.advance(2.0)

@@ -19,7 +19,7 @@ def made(*, messages: int = 100, size: int = 10_000) -> Prefetch[int]:
     return prefetch
 
 
-def test_position_follows_what_is_handed_out_not_what_was_pulled():
+def test_the_position_follows_delivered_not_pulled_messages():
     prefetch = made()
     prefetch.put([0, 1, 2], 300, 3)
     assert (prefetch.position, prefetch.next_pull) == (0, 3)
@@ -36,7 +36,7 @@ def test_a_chunk_that_is_taken_whole_is_not_copied():
     assert prefetch.take(10) is messages
 
 
-def test_position_passes_over_what_the_filter_left_out():
+def test_the_position_skips_filtered_messages():
     prefetch = made()
     prefetch.put([5], 10, 9)
     prefetch.take(1)
@@ -54,7 +54,7 @@ def test_an_answer_without_matches_behind_waiting_messages_does_not_commit_them(
     assert prefetch.position == 50
 
 
-def test_it_is_full_by_messages_or_by_bytes_until_a_chunk_is_gone():
+def test_a_prefetch_buffer_is_full_by_messages_or_bytes_until_a_chunk_is_delivered():
     prefetch = made(messages=3, size=100)
     prefetch.put([1, 2, 3], 10, 3)
     assert prefetch.full
@@ -66,7 +66,7 @@ def test_it_is_full_by_messages_or_by_bytes_until_a_chunk_is_gone():
     assert not prefetch.full
 
 
-def test_starting_anew_drops_what_waits():
+def test_restarting_drops_waiting_messages():
     prefetch = made()
     prefetch.put([1, 2], 10, 2)
     prefetch.start(70)
@@ -81,7 +81,7 @@ def test_a_paused_queue_is_not_ready():
     assert not prefetch.ready
 
 
-def test_settled_is_where_the_position_was():
+def test_the_settled_offset_is_the_position_of_the_last_call():
     prefetch = made()
     prefetch.put([0, 1], 10, 2)
     prefetch.take(1)
@@ -94,7 +94,7 @@ def test_settled_is_where_the_position_was():
     st.lists(st.tuples(st.integers(0, 5), st.integers(1, 4)), max_size=20),
     st.lists(st.integers(1, 7), max_size=60),
 )
-def test_messages_come_out_once_and_in_order(
+def test_messages_are_delivered_once_and_in_order(
     answers: list[tuple[int, int]], takes: list[int]
 ) -> None:
     prefetch = made(messages=10**6, size=10**9)

@@ -58,7 +58,7 @@ def test_every_message_has_a_unique_id_and_what_it_was_given():
     [{"delay_level": 3}, {"wait": False}, {"timeout": 9.0}, {"flag": 7}],
     ids=["delayed", "not waiting for the disk", "own timeout", "flagged"],
 )
-def test_what_differs_from_its_company_is_not_batched(arguments: dict[str, Any]):
+def test_messages_with_special_fields_are_not_batched(arguments: dict[str, Any]):
     assert prepare(**arguments).fixed
 
 

@@ -48,7 +48,7 @@ def test_the_commit_point_is_the_lowest_unsettled_offset():
     assert queue.commit_point == 4
 
 
-def test_it_passes_over_what_the_filter_left_out_once_nothing_is_held():
+def test_the_commit_point_skips_filtered_messages_once_nothing_is_held():
     queue = made()
     queue.put(numbered(5), 10, 9)
     assert queue.commit_point == 5
@@ -78,7 +78,7 @@ def test_an_answers_bytes_count_until_its_last_message_is_settled():
     assert (queue.full, queue.bytes, queue.messages) == (False, 0, 0)
 
 
-def test_a_message_that_takes_its_time_stops_the_pulling_when_the_span_is_reached():
+def test_a_slow_message_stops_pulls_when_the_span_is_reached():
     queue = made(span=10)
     queue.put(numbered(0), 1, 1)
     stuck = queue.take(1)
@@ -97,7 +97,7 @@ def test_an_answer_that_one_handler_takes_whole_is_not_copied():
     assert queue.take(10).messages is messages
 
 
-def test_a_run_gives_back_what_it_did_not_get_to_in_its_place():
+def test_a_run_returns_unhandled_messages_in_order():
     queue = made()
     queue.put(numbered(0, 1, 2, 3), 40, 4)
     run = queue.take(3)
@@ -107,7 +107,7 @@ def test_a_run_gives_back_what_it_did_not_get_to_in_its_place():
     assert [offsets(queue.take(5)) for _ in range(2)] == [[2], [3]]
 
 
-def test_what_is_given_back_late_stands_before_what_is_newer():
+def test_messages_returned_late_precede_newer_ones():
     queue = made()
     queue.put(numbered(0, 1, 2, 3), 40, 4)
     first, second = queue.take(1), queue.take(1)
@@ -140,7 +140,7 @@ def test_a_message_is_found_in_the_run_that_has_it_until_it_is_settled():
     assert queue.run_of(2) is None
 
 
-def test_a_dropped_queue_forgets_what_waits_and_lets_what_is_handled_end():
+def test_a_dropped_queue_discards_waiting_messages_and_lets_handlers_end():
     queue = made()
     queue.put(numbered(0, 1, 2), 30, 3)
     run = queue.take(1)
@@ -153,7 +153,7 @@ def test_a_dropped_queue_forgets_what_waits_and_lets_what_is_handled_end():
     assert not queue.ready
 
 
-def test_a_dropped_queue_never_commits_what_it_forgot():
+def test_a_dropped_queue_never_commits_discarded_messages():
     queue = made()
     queue.put(numbered(0, 1, 2, 3), 30, 4)
     first, second = queue.take(1), queue.take(1)

@@ -25,13 +25,13 @@ def public(kind: type) -> dict[str, Any]:
     return {name: getattr(kind, name) for name in dir(kind) if not name.startswith("_")}
 
 
-def test_every_exported_name_can_be_had():
+def test_every_exported_name_can_be_imported():
     for name in client.__all__:
         assert getattr(client, name) is not None
     assert set(client.__all__) <= set(dir(client))
 
 
-def test_what_is_not_there_is_an_attribute_error():
+def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = client.Nonsense  # type: ignore[attr-defined] # what is tested
 

@@ -29,7 +29,7 @@ def test_defaults_are_rocketmqs():
     assert options.consume_timeout == 900
 
 
-def test_they_have_a_section_of_their_own():
+def test_push_options_have_their_own_section():
     env = {"POCKETMQ_PUSH_CONSUMER_CONCURRENCY": "7", "POCKETMQ_PUSH_CONSUMER_EXACT": "yes"}
     options = PushOptions.gather({"consume_timeout": timedelta(minutes=1)}, env=env)
     assert (options.concurrency, options.exact, options.consume_timeout) == (7, True, 60.0)
@@ -51,7 +51,7 @@ def test_they_have_a_section_of_their_own():
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, Any]):
+def test_invalid_values_are_refused(given: dict[str, Any]):
     with pytest.raises(UsageError):
         PushOptions.gather(given, env={})
 
@@ -59,7 +59,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any]):
 @pytest.mark.parametrize(
     "given", [{"max_retries": -1}, {"suspend": -1}, {"on_exhausted": "cry"}], ids=str
 )
-def test_so_is_an_order_that_makes_none(given: dict[str, Any]):
+def test_an_invalid_order_is_refused(given: dict[str, Any]):
     with pytest.raises(UsageError):
         Orderly(**given)
 
@@ -114,7 +114,7 @@ def keyword(*, message: Any) -> None: ...
     ids=["none", "two", "keyword", "method", "unbound", "object", "partial"],
 )
 @pytest.mark.parametrize("batch_size", [1, 2])
-def test_a_handler_that_can_not_be_called_with_a_message_is_refused(handler: Any, batch_size: int):
+def test_a_handler_that_cannot_be_called_with_a_message_is_refused(handler: Any, batch_size: int):
     what = "a message" if batch_size == 1 else "a list of messages"
     with pytest.raises(
         UsageError, match=rf"the handler .* can't be called with {what}: .*one para"
@@ -136,11 +136,11 @@ def test_a_handler_that_can_not_be_called_with_a_message_is_refused(handler: Any
     ],
     ids=["function", "method", "partial", "lambda", "builtin", "bound builtin"],
 )
-def test_any_other_is_not(handler: Any):
+def test_any_other_handler_is_accepted(handler: Any):
     client.PushConsumer("127.0.0.1:1", group="g", subscribe={"T": "*"}, handler=handler)
 
 
-async def test_before_the_start_it_says_that_it_is_not_started():
+async def test_use_before_the_start_is_an_error():
     made = client.PushConsumer("127.0.0.1:1", group="g", subscribe={"T": "*"}, handler=handle)
     with pytest.raises(UsageError, match="not started"):
         _ = made.assigned

@@ -39,7 +39,7 @@ def test_a_retry_stays_when_there_is_no_other_broker():
     assert turn.next(A, FaultTable(), 0.0, avoid="broker-a") in A
 
 
-def test_a_broker_in_the_fault_table_is_passed_by():
+def test_a_broker_in_the_fault_table_is_avoided():
     faults = FaultTable()
     faults.failed("broker-a", now=10.0)
     turn = RoundRobin(0)

@@ -86,7 +86,7 @@ def test_any_answer_whole_or_damaged_reads_the_same(whole: list[bytes], data: st
 
 
 @given(st.lists(records(), max_size=6), st.sets(st.sampled_from(["a", "b", "\ufffd"])))
-def test_messages_of_other_tags_are_left_out(whole: list[bytes], tags: set[str]):
+def test_messages_of_other_tags_are_omitted(whole: list[bytes], tags: set[str]):
     body = b"".join(whole)
     right = [facts(view) for view in iter_records(body) if view.tags in tags]
     found = messages_of(body, QUEUE, serde.raw, tags=frozenset(tags))
@@ -114,7 +114,7 @@ RECORD = encode_record(
     [(b"h" * 10 + RECORD, True), (b"h" * 3000 + RECORD, False)],
     ids=["its answer's own", "of many"],
 )
-def test_a_message_keeps_no_read_alive_that_is_not_mostly_its_answer(read: bytes, is_kept: bool):
+def test_a_message_does_not_keep_a_larger_read_in_memory(read: bytes, is_kept: bool):
     begin = len(read) - len(RECORD)
     view = memoryview(read)[begin:]
     [message] = messages_of(view, QUEUE, serde.raw, body_at=begin)

@@ -78,7 +78,7 @@ BURY = outcome_of(DeadLetter("bad"))
 FIRST = ("1.1.1.1:1", RequestCode.CONSUMER_SEND_MSG_BACK)
 
 
-async def test_the_messages_own_broker_is_asked_to_deliver_it_again(back: Any, cluster: Cluster):
+async def test_a_message_is_sent_back_to_its_own_broker(back: Any, cluster: Cluster):
     assert await back.carry_out(message(), outcome_of(RetryLater(30)))
     [(address, code, header, _)] = cluster.asked
     assert (address, code) == FIRST
@@ -87,7 +87,7 @@ async def test_the_messages_own_broker_is_asked_to_deliver_it_again(back: Any, c
     assert header.max_reconsume_times == 16
 
 
-async def test_a_dead_letter_is_sent_to_its_own_broker_as_spent_and_says_why(
+async def test_a_dead_letter_is_sent_to_its_own_broker_without_retries_and_with_a_reason(
     back: Any, cluster: Cluster, events: list[Any]
 ):
     text = b"UNIQ_KEY\x01U\x02DELAY\x013"
@@ -112,7 +112,7 @@ async def test_a_dead_letter_is_sent_to_its_own_broker_as_spent_and_says_why(
     assert [event.message_id for event in events] == ["U"]
 
 
-async def test_the_reason_holds_nothing_that_a_property_can_not(back: Any, cluster: Cluster):
+async def test_the_reason_has_no_characters_that_a_property_lacks(back: Any, cluster: Cluster):
     assert await back.carry_out(message(), outcome_of(DeadLetter("a\x01b\x02c\udc80")))
     written = properties.decode(cluster.asked[0][2].properties.encode())
     assert written["POCKETMQ_DEAD_REASON"] == "a b c?"
@@ -125,7 +125,7 @@ async def test_a_dead_letter_without_room_for_a_reason_has_none(back: Any, clust
     assert "POCKETMQ" not in cluster.asked[0][2].properties
 
 
-async def test_a_dead_letter_that_can_not_be_sent_is_delay_level_minus_one(
+async def test_a_dead_letter_that_cannot_be_sent_is_delay_level_minus_one(
     back: Any, cluster: Cluster, events: list[Any]
 ):
     cluster.refused = {(ids[0], int(RequestCode.SEND_MESSAGE_V2)) for ids in BROKERS.values()}
@@ -143,9 +143,7 @@ async def test_the_retry_after_the_last_is_a_dead_letter_too(back: Any, events: 
     assert [event.reason for event in events] == ["ValueError()"]
 
 
-async def test_a_broker_that_refuses_is_gone_round_the_message_is_sent_anew(
-    back: Any, cluster: Cluster
-):
+async def test_a_refused_message_is_sent_as_new_to_another_broker(back: Any, cluster: Cluster):
     cluster.refused = {FIRST}
     text = b"UNIQ_KEY\x01U\x02TAGS\x01x\x02TRAN_MSG\x01true"
     assert await back.carry_out(message(times=2, text=text), RETRY)
@@ -162,13 +160,13 @@ async def test_a_broker_that_refuses_is_gone_round_the_message_is_sent_anew(
     }
 
 
-async def test_its_own_broker_is_the_last_that_it_is_sent_to(back: Any, cluster: Cluster):
+async def test_its_own_broker_is_tried_last(back: Any, cluster: Cluster):
     cluster.refused = {FIRST, ("2.2.2.2:2", RequestCode.SEND_MESSAGE_V2)}
     assert await back.carry_out(message(), RETRY)
     assert [address for address, *_ in cluster.asked] == ["1.1.1.1:1", "2.2.2.2:2", "1.1.1.1:1"]
 
 
-async def test_refused_by_all_it_is_kept_and_no_dead_letter_told_of(
+async def test_a_message_refused_by_all_is_kept_and_no_dead_letter_reported(
     back: Any, cluster: Cluster, events: list[Any]
 ):
     cluster.refused = {FIRST} | {
@@ -178,7 +176,7 @@ async def test_refused_by_all_it_is_kept_and_no_dead_letter_told_of(
     assert events == []
 
 
-async def test_broadcasting_has_no_way_back(caplog: pytest.LogCaptureFixture):
+async def test_broadcasting_sends_nothing_back(caplog: pytest.LogCaptureFixture):
     assert await skip_failed("g", message(), RETRY)
     assert "broadcasting has no retries" in caplog.text
 

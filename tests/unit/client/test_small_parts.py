@@ -188,7 +188,7 @@ def test_a_heartbeat_names_each_group_once_with_all_subscriptions():
     assert members.empty
 
 
-def test_use_before_start_and_after_close_says_so():
+def test_use_before_start_and_after_close_is_an_error():
     life = Lifecycle("producer")
     with pytest.raises(UsageError, match="not started"):
         life.check()
@@ -199,7 +199,7 @@ def test_use_before_start_and_after_close_says_so():
         life.check()
 
 
-def test_use_in_a_fork_says_so():
+def test_use_in_a_fork_is_an_error():
     script = """
 import os
 from client.lifecycle import Lifecycle, LifecycleState

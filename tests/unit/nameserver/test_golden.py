@@ -113,7 +113,7 @@ def body_of(command: Command) -> object:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_answer_is_apaches(ask: Ask, frames: Frames, scenario: str) -> None:
+def test_every_answer_is_that_of_apache(ask: Ask, frames: Frames, scenario: str) -> None:
     seed(ask, frames, scenario)
     answers: dict[tuple[int, int], Command] = {}
     compared = 0
@@ -133,7 +133,7 @@ def test_every_answer_is_apaches(ask: Ask, frames: Frames, scenario: str) -> Non
     assert compared
 
 
-def test_routes_are_the_very_bytes_of_apaches(ask: Ask, frames: Frames) -> None:
+def test_routes_have_the_same_bytes_as_apaches(ask: Ask, frames: Frames) -> None:
     seed(ask, frames, "route_json_dialects")
     answers = {}
     for frame in frames("route_json_dialects"):

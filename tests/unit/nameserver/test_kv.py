@@ -45,7 +45,7 @@ def test_what_was_written_is_read_back(table: dict[str, dict[str, str]]) -> None
     assert {name: dict(read.entries(name)) for name in table} == table
 
 
-def test_a_text_that_is_no_table_is_a_body_error() -> None:
+def test_invalid_text_is_a_body_error() -> None:
     for text in (b"[]", b"{", b'{"configTable":{"a":1}}', b"\xff"):
         with pytest.raises(BodyError):
             KVConfig.from_json(text)

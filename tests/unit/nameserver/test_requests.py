@@ -42,13 +42,13 @@ class TestRegister:
         assert (reply.code, reply.remark) == (ERROR, "crc32 not match")
         assert ask(route_of("t")).code == ResponseCode.TOPIC_NOT_EXIST
 
-    def test_brokers_before_3_0_11_tell_only_their_topics(self, ask: Ask) -> None:
+    def test_brokers_before_3_0_11_register_only_their_topics(self, ask: Ask) -> None:
         command = register(body=encode(TopicConfigSerializeWrapper({"t": T}, DataVersion(1, 1))))
         command.version = 36
         assert ask(command).code == SUCCESS
         assert ask(route_of("t")).code == SUCCESS
 
-    def test_without_a_body_it_tells_only_that_it_is_there(
+    def test_a_registration_without_a_body_only_renews_the_timeout(
         self, ask: Ask, state: SharedState
     ) -> None:
         assert ask(register(body=b"")).code == SUCCESS
@@ -75,12 +75,12 @@ class TestRegister:
         assert list(state.routes.brokers()) == ["broker-a"]
 
     @pytest.mark.parametrize("name", ["", "a b", "a\nb", "x" * 256])
-    def test_impossible_names_are_refused(self, ask: Ask, name: str, state: SharedState) -> None:
+    def test_illegal_names_are_refused(self, ask: Ask, name: str, state: SharedState) -> None:
         assert ask(register(T, name=name)).code == ERROR
         assert ask(register(T, broker_id=-1)).code == ERROR
         assert not state.routes.brokers()
 
-    def test_topics_with_impossible_names_are_left_out(self, ask: Ask, state: SharedState) -> None:
+    def test_topics_with_illegal_names_are_omitted(self, ask: Ask, state: SharedState) -> None:
         ask(register(T, TopicConfig("bad name"), TopicConfig("n" * 256)))
         assert state.routes.topics() == ["t"]
 
@@ -89,7 +89,7 @@ class TestRegister:
         data = decode(TopicRouteData, ask(route_of("t")).body).queue_datas[0]
         assert (data.read_queue_nums, data.write_queue_nums) == (0, 65_536)
 
-    def test_a_full_table_is_a_sentence(self, ask: Ask, state: SharedState) -> None:
+    def test_a_full_table_is_a_clear_error(self, ask: Ask, state: SharedState) -> None:
         state.routes = RouteInfoTable(max_brokers=1)
         assert ask(register(name="x", address="1:1")).code == SUCCESS
         reply = ask(register(name="y", address="2:2"))
@@ -105,7 +105,7 @@ class TestRegister:
         with pytest.raises(BodyError):
             ask(register(body=b"no zlib", compressed=True))
 
-    def test_order_topics_are_told_to_brokers(
+    def test_order_topics_are_sent_to_brokers(
         self, ask: Ask, config: NameServerConfig, state: SharedState
     ) -> None:
         ask(put("ORDER_TOPIC_CONFIG", "t", "broker-a:4"))
@@ -155,7 +155,7 @@ class TestLiveness:
         state.closed(broker)
         assert not state.routes.brokers()
 
-    def test_a_wall_clock_that_jumps_kills_nobody(
+    def test_a_jump_of_the_wall_clock_expires_no_broker(
         self, ask: Ask, state: SharedState, clock: ManualClock
     ) -> None:
         ask(register(T))

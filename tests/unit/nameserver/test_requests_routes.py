@@ -157,7 +157,7 @@ class TestSubscription:
         assert all(c.is_oneway and c.code == OwnRequestCode.ROUTE_CHANGED for c in sent)
         return [command.read(TopicRequestHeader).topic for command in sent]
 
-    def test_a_client_hears_of_changes_to_its_topics_only(
+    def test_a_client_is_notified_of_changes_to_its_topics_only(
         self, ask: Ask, new_peer: type[Any]
     ) -> None:
         client = new_peer()
@@ -167,7 +167,7 @@ class TestSubscription:
         ask(register(T, TopicConfig("x")))
         assert self.told(client) == ["t"]
 
-    def test_it_hears_that_a_broker_died(
+    def test_a_client_is_notified_that_a_broker_died(
         self, ask: Ask, state: SharedState, new_peer: type[Any]
     ) -> None:
         client, broker = new_peer(), new_peer()
@@ -186,7 +186,7 @@ class TestSubscription:
         assert self.told(client) == []
         assert not len(state.watches)
 
-    def test_a_client_that_can_not_be_told_harms_nobody(
+    def test_a_client_that_cannot_be_notified_does_no_harm(
         self, ask: Ask, new_peer: type[Any]
     ) -> None:
         dead, client = new_peer(), new_peer()

@@ -45,13 +45,11 @@ class TestKeyValues:
         ask(put("ns", "k", "v"))
         assert decode(KVTable, ask(command).body).table == {"k": "v"}
 
-    def test_an_entry_that_can_not_be_kept_is_an_error(self, ask: Ask) -> None:
+    def test_an_entry_that_cannot_be_saved_is_an_error(self, ask: Ask) -> None:
         assert ask(put("", "k", "v")).code == ERROR
         assert ask(put("ns", "k", "v" * 70_000)).code == ERROR
 
-    def test_a_disk_that_takes_nothing_changes_nothing(
-        self, ask: Ask, config: NameServerConfig
-    ) -> None:
+    def test_a_failed_write_changes_nothing(self, ask: Ask, config: NameServerConfig) -> None:
         config.kv_config_path.with_name("kvConfig.json.tmp").mkdir()
         reply = ask(put("ns", "k", "v"))
         assert reply.code == ERROR
@@ -87,11 +85,11 @@ class TestSettings:
         assert self.update(ask, "orderMessageEnable=true").code == SUCCESS
         assert state.config.order_message_enable
 
-    def test_settings_that_name_files_can_not_be_changed(self, ask: Ask) -> None:
+    def test_settings_that_name_files_cannot_be_changed(self, ask: Ask) -> None:
         reply = self.update(ask, "kvConfigPath=/tmp/x")
         assert reply.code == ResponseCode.NO_PERMISSION
 
-    def test_a_bad_value_is_a_sentence(self, ask: Ask) -> None:
+    def test_a_bad_value_is_a_clear_error(self, ask: Ask) -> None:
         reply = self.update(ask, "listenPort=x")
         assert reply.code == ERROR
         assert "listenPort=x" in (reply.remark or "")

@@ -78,7 +78,7 @@ class TestRegister:
     def test_the_same_registration_changes_nothing(self) -> None:
         assert table_of(A).register(A, 5).change == NO_CHANGE
 
-    def test_topics_of_a_known_version_are_not_looked_at(self) -> None:
+    def test_topics_of_a_known_version_are_not_read(self) -> None:
         table = table_of(A)
         assert table.register(replace(A, topics={"new": Queues(1, 1, 6)}), 5).change == NO_CHANGE
         assert table.route("new") is None
@@ -116,7 +116,7 @@ class TestRegister:
         assert done.change.topics == {"t", "u"}
         assert table.brokers()["broker-a"].addresses == {0: A.address, 1: SLAVE.address}
 
-    def test_a_slave_without_a_living_master_is_told_nothing(self) -> None:
+    def test_a_slave_without_a_live_master_gets_no_master_address(self) -> None:
         done = RouteInfoTable().register(SLAVE, 0)
         assert (done.master_address, done.ha_address) == (None, None)
 
@@ -147,7 +147,7 @@ class TestRegister:
         assert route is not None
         assert route.filter_servers == {A.address: ("f:1",)}
 
-    def test_acting_master_and_cluster_are_the_masters_word(self) -> None:
+    def test_acting_master_and_cluster_come_from_the_master(self) -> None:
         table = table_of(A)
         done = table.register(replace(A, enable_acting_master=True, cluster="d"), 1)
         assert done.change.topics == {"t", "u"}
@@ -156,14 +156,14 @@ class TestRegister:
 
 
 class TestLeave:
-    def test_a_broker_that_says_good_bye_takes_its_topics_along(self) -> None:
+    def test_an_unregistered_brokers_topics_are_removed(self) -> None:
         table = table_of(A, B)
         change = table.unregister("broker-a", 0, A.address)
         assert change == Change(frozenset({"t", "u"}), (A.address,))
         assert names(table, "t") == ["broker-b"]
         assert table.clusters() == {"c": ["broker-b"]}
 
-    def test_a_good_bye_from_another_address_is_not_believed(self) -> None:
+    def test_an_unregistration_from_another_address_is_ignored(self) -> None:
         assert table_of(A).unregister("broker-a", 0, "10.9.9.9:1") == NO_CHANGE
         assert table_of(A).unregister("nobody", 0, A.address) == NO_CHANGE
 
@@ -179,7 +179,7 @@ class TestLeave:
         assert table.topics() == []
         assert not len(table)
 
-    def test_a_stranger_connection_ends_nothing(self) -> None:
+    def test_closing_an_unrelated_connection_ends_nothing(self) -> None:
         assert table_of(A).connection_closed("other") == NO_CHANGE
 
     def test_the_newest_connection_of_a_broker_counts(self) -> None:
@@ -196,19 +196,19 @@ class TestSilence:
         assert table.scan(120_001) == Change(frozenset({"t", "u"}), (A.address,), ("conn-a",))
         assert table.scan(120_002) == NO_CHANGE
 
-    def test_every_registration_is_a_sign_of_life(self) -> None:
+    def test_every_registration_renews_the_timeout(self) -> None:
         table = table_of(A)
         table.register(A, 100_000)
         assert table.scan(200_000) == NO_CHANGE
 
-    def test_so_is_a_heartbeat_and_it_may_change_the_timeout(self) -> None:
+    def test_a_heartbeat_renews_the_timeout_and_may_change_it(self) -> None:
         table = table_of(A)
         assert table.heard_of(A.address, 50_000, timeout_ms=1_000)
         assert table.scan(51_000) == NO_CHANGE
         assert table.scan(51_001).addresses_gone == (A.address,)
         assert not table.heard_of(A.address, 60_000)
 
-    def test_so_is_the_question_for_an_unchanged_version(self) -> None:
+    def test_a_query_for_an_unchanged_version_renews_the_timeout(self) -> None:
         table = table_of(A)
         assert table.compare_version(A.address, DataVersion(1, 1), 100_000) == (
             False,
@@ -237,7 +237,7 @@ class TestAdministration:
         assert route is not None
         assert route.queues["broker-a"].perm == 6
 
-    def test_permissions_of_an_unknown_broker_are_nothing(self) -> None:
+    def test_changing_permissions_of_an_unknown_broker_does_nothing(self) -> None:
         assert RouteInfoTable().wipe_write_permission("nobody") == (0, NO_CHANGE)
 
     def test_a_wipe_is_lost_at_the_next_changed_registration(self) -> None:
@@ -276,7 +276,7 @@ class TestAdministration:
 
 
 class TestLimits:
-    def test_one_broker_too_many_is_refused_with_a_sentence(self) -> None:
+    def test_one_broker_too_many_is_refused_with_a_message(self) -> None:
         table = table_of(A, max_brokers=1)
         with pytest.raises(LimitError, match=r"broker-b at 10\.0\.0\.2:10911 is not registered"):
             table.register(B, 0)

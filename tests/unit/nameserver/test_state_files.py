@@ -48,20 +48,20 @@ def test_the_backup_is_taken_for_a_missing_empty_or_damaged_file(
     assert load_number(file) == 7
 
 
-def test_a_damaged_file_without_a_backup_is_a_sentence(tmp_path: Path) -> None:
+def test_a_damaged_file_without_a_backup_is_a_clear_error(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     file.write_bytes(b"x")
     with pytest.raises(StateFileError, match=r"state\.json: it is no number\. Restore the file"):
         load_number(file)
 
 
-def test_a_directory_in_place_of_the_file_is_a_sentence(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_the_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "state.json").mkdir()
     with pytest.raises(StateFileError, match="Is a directory"):
         load_number(tmp_path / "state.json")
 
 
-def test_a_file_that_can_not_be_written_keeps_its_text(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_keeps_its_text(tmp_path: Path) -> None:
     file = tmp_path / "state.json"
     save(file, b"1")
     (tmp_path / "state.json.tmp").mkdir()

@@ -7,7 +7,7 @@ import pytest
 from nameserver.routes import LimitError, Watches
 
 
-def test_only_who_asked_for_a_topic_is_concerned() -> None:
+def test_only_subscribers_of_a_topic_are_notified() -> None:
     watches = Watches[str]()
     watches.set("c1", ["a", "b"])
     watches.set("c2", ["b"])
@@ -15,7 +15,7 @@ def test_only_who_asked_for_a_topic_is_concerned() -> None:
     assert len(watches) == 3
 
 
-def test_a_later_wish_replaces_the_former() -> None:
+def test_a_later_subscription_replaces_the_former() -> None:
     watches = Watches[str]()
     watches.set("c", ["a"])
     watches.set("c", ["b", "b"])
@@ -24,7 +24,7 @@ def test_a_later_wish_replaces_the_former() -> None:
     assert len(watches) == 0
 
 
-def test_a_forgotten_connection_hears_nothing() -> None:
+def test_a_closed_connection_is_not_notified() -> None:
     watches = Watches[str]()
     watches.set("c", ["a"])
     watches.forget("c")
@@ -32,7 +32,7 @@ def test_a_forgotten_connection_hears_nothing() -> None:
     assert not list(watches.concerned(["a"]))
 
 
-def test_wishes_are_bounded_and_a_refused_one_changes_nothing() -> None:
+def test_subscriptions_are_bounded_and_a_refused_one_changes_nothing() -> None:
     watches = Watches[str](max_topics=2, max_watches=3)
     watches.set("c1", ["a", "b"])
     with pytest.raises(LimitError, match="3 topics are more than the 2"):

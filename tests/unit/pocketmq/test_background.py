@@ -22,7 +22,7 @@ async def test_everything_comes_in_order() -> None:
     assert await all_of(BackgroundReader(iter(range(10_000)))) == list(range(10_000))
 
 
-async def test_nothing_is_the_end() -> None:
+async def test_an_empty_source_ends_at_once() -> None:
     reader: BackgroundReader[int] = BackgroundReader(iter(()))
     assert await reader.take() == []
     assert await reader.take() == []

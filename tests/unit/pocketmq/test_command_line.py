@@ -36,7 +36,7 @@ def test_every_help_page_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_option_is_explained_or_speaks_for_itself(name: str) -> None:
+def test_every_option_has_a_help_text_or_is_self_explanatory(name: str) -> None:
     plain = {"--nameserver-port", "--broker-port", "--port", "--format", "--log-level", "--version"}
     for parameter in ALL[name].params:
         if isinstance(parameter, click.Option) and not parameter.hidden:

@@ -103,7 +103,7 @@ def test_what_happens_is_a_line_with_its_time(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out == "0.0 s\tmember 5 is idle\n"
 
 
-def test_nothing_is_shown_when_json_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_shown_with_json(capsys: pytest.CaptureFixture[str]) -> None:
     with stage(silent=True) as shown:
         shown.tell("member 5 is idle")
         shown.show("billing", [Row(0, "member 1", 10, 3)])

@@ -23,7 +23,9 @@ def test_without_spark_it_says_what_to_install(
     assert not (tmp_path / "page.html").exists()
 
 
-def test_without_java_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_java_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in spark.NEEDED:
         found = ModuleType(name)
         found.__spec__ = ModuleSpec(name, None)

@@ -89,12 +89,12 @@ def test_a_name_server_that_is_down_is_a_failure(servers: Servers) -> None:
     assert found.remedy
 
 
-def test_no_name_server_at_all_ends_the_questions(servers: Servers) -> None:
+def test_without_any_name_server_the_checks_end(servers: Servers) -> None:
     servers.clear()
     assert [f.check for f in bad(servers, topic="orders", group="g")] == ["name server"]
 
 
-def test_name_servers_that_know_different_brokers_are_found(servers: Servers) -> None:
+def test_name_servers_with_different_brokers_are_found(servers: Servers) -> None:
     other = "10.0.0.3:9876"
     servers[other, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
     (found,) = bad(servers, name_servers=[NAME_SERVER, other])
@@ -128,7 +128,7 @@ def test_a_loopback_address_is_named_as_the_reason(servers: Servers, address: st
     assert (found.check, found.verdict) == ("advertised address", CheckVerdict.WARNING)
 
 
-def test_a_broker_that_refuses_is_told_from_one_that_is_away(servers: Servers) -> None:
+def test_a_broker_that_refuses_is_distinguished_from_one_that_is_away(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = NoAnswer("code 2: starting", 2)
     assert "its log" in bad(servers)[0].remedy
 
@@ -160,7 +160,7 @@ def test_a_disk_that_fills_is_noticed(
     assert [f.verdict for f in bad(servers)] == verdicts
 
 
-def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) -> None:
+def test_a_store_that_refuses_or_deletes_too_early_is_noticed(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqWhyNotWritable="the disk of /data is 91% full",
         pocketmqLogFilesDeletedYoung="3",
@@ -177,7 +177,7 @@ def test_a_store_that_refuses_or_forgets_too_early_is_noticed(servers: Servers) 
     )
 
 
-def test_messages_that_are_damaged_are_told_with_the_cure(servers: Servers) -> None:
+def test_damaged_messages_are_reported_with_a_remedy(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqDamagedMessages="2", pocketmqStorePath="/data"
     )
@@ -206,7 +206,7 @@ def test_connections_that_are_or_will_be_refused_are_noticed(
     assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
 
 
-def test_entries_that_were_restored_are_told(servers: Servers) -> None:
+def test_restored_entries_are_reported(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqRestoredEntries="3", pocketmqStorePath="/data"
     )
@@ -216,7 +216,7 @@ def test_entries_that_were_restored_are_told(servers: Servers) -> None:
     assert "check the disk; look for more with 'pocketmq store verify /data'" in found.remedy
 
 
-def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> None:
+def test_lost_offsets_damage_and_a_broken_index_are_reported(servers: Servers) -> None:
     asked = BROKER, RequestCode.GET_BROKER_RUNTIME_INFO
     servers[asked] = runtime(
         pocketmqOffsetsLost="true",
@@ -243,7 +243,7 @@ def test_lost_offsets_damage_and_a_lame_index_are_noticed(servers: Servers) -> N
     assert bad(servers) == []
 
 
-def test_a_topic_is_looked_at_where_it_is_asked_for(servers: Servers) -> None:
+def test_a_topic_is_checked_on_request(servers: Servers) -> None:
     code = RequestCode.GET_ROUTEINFO_BY_TOPIC
     servers[NAME_SERVER, code] = NoAnswer("code 17", 17)
     (found,) = bad(servers, topic="orders")
@@ -278,7 +278,7 @@ def test_a_group_ahead_of_its_queues_is_a_failure(servers: Servers) -> None:
     assert "ahead of what orders/a/0 hold" in found.found
 
 
-def test_what_a_broker_refuses_to_tell_of_a_group_is_reported(servers: Servers) -> None:
+def test_a_brokers_refusal_to_describe_a_group_is_reported(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_CONSUMER_CONNECTION_LIST] = NoAnswer("code 1", 1)
     servers[BROKER, RequestCode.GET_CONSUME_STATS] = NoAnswer("code 3", 3)
     assert {f.found for f in bad(servers, group="g")} == {

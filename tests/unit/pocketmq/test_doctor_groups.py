@@ -89,7 +89,7 @@ def test_a_healthy_group_has_nothing_to_remedy(broker: Brokers) -> None:
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: FindingKind) -> None:
+def test_a_brokers_finding_is_reported_with_its_section(broker: Brokers, kind: FindingKind) -> None:
     finding = GroupFinding(kind=kind, text="it is so", docs="docs/consumer-groups.md#x")
     broker[DESCRIBE] = description(warnings=[finding])
     (found,) = bad(broker)
@@ -98,7 +98,7 @@ def test_what_a_broker_finds_is_told_with_its_section(broker: Brokers, kind: Fin
     assert found.check
 
 
-def test_a_member_that_missed_a_heartbeat_is_told(broker: Brokers) -> None:
+def test_a_member_that_missed_a_heartbeat_is_reported(broker: Brokers) -> None:
     member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 70_000)
     broker[DESCRIBE] = description(members=[member])
     (found,) = bad(broker)
@@ -106,7 +106,7 @@ def test_a_member_that_missed_a_heartbeat_is_told(broker: Brokers) -> None:
     assert "#clean-close-and-vanished-hosts" in found.remedy
 
 
-def test_queues_without_an_offset_are_told(broker: Brokers) -> None:
+def test_queues_without_an_offset_are_reported(broker: Brokers) -> None:
     some = GroupQueueInfo(topic="orders", queue_id=0, max_offset=5, committed=5)
     none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
     empty = GroupQueueInfo(topic="orders", queue_id=2)
@@ -117,7 +117,7 @@ def test_queues_without_an_offset_are_told(broker: Brokers) -> None:
     assert "pocketmq group reset g --topic orders --to latest --missing-only" in found.remedy
 
 
-def test_a_new_group_that_starts_at_the_end_is_told_that_it_may_not(broker: Brokers) -> None:
+def test_a_new_group_that_may_not_start_at_the_end_is_reported(broker: Brokers) -> None:
     member = GroupMemberInfo(client_id="m", consume_from_where="CONSUME_FROM_LAST_OFFSET")
     none = GroupQueueInfo(topic="orders", queue_id=1, max_offset=5)
     broker[DESCRIBE] = description(members=[member], queues=[none])
@@ -125,7 +125,9 @@ def test_a_new_group_that_starts_at_the_end_is_told_that_it_may_not(broker: Brok
 
 
 @pytest.mark.parametrize("retries", ["-1", "2147483647"])
-def test_an_ordered_consumer_that_retries_for_ever_is_told(broker: Brokers, retries: str) -> None:
+def test_an_ordered_consumer_that_retries_forever_is_reported(
+    broker: Brokers, retries: str
+) -> None:
     settings = {"PROP_CONSUMEORDERLY": "true", "maxReconsumeTimes": retries}
     broker[RequestCode.GET_CONSUMER_RUNNING_INFO] = ConsumerRunningInfo(properties=settings)
     (found,) = bad(broker)
@@ -134,7 +136,7 @@ def test_an_ordered_consumer_that_retries_for_ever_is_told(broker: Brokers, retr
     assert bad(broker) == []
 
 
-def test_dead_letters_that_wait_are_told(broker: Brokers) -> None:
+def test_waiting_dead_letters_are_reported(broker: Brokers) -> None:
     dead = MessageQueue("%DLQ%g", "a", 0)
     broker[RequestCode.GET_TOPIC_STATS_INFO] = TopicStatsTable(
         offset_table={dead: TopicOffset(min_offset=2, max_offset=9)}
@@ -157,7 +159,7 @@ def test_at_an_apache_broker_more_members_than_queues_are_counted(broker: Broker
     assert bad(broker) == []
 
 
-def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
+def test_without_a_name_every_group_is_checked(broker: Brokers) -> None:
     configs = {name: SubscriptionGroupConfig(name) for name in ("g", "h", "TOOLS_CONSUMER")}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
     (found,) = all_groups(case(broker, None))
@@ -169,7 +171,7 @@ def test_without_a_name_every_group_is_looked_at(broker: Brokers) -> None:
     ] * 2
 
 
-def test_many_groups_are_not_all_looked_at(broker: Brokers) -> None:
+def test_a_bounded_number_of_groups_is_checked(broker: Brokers) -> None:
     configs = {f"g{n}": SubscriptionGroupConfig(f"g{n}") for n in range(201)}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
     assert [found.found for found in bad(broker, None)] == ["1 more group not looked at"]

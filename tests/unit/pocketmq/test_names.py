@@ -99,7 +99,7 @@ def test_an_applications_own_module_that_is_in_use_stays_what_it_is(tmp_path: Pa
 
 
 @pytest.mark.parametrize("start", [["-m", "shop"], ["main.py"]])
-def test_in_a_package_of_the_application_the_same_module_is_in_nobodys_way(
+def test_the_same_module_inside_a_package_of_the_application_does_no_harm(
     tmp_path: Path, start: list[str]
 ) -> None:
     package = tmp_path / "shop"
@@ -115,7 +115,7 @@ def test_in_a_package_of_the_application_the_same_module_is_in_nobodys_way(
 
 
 @pytest.mark.parametrize("name", ["broker", "nameserver", "spark_connector"])
-def test_the_client_does_without_the_servers_packages(tmp_path: Path, name: str) -> None:
+def test_the_client_does_not_need_the_servers_packages(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text("raise RuntimeError('the application')\n")
     done = run(tmp_path, "-c", "from pocketmq import Producer, blocking; blocking.Producer")
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ ROWS: list[output.Row] = [
 ]
 
 
-def test_a_pipe_gets_a_line_a_row_without_a_title(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_one_line_per_row_without_a_header(capsys: pytest.CaptureFixture[str]) -> None:
     output.show_rows(ROWS, ["topic", "queues", "tags"], as_json=False)
     assert capsys.readouterr().out == "a b\t1200\tx,y\n-\t8\t-\n"
 
@@ -90,14 +90,14 @@ def test_a_terminal_breaks_sentences_and_never_ids_and_times() -> None:
     assert max(map(len, lines)) <= 80
 
 
-def test_a_narrow_terminal_leaves_out_what_is_spared_in_its_order() -> None:
+def test_a_narrow_terminal_omits_columns_in_a_fixed_order() -> None:
     columns = ["broker", "id", "died_at", "owner", "keys"]
     assert lines_at(120, columns, ["owner", "broker"])[0].split()[0] == "broker"
     titles = lines_at(80, columns, ["owner", "broker"])[0].split()
     assert titles == ["broker", "id", "died", "at", "keys"]
 
 
-def test_a_terminal_narrower_than_any_table_gets_a_line_a_value() -> None:
+def test_a_very_narrow_terminal_gets_one_line_per_value() -> None:
     lines = lines_at(60, ["id", "died_at", "owner"])
     assert lines == [
         "id: 7F00000100002A139A55000000000001",
@@ -106,7 +106,7 @@ def test_a_terminal_narrower_than_any_table_gets_a_line_a_value() -> None:
     ]
 
 
-def test_a_column_left_out_is_named() -> None:
+def test_an_omitted_column_is_named() -> None:
     columns, spare = ["id", "died_at", "owner"], ["died_at", "owner"]
     with terminal_of(60) as (_, err):
         output.show_rows(LETTERS, columns, as_json=False, spare=spare)

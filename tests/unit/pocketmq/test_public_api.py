@@ -108,7 +108,7 @@ def snapshot() -> dict[str, Any]:
     }
 
 
-def test_what_users_call_is_what_it_was() -> None:
+def test_the_public_api_is_unchanged() -> None:
     expected = json.loads(SNAPSHOT.read_text())
     found = json.loads(json.dumps(snapshot()))
     for part, entries in expected.items():

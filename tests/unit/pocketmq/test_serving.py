@@ -83,7 +83,7 @@ def test_the_ready_line_as_json_is_one_object() -> None:
     assert json.loads(lines[0]) == {"event": "ready", "broker": "127.0.0.1:1", "pid": os.getpid()}
 
 
-def test_a_part_that_can_not_start_ends_it_and_those_before_are_stopped() -> None:
+def test_a_part_that_cannot_start_stops_those_before_it() -> None:
     events: list[str] = []
     parts = [Fake("a", events), Fake("b", events, fails_at_start=True), Fake("c", events)]
     with pytest.raises(OSError, match="the port is in use"):
@@ -103,14 +103,14 @@ class Slow(Fake):
             self.events.append(f"give up {self.name}")
 
 
-def test_a_signal_during_a_start_gives_it_up() -> None:
+def test_a_signal_during_a_start_aborts_it() -> None:
     events: list[str] = []
     parts = [Fake("a", events), Slow("b", events), Fake("c", events)]
     ServerRunner(parts=parts, echo=events.append).run()
     assert events == ["start a", "start b", "give up b", "stop b", "stop a"]
 
 
-def test_a_signal_that_comes_with_the_end_of_a_start_is_heard() -> None:
+def test_a_signal_at_the_end_of_a_start_is_handled() -> None:
     class Last(Fake):
         async def start(self) -> None:
             await super().start()

@@ -37,7 +37,7 @@ def written(form: str, *bodies: bytes) -> bytes:
     return stream.getvalue()
 
 
-def test_text_is_a_body_a_line_and_raw_is_bodies_alone() -> None:
+def test_text_has_one_body_per_line_and_raw_has_only_bodies() -> None:
     assert written("text", b"one", b"\xff") == b"one\n\xff\n"
     assert written("raw", b"one", b"\xff") == b"one\xff"
 

@@ -40,7 +40,7 @@ def test_each_worker_has_a_name_a_port_and_a_store_of_its_own() -> None:
     assert second.settings["storePathRootDir"] == "/data/b-1"
 
 
-def test_a_commit_log_of_its_own_disk_is_not_shared_either() -> None:
+def test_a_separate_commit_log_directory_is_not_shared_either() -> None:
     config = BrokerConfig(broker_name="b", store_path_commit_log=Path("/fast"))
     assert [plan.settings["storePathCommitLog"] for plan in plans(config, 2, settings={})] == [
         "/fast/b-0",
@@ -66,7 +66,7 @@ def test_workers_without_a_name_keep_that_of_their_stores(tmp_path: Path) -> Non
         names(stores(tmp_path, "other-0"))
 
 
-def test_stores_of_another_name_or_number_are_not_forgotten_in_silence(tmp_path: Path) -> None:
+def test_stores_of_another_name_or_number_are_logged(tmp_path: Path) -> None:
     def left(name: str, workers: int) -> list[str]:
         return forgotten(plans(replace(config, broker_name=name), workers, settings={}))
 
@@ -91,7 +91,7 @@ def test_a_worker_that_comes_back_has_its_old_ports() -> None:
     assert command[-1] == "--until-stdin-closes"
 
 
-def test_the_delay_doubles_up_to_a_bound_and_starts_anew_after_steady_service() -> None:
+def test_the_delay_doubles_up_to_a_bound_and_restarts_after_steady_service() -> None:
     delays = [next_delay(0, 0)]
     while delays[-1] < LONGEST_DELAY:
         delays.append(next_delay(delays[-1], 1))

@@ -14,7 +14,7 @@ from tests.clock import ManualClock
 
 
 @given(st.lists(st.floats(min_value=0, max_value=500), max_size=30))
-def test_every_alarm_rings_once_never_early_and_at_most_one_tick_late(times: list[float]) -> None:
+def test_every_alarm_fires_once_never_early_and_at_most_one_tick_late(times: list[float]) -> None:
     wheel, rung = Wheel(), []
     alarms = {Alarm(lambda: None): when for when in times}
     for alarm, when in alarms.items():
@@ -26,7 +26,7 @@ def test_every_alarm_rings_once_never_early_and_at_most_one_tick_late(times: lis
     assert len(rung) == len(set(rung)) == len(alarms)
 
 
-def test_an_alarm_that_is_moved_rings_at_its_new_time_only() -> None:
+def test_a_moved_alarm_fires_at_its_new_time_only() -> None:
     wheel, alarm = Wheel(), Alarm(lambda: None)
     wheel.set(alarm, 5)
     wheel.set(alarm, 5)
@@ -35,7 +35,7 @@ def test_an_alarm_that_is_moved_rings_at_its_new_time_only() -> None:
     assert wheel.due(9) == []
 
 
-def test_a_cleared_alarm_is_silent_and_needs_no_timer() -> None:
+def test_a_cleared_alarm_does_not_fire_and_needs_no_timer() -> None:
     wheel, alarm = Wheel(), Alarm(lambda: None)
     wheel.set(alarm, 5)
     wheel.clear(alarm)
@@ -44,7 +44,7 @@ def test_a_cleared_alarm_is_silent_and_needs_no_timer() -> None:
     assert wheel.due(9) == []
 
 
-async def test_the_loop_rings_them_in_order() -> None:
+async def test_alarms_fire_in_order() -> None:
     alarms, rung = Alarms(SystemClock()), []
     done = asyncio.Event()
     now = SystemClock().monotonic()
@@ -74,7 +74,7 @@ async def test_an_alarm_may_set_itself_again() -> None:
     alarms.close()
 
 
-async def test_an_alarm_that_fails_does_not_silence_the_others() -> None:
+async def test_a_failing_alarm_does_not_stop_the_others() -> None:
     clock = ManualClock(monotonic=10)
     alarms, rung = Alarms(clock), []
 

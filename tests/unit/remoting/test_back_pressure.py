@@ -46,7 +46,7 @@ async def test_a_peer_that_takes_no_answers_is_not_read_from() -> None:
     assert [answer.opaque for answer in peer.hears()] == list(range(answered, 10))
 
 
-async def test_a_client_goes_on_reading_while_its_requests_are_stuck() -> None:
+async def test_a_client_continues_reading_while_its_requests_are_stuck() -> None:
     peer = Peer(serving=False, limits=SMALL)
     peer.transport.stuck = True
     future = peer.connection.request_nowait(Command.request(10, body=bytes(2000)), timeout=3)
@@ -56,7 +56,7 @@ async def test_a_client_goes_on_reading_while_its_requests_are_stuck() -> None:
     assert (await future).code == 0
 
 
-async def test_a_client_is_told_when_too_much_is_unsent() -> None:
+async def test_a_client_gets_an_error_when_too_much_is_unsent() -> None:
     peer = Peer(serving=False, limits=SMALL)
     peer.transport.stuck = True
     peer.connection.send_oneway(Command.request(10, body=bytes(2000)))
@@ -98,7 +98,7 @@ async def test_a_peer_that_catches_up_is_kept() -> None:
     assert not peer.connection.closed
 
 
-async def test_what_is_held_is_counted_and_given_back() -> None:
+async def test_held_memory_is_counted_and_released() -> None:
     peer = Peer(handler=large_answer, limits=SMALL)
     peer.transport.stuck = True
     frame = encode(request(body=bytes(500)))
@@ -115,7 +115,7 @@ async def test_what_is_held_is_counted_and_given_back() -> None:
     assert peer.counters.bytes_held == 0
 
 
-async def test_of_all_who_hold_too_much_the_greedy_one_is_dropped() -> None:
+async def test_the_peer_that_uses_most_memory_is_dropped() -> None:
     limits = ConnectionLimits(
         unsent_high_water_bytes=1000, unsent_low_water_bytes=300, max_total_held_bytes=4000
     )
@@ -163,7 +163,7 @@ async def test_drain_ends_with_the_connection() -> None:
         await cancelled
 
 
-async def test_a_close_that_is_not_taken_is_cut_off() -> None:
+async def test_a_close_with_unread_output_is_aborted() -> None:
     peer = Peer(limits=SMALL)
     peer.transport.stuck = True
     peer.connection.send_bytes(bytes(2000))
@@ -196,7 +196,9 @@ class Slow:
         ConnectionLimits(max_in_progress_bytes=3 * len(encode(request()))),
     ],
 )
-async def test_a_peer_that_keeps_too_many_busy_is_not_read_from(limits: ConnectionLimits) -> None:
+async def test_a_peer_with_too_many_running_requests_is_not_read_from(
+    limits: ConnectionLimits,
+) -> None:
     slow = Slow()
     peer = Peer(handler=slow, limits=limits)
     peer.says(*(request(opaque=n) for n in range(8)))
@@ -219,7 +221,7 @@ async def test_a_peer_that_keeps_too_many_busy_is_not_read_from(limits: Connecti
         (False, ConnectionLimits(max_in_progress_requests=2)),
     ],
 )
-async def test_when_all_together_keep_too_many_busy_more_is_refused(
+async def test_requests_above_the_total_limit_are_refused(
     limits: ConnectionLimits, *, serving: bool
 ) -> None:
     slow = Slow()
@@ -237,7 +239,7 @@ async def test_when_all_together_keep_too_many_busy_more_is_refused(
     assert [answer.opaque for answer in peer.hears()] == [0, 1]
 
 
-async def test_a_promise_that_is_refused_is_cancelled() -> None:
+async def test_the_future_of_a_refused_request_is_cancelled() -> None:
     promised: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
 
     class Other:
@@ -276,7 +278,7 @@ async def test_a_request_that_ends_after_its_connection_harms_nothing() -> None:
 TINY_SLICES = ConnectionLimits(slice_bytes=1, read_ahead_bytes=200)
 
 
-async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> None:
+async def test_a_long_read_is_processed_in_slices_between_other_work() -> None:
     busy = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     other = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     busy.says(*(request(opaque=n) for n in range(10)))
@@ -291,7 +293,7 @@ async def test_a_long_read_is_worked_in_slices_and_others_get_their_turn() -> No
     assert busy.transport.reading
 
 
-async def test_what_many_peers_send_at_once_is_read_as_fast_as_it_is_worked() -> None:
+async def test_simultaneous_input_is_read_as_fast_as_it_is_processed() -> None:
     counters = Counters()
     frames = b"".join(encode(request(opaque=n)) for n in range(10))
     limits = ConnectionLimits(slice_bytes=1, max_total_held_bytes=5 * len(frames))

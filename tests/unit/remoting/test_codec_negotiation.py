@@ -86,14 +86,14 @@ async def test_a_oneway_request_carries_no_offer() -> None:
     assert FIELD not in client.hears()[0].fields
 
 
-async def test_an_offer_in_a_hot_code_or_a_oneway_request_is_no_offer() -> None:
+async def test_an_offer_in_a_send_or_pull_or_a_oneway_request_is_ignored() -> None:
     _, server = a_pair()
     offer = ((FIELD, "msgpack"),)
     server.says(request(10, extra=offer), request(ROUTE, extra=offer, oneway=True))
     assert [answer.fields for answer in server.hears()] == [{"seen": "yes"}]
 
 
-async def test_what_the_server_asks_of_its_own_accord_stays_json() -> None:
+async def test_requests_from_the_server_stay_json() -> None:
     client, server = a_pair()
     await exchange(client, server, Command.request(ROUTE))
     server.connection.send_oneway(Command.request(40, oneway=True))

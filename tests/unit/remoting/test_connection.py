@@ -47,7 +47,7 @@ def test_the_cut_of_the_reads_does_not_matter(bodies: list[bytes], cuts: list[in
     asyncio.run(scenario())
 
 
-async def test_what_is_sent_in_one_turn_is_one_write() -> None:
+async def test_frames_sent_in_one_loop_iteration_are_one_write() -> None:
     peer = Peer()
     for n in range(3):
         peer.connection.send(request(opaque=n))
@@ -156,7 +156,7 @@ async def test_a_feed_may_refuse_a_frame() -> None:
     assert peer.counters.dropped_bad_frame == 1
 
 
-async def test_requests_stop_while_answers_go_on_when_the_endpoint_drains() -> None:
+async def test_a_draining_endpoint_sends_answers_and_accepts_no_requests() -> None:
     done: list[int] = []
     peer = Peer(
         handler=lambda command, _: done.append(command.code),
@@ -171,7 +171,7 @@ async def test_requests_stop_while_answers_go_on_when_the_endpoint_drains() -> N
     assert (await asking).code == 0
 
 
-async def test_callbacks_of_the_owner_can_break_nothing() -> None:
+async def test_failing_callbacks_of_the_owner_do_no_harm() -> None:
     def fail(_connection: Connection) -> None:
         raise ValueError("a fault of the owner")
 
@@ -182,7 +182,7 @@ async def test_callbacks_of_the_owner_can_break_nothing() -> None:
     assert peer.endpoint.connections == set()
 
 
-async def test_one_too_many_is_refused_and_its_owner_not_told() -> None:
+async def test_a_connection_above_the_limit_is_refused_without_notifying_the_owner() -> None:
     told: list[Connection] = []
     peer = Peer(max_connections=0, on_close=told.append)
     assert peer.transport.aborted
@@ -193,14 +193,14 @@ async def test_one_too_many_is_refused_and_its_owner_not_told() -> None:
     assert peer.counters.connections_closed == 0
 
 
-async def test_what_came_before_the_end_of_the_stream_is_worked() -> None:
+async def test_requests_before_the_end_of_the_stream_are_processed() -> None:
     peer = Peer(handler=echo)
     peer.says(request())
     assert not peer.connection.eof_received()
     assert len(peer.hears()) == 1
 
 
-async def test_a_close_sends_what_is_left() -> None:
+async def test_a_close_sends_pending_output() -> None:
     peer = Peer()
     peer.connection.send(request(opaque=1))
     peer.connection.close("enough")
@@ -226,7 +226,7 @@ async def test_an_abort_sends_nothing() -> None:
     assert "cut off" in peer.connection.close_reason
 
 
-async def test_a_connection_says_who_it_is() -> None:
+async def test_a_connection_has_its_addresses_and_a_readable_repr() -> None:
     peer = Peer()
     assert peer.connection.remote == ("10.0.0.9", 4711)
     assert peer.connection.remote_text == "10.0.0.9:4711"
@@ -237,5 +237,5 @@ async def test_a_connection_says_who_it_is() -> None:
     assert peer.connection.close_reason == "closed by the peer"
 
 
-def test_request_codes_and_transcripts_speak_the_same_protocol() -> None:
+def test_request_codes_and_transcripts_use_the_same_protocol() -> None:
     assert read_all(encode(request(RequestCode.HEART_BEAT)))[0].code == 34

@@ -13,7 +13,7 @@ from remoting.protocol.command import Command
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
 
 
-async def test_answers_find_those_who_wait_whatever_their_order() -> None:
+async def test_answers_are_matched_to_requests_in_any_order() -> None:
     peer = Peer(serving=False)
     futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
     await turns()
@@ -26,7 +26,7 @@ async def test_answers_find_those_who_wait_whatever_their_order() -> None:
     assert peer.counters.responses_unknown == 0
 
 
-async def test_an_answer_nobody_asked_for_is_dropped_and_counted() -> None:
+async def test_an_unsolicited_answer_is_dropped_and_counted() -> None:
     peer = Peer(serving=False)
     peer.says(Command(0, 77, FLAG_RESPONSE))
     assert peer.counters.responses_unknown == 1
@@ -60,7 +60,7 @@ async def test_each_request_has_its_own_timeout() -> None:
     assert isinstance(slow.exception(), AnswerTimeout)
 
 
-async def test_an_answer_that_lies_in_the_socket_at_the_deadline_is_read_first() -> None:
+async def test_an_answer_in_the_socket_at_the_deadline_is_read_first() -> None:
     peer = Peer(serving=False)
     futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
     await turns()
@@ -77,7 +77,7 @@ async def test_an_answer_that_lies_in_the_socket_at_the_deadline_is_read_first()
     assert peer.counters.responses_unknown == 1
 
 
-async def test_a_deadline_our_own_loop_slept_through_gives_the_peer_that_time_again() -> None:
+async def test_a_deadline_missed_by_a_blocked_loop_is_extended() -> None:
     peer = Peer(serving=False)
     first = peer.connection.request_nowait(request(), timeout=3)
     second = peer.connection.request_nowait(request(), timeout=3)
@@ -94,7 +94,7 @@ async def test_a_deadline_our_own_loop_slept_through_gives_the_peer_that_time_ag
     assert isinstance(second.exception(), AnswerTimeout)
 
 
-async def test_answers_that_never_end_do_not_put_off_a_deadline_for_ever() -> None:
+async def test_an_endless_stream_of_answers_does_not_postpone_a_deadline_forever() -> None:
     peer = Peer(serving=False)
     waiting = peer.connection.request_nowait(request(), timeout=3)
     peer.wait(3.1)
@@ -105,7 +105,7 @@ async def test_answers_that_never_end_do_not_put_off_a_deadline_for_ever() -> No
     assert isinstance(waiting.exception(), AnswerTimeout)
 
 
-async def test_a_connection_that_ends_while_a_deadline_is_judged_says_so() -> None:
+async def test_a_connection_that_ends_during_a_deadline_check_raises() -> None:
     peer = Peer(serving=False)
     waiting = peer.connection.request_nowait(request(), timeout=3)
     peer.wait(3.1)
@@ -136,7 +136,7 @@ async def test_a_cancelled_future_is_forgotten_when_its_time_is_up() -> None:
     peer.connection.request_nowait(request(), timeout=3).cancel()
 
 
-async def test_the_end_of_the_connection_fails_all_who_wait() -> None:
+async def test_the_end_of_the_connection_fails_all_pending_requests() -> None:
     peer = Peer(serving=False)
     futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(2)]
     futures.append(peer.connection.request_nowait(request(), timeout=3))
@@ -167,7 +167,7 @@ async def test_a_oneway_request_waits_for_nothing() -> None:
     assert peer.connection.close_reason == "idle for too long"
 
 
-async def test_a_server_asks_its_client_the_same_way() -> None:
+async def test_a_server_sends_requests_to_its_client_in_the_same_way() -> None:
     server = Peer(serving=True)
     client = Peer(serving=False, handler=echo)
     asking = server.connection.request_nowait(Command.request(40, body=b"who?"), timeout=3)

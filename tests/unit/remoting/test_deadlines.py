@@ -35,7 +35,7 @@ async def test_writing_keeps_a_connection_alive_too() -> None:
     assert not peer.connection.closed
 
 
-async def test_who_waits_for_an_answer_is_not_idle() -> None:
+async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     peer = Peer(serving=False)
     future = peer.connection.request_nowait(Command.request(11), timeout=400)
     await turns()
@@ -49,7 +49,7 @@ async def test_who_waits_for_an_answer_is_not_idle() -> None:
     assert peer.counters.dropped_idle == 1
 
 
-async def test_whose_request_is_being_done_is_not_idle() -> None:
+async def test_a_connection_with_a_running_handler_is_not_idle() -> None:
     slow = Slow()
     peer = Peer(handler=slow)
     peer.says(request())
@@ -85,7 +85,7 @@ async def test_every_frame_has_the_whole_time() -> None:
     assert peer.counters.frames_in == 6
 
 
-async def test_a_frame_is_not_late_while_we_do_not_read() -> None:
+async def test_a_frame_is_not_late_while_reading_is_paused() -> None:
     limits = ConnectionLimits(
         unsent_high_water_bytes=100, unsent_low_water_bytes=10, unsent_timeout=500
     )
@@ -102,14 +102,14 @@ async def test_a_frame_is_not_late_while_we_do_not_read() -> None:
 
 
 @pytest.mark.parametrize("since", [0.0, 10.0])
-def test_the_next_look_is_never_in_the_past(since: float) -> None:
+def test_the_next_check_is_never_in_the_past(since: float) -> None:
     watch = ConnectionDeadlines(ConnectionLimits(), since)
     assert watch.verdict(since, busy=False) is None
     assert watch.next_at(since) == since + 120
     assert watch.next_at(since + 500) == since + 620
 
 
-async def test_no_timer_is_made_for_a_request() -> None:
+async def test_a_request_creates_no_timer() -> None:
     peer = Peer(serving=False)
     loop = asyncio.get_running_loop()
     made = 0

@@ -48,7 +48,7 @@ def test_frames_come_out_whole_and_in_order_however_they_were_cut(
 
 
 @given(FRAMES, st.lists(st.integers(min_value=0), max_size=20), st.randoms())
-def test_frames_may_be_worked_later_than_they_come(
+def test_frames_may_be_processed_later_than_they_arrive(
     payloads: list[bytes], cuts: list[int], random: object
 ) -> None:
     inbox = Inbox(1000)
@@ -63,7 +63,7 @@ def test_frames_may_be_worked_later_than_they_come(
     assert found + work_all(inbox) == payloads
 
 
-def test_one_read_is_worked_where_it_lies() -> None:
+def test_one_read_is_processed_in_place() -> None:
     inbox = Inbox(1000)
     read = a_frame(b"one") + a_frame(b"two")
     inbox.add(read)
@@ -95,7 +95,7 @@ def test_byte_by_byte_costs_little_more_than_the_bytes() -> None:
     assert (need, b"".join(parts)) == (len(frame), frame[:-1])
 
 
-def test_a_rest_does_not_keep_the_read_it_came_in() -> None:
+def test_an_incomplete_frame_does_not_keep_its_read_in_memory() -> None:
     inbox = Inbox(1000)
     inbox.add(a_frame(bytes(500)) + b"\0\0")
     inbox.advance(len(a_frame(bytes(500))))

@@ -39,7 +39,7 @@ def is_read_apart(peer: Peer) -> bool:
     st.lists(st.integers(min_value=0), max_size=30),
     st.lists(st.booleans(), max_size=30),
 )
-def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
+def test_neither_the_split_of_the_reads_nor_their_timing_matters(
     bodies: list[bytes], cuts: list[int], stuck: list[bool]
 ) -> None:
     async def scenario() -> None:
@@ -72,7 +72,7 @@ def test_neither_the_cut_of_the_reads_nor_when_they_are_worked_matters(
     asyncio.run(scenario())
 
 
-async def test_a_large_frame_is_read_apart_and_so_does_the_next(peer: Peer) -> None:
+async def test_consecutive_large_frames_are_read_into_their_own_buffers(peer: Peer) -> None:
     for opaque in (1, 2):
         peer.transport.reads(large(opaque)[:BEGIN_BYTES])
         assert is_read_apart(peer)
@@ -84,7 +84,7 @@ async def test_a_large_frame_is_read_apart_and_so_does_the_next(peer: Peer) -> N
         assert peer.counters.bytes_held == 0
 
 
-async def test_behind_large_frames_a_small_one_is_read_as_usual(peer: Peer) -> None:
+async def test_a_small_frame_after_large_ones_is_read_normally(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     peer.transport.reads(large()[BEGIN_BYTES:])
     peer.transport.reads(encode(request(opaque=2))[:3])
@@ -94,7 +94,7 @@ async def test_behind_large_frames_a_small_one_is_read_as_usual(peer: Peer) -> N
     assert [answer.opaque for answer in peer.hears()] == [1, 2, 3]
 
 
-async def test_what_lacks_little_is_read_as_usual(peer: Peer) -> None:
+async def test_a_nearly_complete_frame_is_read_normally(peer: Peer) -> None:
     data = encode(request(body=bytes(BEGIN_BYTES + LARGE_REST_BYTES // 2)))
     peer.transport.reads(data[:BEGIN_BYTES])
     assert not is_read_apart(peer)
@@ -102,7 +102,7 @@ async def test_what_lacks_little_is_read_as_usual(peer: Peer) -> None:
     assert len(peer.hears()) == 1
 
 
-async def test_who_announces_much_and_sends_little_takes_little() -> None:
+async def test_a_peer_that_announces_much_and_sends_little_uses_little_memory() -> None:
     buffers = []
 
     class Counting(BufferPool):
@@ -154,7 +154,7 @@ async def test_two_large_frames_at_once_have_a_buffer_each() -> None:
         assert frame.endswith(bytes(answer.body))
 
 
-async def test_a_large_frame_that_stays_away_ends_the_connection(peer: Peer) -> None:
+async def test_a_large_frame_that_does_not_arrive_ends_the_connection(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     for _ in range(2):
         peer.transport.reads(large()[BEGIN_BYTES : BEGIN_BYTES + 1])
@@ -179,7 +179,7 @@ async def test_the_next_large_frame_has_the_whole_time(peer: Peer) -> None:
     assert peer.counters.frames_in == 6
 
 
-async def test_rubbish_behind_a_large_frame_ends_the_connection(peer: Peer) -> None:
+async def test_garbage_after_a_large_frame_ends_the_connection(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     peer.transport.reads(large()[BEGIN_BYTES:])
     peer.transport.reads(b"\x7f\xff\xff\xff\x00\x00\x00\x00")
@@ -188,7 +188,7 @@ async def test_rubbish_behind_a_large_frame_ends_the_connection(peer: Peer) -> N
     assert peer.connection.closed
 
 
-async def test_what_a_peer_leaves_half_sent_is_forgotten(peer: Peer) -> None:
+async def test_a_half_sent_frame_is_dropped_with_its_peer(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     reader = peer.transport.reader
     assert isinstance(reader, asyncio.BufferedProtocol)
@@ -199,7 +199,7 @@ async def test_what_a_peer_leaves_half_sent_is_forgotten(peer: Peer) -> None:
     assert peer.endpoint.buffers.take(1).obj is not None
 
 
-async def test_answers_that_are_not_taken_are_seen_while_a_frame_lands(peer: Peer) -> None:
+async def test_unread_answers_are_detected_while_a_frame_arrives(peer: Peer) -> None:
     peer.transport.reads(large()[:BEGIN_BYTES])
     reader = peer.transport.reader
     assert isinstance(reader, asyncio.BufferedProtocol)

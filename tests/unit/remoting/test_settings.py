@@ -74,7 +74,7 @@ class TestSources:
         env = {"NAMESRV_ADDR": "a:1", "POCKETMQ_NAMESRV_ADDR": "b:2"}
         assert Sample.from_sources(None, env).namesrv_addr == ("b:2",)
 
-    def test_variables_of_other_parts_are_no_concern(self) -> None:
+    def test_variables_of_other_components_are_ignored(self) -> None:
         assert Sample.from_sources(None, {"POCKETMQ_CLIENT_THING": "1"}) == Sample()
 
     def test_keys_without_effect_are_collected(self, tmp_path: Path) -> None:
@@ -102,11 +102,11 @@ class TestErrors:
         with pytest.raises(ConfigError, match=r"lisenPort=1 in .*broker\.conf: .*'listenPort'\?"):
             Sample.from_sources(file)
 
-    def test_unknown_key_without_a_near_one_is_still_named(self) -> None:
+    def test_unknown_key_without_a_similar_one_is_still_named(self) -> None:
         with pytest.raises(ConfigError, match=r"'zzzz'$"):
             Sample.from_sources(None, None, {"zzzz": "1"})
 
-    def test_bad_value_in_a_file_is_a_sentence(self, tmp_path: Path) -> None:
+    def test_bad_value_in_a_file_is_a_clear_error(self, tmp_path: Path) -> None:
         file = conf(tmp_path, "listenPort=abc\n")
         with pytest.raises(ConfigError) as error:
             Sample.from_sources(file)
@@ -130,11 +130,11 @@ class TestErrors:
         with pytest.raises(ConfigError, match="must differ"):
             Sample.from_sources(None, None, {"listenPort": "10"})
 
-    def test_missing_file_is_a_sentence(self, tmp_path: Path) -> None:
+    def test_missing_file_is_a_clear_error(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"absent\.conf can't be read: No such file"):
             Sample.from_sources(tmp_path / "absent.conf")
 
-    def test_file_that_is_not_text_is_a_sentence(self, tmp_path: Path) -> None:
+    def test_file_that_is_not_text_is_a_clear_error(self, tmp_path: Path) -> None:
         (tmp_path / "broker.conf").write_bytes(b"label=\xff\xfe")
         with pytest.raises(
             ConfigError, match=r"broker\.conf can't be used: .* not UTF-8 at byte 6"
@@ -179,7 +179,7 @@ class TestValues:
     def test_sizes_are_rounded_up_to_whole_units(self) -> None:
         assert multiple_of(20, 20, 100)("41") == 60
 
-    def test_truth_is_true_or_false(self) -> None:
+    def test_booleans_are_true_or_false(self) -> None:
         assert (boolean("TRUE"), boolean("false")) == (True, False)
         with pytest.raises(ValueError, match="true or false"):
             boolean("yes")
@@ -205,7 +205,7 @@ class TestValues:
         assert name(good) == good
 
     @pytest.mark.parametrize("bad", ["", ".", "..", ".hidden", "a/b", "a b", "é", "x" * 128])
-    def test_names_that_could_leave_their_place_are_refused(self, bad: str) -> None:
+    def test_names_that_could_leave_their_directory_are_refused(self, bad: str) -> None:
         with pytest.raises(ValueError, match="letters, digits"):
             name(bad)
 

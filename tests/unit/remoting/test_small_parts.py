@@ -19,13 +19,13 @@ from remoting.log import MAX_PER_SECOND, Log, RateLimitedLog
 from tests.clock import ManualClock
 
 
-def test_the_system_clock_tells_the_time() -> None:
+def test_the_system_clock_returns_the_time() -> None:
     clock = SystemClock()
     assert abs(clock.now_ms() - time.time() * 1000) < 60_000
     assert clock.monotonic() <= clock.monotonic()
 
 
-def test_a_manual_clock_moves_both_hands_and_only_forward() -> None:
+def test_a_manual_clock_advances_both_times_and_only_forward() -> None:
     clock = ManualClock(now_ms=5000, monotonic=7)
     clock.advance(1.5)
     assert (clock.now_ms(), clock.monotonic()) == (6500, 8.5)
@@ -66,12 +66,12 @@ def test_an_address_has_two_parts(text: str, parts: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host", ":9876", "host:", "host:x", "host:65536", "h:-1"])
-def test_what_is_no_address_is_refused_with_a_sentence(text: str) -> None:
+def test_an_invalid_address_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(errors.ConnectFailed, match="this is not host:port"):
         parse_address(text)
 
 
-def test_warnings_are_bounded_and_say_what_they_left_out(
+def test_warnings_are_bounded_and_count_suppressed_ones(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock(monotonic=10)
@@ -85,7 +85,7 @@ def test_warnings_are_bounded_and_say_what_they_left_out(
     assert caplog.messages[-1] == "dropped: remote=p unreported=5"
 
 
-def test_a_rate_limited_log_counts_what_it_leaves_out_of_each_interval() -> None:
+def test_a_rate_limited_log_counts_suppressed_lines_per_interval() -> None:
     clock, lines = ManualClock(), list[Any]()
 
     def log(event: str, **facts: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_rate_limited_log_counts_what_it_leaves_out_of_each_interval() -> None
     assert lines == [("again", unreported) for unreported in (0, 0, 2, 0, 1)]
 
 
-def test_a_log_line_carries_its_facts_for_those_who_log_with_structure(
+def test_a_log_line_keeps_its_fields_for_structured_logging(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("DEBUG", logger="pocketmq.part")
@@ -112,7 +112,7 @@ def test_a_log_line_carries_its_facts_for_those_who_log_with_structure(
     assert failed.exc_info is not None
 
 
-def test_a_log_line_nobody_wants_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_disabled_log_line_is_not_formatted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", logger="pocketmq.part")
     Log("part").warning("unseen")
     assert caplog.records == []

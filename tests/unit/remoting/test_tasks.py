@@ -25,7 +25,7 @@ async def test_a_failure_ends_the_future_of_its_owner() -> None:
         await failed
 
 
-async def test_a_failure_that_came_before_anybody_asked_is_still_told() -> None:
+async def test_a_failure_before_the_first_await_is_still_raised() -> None:
     owner = Supervisor("owner")
     owner.spawn(fail("first"), "work")
     owner.spawn(fail("second"), "work")
@@ -44,7 +44,7 @@ async def test_only_the_first_failure_ends_the_future() -> None:
         await failed
 
 
-async def test_a_failure_nobody_waits_for_is_told_to_the_callback() -> None:
+async def test_a_failure_that_nobody_awaits_is_passed_to_the_callback() -> None:
     heard: list[tuple[str, str]] = []
     owner = Supervisor("owner", on_failure=lambda name, error: heard.append((name, str(error))))
     owner.failed.cancel()
@@ -53,7 +53,7 @@ async def test_a_failure_nobody_waits_for_is_told_to_the_callback() -> None:
     assert heard == [("owner: work", "broken")]
 
 
-async def test_a_callback_that_fails_harms_nobody() -> None:
+async def test_a_failing_callback_does_no_harm() -> None:
     def refuse(_name: str, _failure: BaseException) -> None:
         raise RuntimeError("not mine")
 
@@ -63,7 +63,7 @@ async def test_a_callback_that_fails_harms_nobody() -> None:
     assert len(owner) == 0
 
 
-async def test_who_asks_for_the_result_deals_with_the_failure() -> None:
+async def test_the_awaiter_of_the_result_gets_the_failure() -> None:
     owner = Supervisor("owner")
     failed = owner.failed
     seen: list[BaseException | None] = []
@@ -107,7 +107,7 @@ async def test_a_closed_owner_starts_nothing() -> None:
         owner.spawn(for_ever(), "work")
 
 
-async def test_joining_says_whether_all_have_ended() -> None:
+async def test_joining_returns_whether_all_have_ended() -> None:
     owner = Supervisor("owner")
     assert await owner.join(0)
     owner.spawn(for_ever(), "work")

@@ -72,7 +72,7 @@ def test_a_topic_read_twice_counts_as_its_slower_reader() -> None:
     assert lag(source(offsets(8), offsets(9)), source(offsets(2), offsets(9))).messages == 7
 
 
-def test_queues_that_came_or_went_are_left_out() -> None:
+def test_added_and_removed_queues_are_omitted() -> None:
     assert len(lag(source(offsets(1), offsets(2, 3))).queues) == 1
     assert len(lag(source(offsets(1, 2), offsets(2))).queues) == 1
     assert lag(source(offsets(), offsets())).worst is None

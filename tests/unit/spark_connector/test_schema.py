@@ -28,7 +28,7 @@ def test_the_columns_of_a_message_as_ddl() -> None:
     )
 
 
-def test_a_store_tells_more_of_a_message() -> None:
+def test_a_store_has_more_columns() -> None:
     assert list(STORE_COLUMNS) == [*COLUMNS, "physicalOffset", "storeSize", "file", "crcOk"]
 
 
@@ -51,7 +51,7 @@ def test_a_subset_in_any_order_can_be_chosen() -> None:
     assert chosen == (COLUMNS["tags"], COLUMNS["body"])
 
 
-def test_columns_survive_the_way_to_an_executor() -> None:
+def test_columns_survive_pickling() -> None:
     columns = tuple((STORE_COLUMNS | KAFKA_COLUMNS).values())
     assert pickle.loads(pickle.dumps(columns)) == columns
 
@@ -84,7 +84,7 @@ def test_a_column_that_is_never_null_is_an_error() -> None:
         select([("body", "binary", False)])
 
 
-def test_nullability_is_looked_for_in_all_parts_of_a_type() -> None:
+def test_nullability_is_checked_in_all_parts_of_a_type() -> None:
     from pyspark.sql.types import MapType, StringType, StructField, StructType
 
     text = StringType()

@@ -108,7 +108,7 @@ def late(make: Callable[..., Late]) -> Late:
 # --- what is delivered when
 
 
-async def test_a_message_comes_when_its_delay_is_over_and_not_before(late: Late) -> None:
+async def test_a_message_is_delivered_when_its_delay_is_over_and_not_before(late: Late) -> None:
     late.send(b"soon")
     late.send(b"later", 2)
     await late.pass_time(0.999)
@@ -226,7 +226,7 @@ async def test_a_restart_delivers_what_came_due_meanwhile(late: Late) -> None:
     assert late.saved == {1: 1}
 
 
-async def test_a_killed_broker_goes_on_where_it_was(late: Late) -> None:
+async def test_a_killed_broker_continues_where_it_was(late: Late) -> None:
     for number in range(100):
         late.send(b"%d" % number)
     await late.pass_time(1)
@@ -254,7 +254,7 @@ async def test_progress_is_not_written_before_the_disk_has_the_deliveries(late: 
     assert late.saved == {1: 2}
 
 
-async def test_a_log_that_lost_its_end_lets_messages_come_twice_rather_than_never(
+async def test_after_losing_the_end_of_the_log_messages_are_delivered_twice_rather_than_never(
     late: Late,
 ) -> None:
     late.send(b"one")
@@ -272,7 +272,7 @@ async def test_a_log_that_lost_its_end_lets_messages_come_twice_rather_than_neve
     shorter.store.close()
 
 
-async def test_lost_progress_is_told_loudly(late: Late) -> None:
+async def test_lost_progress_is_logged_as_an_error(late: Late) -> None:
     late.send(b"one")
     await late.pass_time(1)
     late.store.close()
@@ -333,7 +333,7 @@ async def test_what_was_delivered_before_a_failure_is_not_delivered_again(
     assert bodies(late.store) == [b"%d" % number for number in range(5)]
 
 
-async def test_a_message_that_has_no_way_back_is_named_and_passed_over(late: Late) -> None:
+async def test_a_message_without_a_real_topic_is_logged_and_skipped(late: Late) -> None:
     for text in (b"", b"REAL_TOPIC\x01T\x02REAL_QID\x01x"):
         late.store.put(message(b"lost", topic=SCHEDULE_TOPIC, properties=text, due_in_ms=1000))
     late.send(b"half", topic=HALF_TOPIC)
@@ -344,7 +344,7 @@ async def test_a_message_that_has_no_way_back_is_named_and_passed_over(late: Lat
     assert len({log["id"] for log in logs}) == 3
 
 
-async def test_a_damaged_record_is_passed_over_alone(late: Late) -> None:
+async def test_a_damaged_record_is_skipped_alone(late: Late) -> None:
     for number in range(4):
         late.send(b"%d" % number)
     place = read_all(late.store, SCHEDULE_TOPIC, 0)[1].physical_offset
@@ -359,7 +359,7 @@ async def test_a_damaged_record_is_passed_over_alone(late: Late) -> None:
     assert [(log["level"], log["offset"]) for log in logs if "offset" in log] == [(1, 1)]
 
 
-async def test_a_body_that_has_become_too_large_keeps_nobody_waiting(late: Late) -> None:
+async def test_a_body_that_has_become_too_large_blocks_no_other_message(late: Late) -> None:
     late.send(b"x" * 2000)
     late.send(b"small")
     late.store.close()
@@ -387,7 +387,7 @@ async def test_messages_from_long_ago_are_read_in_a_thread(tmp_path: Path) -> No
     late.store.close()
 
 
-async def test_a_disk_that_can_not_be_read_is_tried_again(tmp_path: Path) -> None:
+async def test_a_disk_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None:
     files = SlowFiles()
     late = Late(tmp_path / "store", files=files, limits=StoreLimits(hot_log_bytes=1024))
     late.open()

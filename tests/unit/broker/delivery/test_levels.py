@@ -23,7 +23,7 @@ def test_every_unit_is_known() -> None:
     "text",
     ["", "1", "s", "1s,2s", "1s 2x", "-1s", "1.5s", "0s", "366d", "9" * 30 + "s", "1s " * 65],
 )
-def test_what_is_no_table_of_levels_is_refused(text: str) -> None:
+def test_an_invalid_table_of_levels_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="messageDelayLevel"):
         BrokerConfig.from_sources(None, {}, {"messageDelayLevel": text})
 
@@ -38,7 +38,7 @@ def test_the_configuration_shows_the_levels_as_they_were_given() -> None:
     ("text", "level"),
     [(b"", 0), (b"DELAY\x013", 3), (b"A\x01b\x02DELAY\x01+4\x02", 4), (b"DELAY\x01-1", -1)],
 )
-def test_a_message_asks_for_its_level(text: bytes, level: int) -> None:
+def test_a_messages_delay_property_is_its_level(text: bytes, level: int) -> None:
     assert level_of(text) == level
 
 

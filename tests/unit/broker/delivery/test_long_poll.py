@@ -72,14 +72,14 @@ def test_a_deadline_in_the_past_ends_at_the_next_tick():
     assert polls.expired(50.0 + 2 * TICK_SECONDS) == [parked]
 
 
-def test_a_deadline_ages_away_is_no_trouble():
+def test_a_deadline_far_in_the_future_is_handled():
     polls = LongPolls(0.0, limit=10)
     polls.park(pull(deadline=2.0**63 / 1000))
     assert polls.expired(1e9) == []
     assert len(polls) == 1
 
 
-def test_a_full_table_takes_no_more():
+def test_a_full_table_refuses_more_pulls():
     polls = LongPolls(0.0, limit=2)
     assert polls.park(pull())
     assert polls.park(pull())
@@ -88,7 +88,7 @@ def test_a_full_table_takes_no_more():
     assert polls.park(pull())
 
 
-def test_a_closed_connection_takes_its_pulls_along():
+def test_a_closed_connection_removes_its_pulls():
     polls = LongPolls(0.0, limit=10)
     polls.park(pull(owner="c1"))
     polls.park(pull(owner="c1", queue_id=1))
@@ -100,7 +100,7 @@ def test_a_closed_connection_takes_its_pulls_along():
     assert polls.arrived("T", 1, 6, 0) == []
 
 
-def test_draining_gives_all_of_them_back():
+def test_draining_returns_all_pulls():
     polls = LongPolls(0.0, limit=10)
     pulls = [pull(queue_id=n) for n in range(3)]
     for one in pulls:
@@ -159,7 +159,7 @@ def test_each_pull_ends_exactly_once_and_in_time(events):
     assert polls.drain().__len__() == len(parked)
 
 
-def test_what_parked_pulls_keep_has_a_limit_and_is_given_back():
+def test_memory_of_parked_pulls_is_bounded_and_released():
     polls = LongPolls(0.0, limit=10, max_weight=100)
     light, heavy = pull(owner="c1"), pull(owner="c2")
     heavy.weight = 70

@@ -38,7 +38,7 @@ def record(text: bytes = b"TAGS\x01a\x02WAIT\x01true", **fields: Any) -> RecordV
     return RecordView(encode_record(**values))
 
 
-def test_it_keeps_all_but_its_place_and_counts_one_more() -> None:
+def test_a_message_sent_back_keeps_everything_but_its_position_and_counts_one_retry_more() -> None:
     message = sent_back(record(reconsume_times=2), "%RETRY%g", 1, 5)
     assert (message.topic, message.queue_id, message.reconsume_times) == ("%RETRY%g", 1, 3)
     assert (bytes(message.body), message.flag, message.sys_flag) == (b"body", 3, 0x301)
@@ -48,7 +48,7 @@ def test_it_keeps_all_but_its_place_and_counts_one_more() -> None:
     assert message.tags_code == tags_code("a")
 
 
-def test_the_first_time_it_notes_where_it_came_from() -> None:
+def test_the_first_retry_records_its_origin() -> None:
     message = sent_back(record(), "%RETRY%g", 0, 3)
     assert properties.decode(message.properties) == {
         "TAGS": "a",
@@ -59,7 +59,7 @@ def test_the_first_time_it_notes_where_it_came_from() -> None:
     }
 
 
-def test_later_it_keeps_what_was_noted() -> None:
+def test_later_retries_keep_the_origin() -> None:
     text = b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01ABC\x02DELAY\x013"
     message = sent_back(record(text, topic="%RETRY%g"), "%DLQ%g", 0, 0)
     assert properties.decode(message.properties) == {
@@ -83,11 +83,11 @@ def test_later_it_keeps_what_was_noted() -> None:
         (3, 3, 120, False),
     ],
 )
-def test_retries_have_an_end(times: int, asked: int | None, version: int, spent: bool) -> None:
+def test_retries_are_bounded(times: int, asked: int | None, version: int, spent: bool) -> None:
     assert is_spent(GROUP, times, asked, version) is spent
 
 
-def test_a_group_sets_its_own_end() -> None:
+def test_a_group_sets_its_own_number_of_retries() -> None:
     assert is_spent(SubscriptionGroupConfig(group_name="g", retry_max_times=0), 0, None, 407)
 
 
@@ -154,11 +154,11 @@ def test_a_policy_that_never_ends_is_the_longest_level() -> None:
         customized(),
     ],
 )
-def test_a_policy_without_waits_of_its_own_goes_by_the_round(policy: GroupRetryPolicy) -> None:
+def test_a_policy_without_delays_uses_the_default_delays(policy: GroupRetryPolicy) -> None:
     assert [retry_level(0, times, policy, LEVELS) for times in (0, 1, 15)] == [3, 4, 18]
 
 
-def test_what_the_consumer_asks_for_goes_before_the_policy() -> None:
+def test_a_delay_chosen_by_the_consumer_overrides_the_policy() -> None:
     assert retry_level(7, 0, customized(1000), LEVELS) == 7
 
 

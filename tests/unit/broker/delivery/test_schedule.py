@@ -12,7 +12,7 @@ BEYOND = len(LEVELS) + 1
 NOW = 1_000_000
 
 
-def test_nothing_is_looked_at_while_nothing_waits() -> None:
+def test_nothing_is_read_while_nothing_waits() -> None:
     schedule = Schedule(LEVELS)
     assert schedule.next_look(NOW) is None
     assert schedule.level_due(NOW) is None
@@ -27,7 +27,7 @@ def test_the_first_message_of_a_level_sets_the_time_the_others_do_not() -> None:
     assert schedule.level_due(NOW + 1000) == 1
 
 
-def test_only_an_earlier_look_has_to_be_told() -> None:
+def test_only_an_earlier_check_needs_a_wake_up() -> None:
     schedule = Schedule(LEVELS)
     assert schedule.arrived(2, NOW + 5000, NOW)
     assert schedule.arrived(1, NOW + 1000, NOW)
@@ -61,7 +61,7 @@ def test_a_message_further_off_than_its_level_is_long_is_due_at_once() -> None:
     assert schedule.split(1, [NOW + 1000], NOW) == (0, NOW + 1000)
 
 
-def test_so_is_a_look_when_the_clock_was_set_back() -> None:
+def test_a_check_is_due_at_once_when_the_clock_was_set_back() -> None:
     schedule = Schedule(LEVELS)
     schedule.arrived(1, NOW + 1000, NOW)
     back = NOW - 3_600_000
@@ -69,14 +69,14 @@ def test_so_is_a_look_when_the_clock_was_set_back() -> None:
     assert schedule.level_due(back) == 1
 
 
-def test_a_level_that_the_table_lacks_goes_by_its_entries() -> None:
+def test_a_level_missing_from_the_table_uses_the_times_in_its_entries() -> None:
     schedule = Schedule(LEVELS)
     assert schedule.split(BEYOND, [NOW + 9_000_000], NOW) == (0, NOW + 9_000_000)
     schedule.arrived(BEYOND, NOW + 9_000_000, NOW)
     assert schedule.next_look(NOW) == NOW + 9_000_000
 
 
-def test_progress_outside_the_queue_is_put_to_its_nearer_end() -> None:
+def test_progress_outside_the_queue_is_moved_to_the_nearest_end() -> None:
     schedule = Schedule(LEVELS, {1: 3, 2: 90})
     assert (schedule.clamp(1, 5, 10), schedule.clamp(2, 0, 10)) == (5, 10)
     assert schedule.offsets == {1: 5, 2: 10}

@@ -128,7 +128,7 @@ def test_both_paths_leave_the_same_behind(tmp_path: Path, kinds: str, data: st.D
 
 @exhaustive
 @given(data=st.data())
-def test_without_orjson_too(
+def test_both_paths_leave_the_same_behind_without_orjson(
     tmp_path: Path, data: st.DataObject, without_orjson: pytest.MonkeyPatch
 ) -> None:
     chunks = data.draw(requests.conversations(*KINDS["everything"]))
@@ -156,7 +156,9 @@ def test_a_disk_that_is_full_for_a_while_refuses_the_same(
 
 @exhaustive
 @given(data=st.data())
-async def test_in_sync_mode_too(tmp_path: Path, data: st.DataObject) -> None:
+async def test_both_paths_leave_the_same_behind_in_sync_mode(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     chunks = data.draw(requests.conversations(*KINDS["batches"]))
     with both(tmp_path, flush_disk_type="SYNC_FLUSH") as sides:
         feed_both(sides, chunks, [])
@@ -168,7 +170,7 @@ async def test_in_sync_mode_too(tmp_path: Path, data: st.DataObject) -> None:
 @pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @exhaustive
 @given(data=st.data())
-async def test_series_on_a_disk_with_little_room_too(
+async def test_both_paths_leave_the_same_behind_on_a_nearly_full_disk(
     tmp_path: Path, mode: str, data: st.DataObject
 ) -> None:
     with both(tmp_path, flush_disk_type=mode) as sides:

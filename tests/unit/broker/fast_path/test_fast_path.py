@@ -40,13 +40,13 @@ def usual_send(topic: str = "plain", **fields: object) -> Command:
     return send_command(topic, b"x" * 100, **{"properties": text, **fields})
 
 
-def test_usual_sends_take_the_fast_path_and_their_answers_are_one_write(side: Side) -> None:
+def test_common_sends_take_the_fast_path_and_their_answers_are_one_write(side: Side) -> None:
     side.feed(b"".join(encode(usual_send()) for _ in range(50)))
     assert (side.frames, side.wire.cold, len(side.wire.sent)) == (50, 0, 1)
     assert side.bench.store.max_offset("plain", 0) == 51
 
 
-def test_what_asks_for_a_timer_is_refused_on_the_fast_path_too(side: Side) -> None:
+def test_a_message_that_requests_a_timer_is_refused_on_the_fast_path_too(side: Side) -> None:
     timer = "UNIQ_KEY\x017F000001\x02TIMER_DELAY_SEC\x015"
     body = batch.encode([(0, b"x" * 9, b"")] * 30 + [(0, b"x" * 9, timer.encode())])
     for elements in (body, batch.encode([(0, b"x" * 9, timer.encode())] * 40)):
@@ -115,7 +115,9 @@ def test_requests_of_other_clients_take_the_fast_path(side: Side, client: str, w
     assert side.bench.state.offsets.table == ({"plain@cap": {0: 1}} if what == "commit" else {})
 
 
-def test_the_answers_of_series_have_numbers_and_opaques_of_any_length(tmp_path: Path) -> None:
+def test_answers_to_a_series_of_sends_have_offsets_and_opaques_of_any_length(
+    tmp_path: Path,
+) -> None:
     answers = []
     for name, hot in (("hot", True), ("general", False)):
         side = Side(tmp_path / name, fast=hot)
@@ -158,7 +160,7 @@ def test_a_disk_that_fills_in_the_middle_of_a_pass_loses_no_acknowledged_message
     side.bench.close()
 
 
-def test_files_may_go_in_the_middle_of_a_pass(side: Side) -> None:
+def test_files_may_be_deleted_in_the_middle_of_a_pass(side: Side) -> None:
     store = side.bench.store
     sends = [encode(usual_send())] * 6000
     side.feed(b"".join(sends))
@@ -179,12 +181,12 @@ def test_files_may_go_in_the_middle_of_a_pass(side: Side) -> None:
     assert len(read_all(store, "plain")) == left > len(sends)
 
 
-def test_a_send_to_a_queue_without_messages_makes_it_on_the_general_path(side: Side) -> None:
+def test_a_send_to_a_new_queue_creates_it_on_the_slow_path(side: Side) -> None:
     side.feed(b"".join(encode(usual_send(queue_id=1)) for _ in range(3)))
     assert (side.frames, side.wire.cold) == (2, 1)
 
 
-def test_sends_take_the_general_path_while_their_topic_is_being_saved(side: Side) -> None:
+def test_sends_take_the_slow_path_while_their_topic_is_being_saved(side: Side) -> None:
     side.bench.changes.pending["plain"] = Saved()
     side.feed(encode(usual_send()))
     assert (side.frames, side.wire.cold) == (0, 1)
@@ -206,7 +208,7 @@ def test_a_changed_topic_is_seen_by_the_next_message(side: Side) -> None:
     assert (side.frames, side.wire.cold) == (1, 1)
 
 
-def test_a_deleted_and_remade_topic_gets_a_new_queue(side: Side) -> None:
+def test_a_recreated_topic_gets_a_new_queue(side: Side) -> None:
     side.feed(encode(usual_send()))
     side.bench.store.delete_topic("plain")
     side.feed(encode(usual_send()) + encode(usual_send()))
@@ -221,7 +223,7 @@ def test_a_pull_sees_what_was_sent_right_before_it_and_is_answered_behind_it(sid
     assert b'"nextBeginOffset":"2"' in b"".join(side.wire.sent)
 
 
-def test_a_pull_without_news_is_parked_and_woken_by_a_hot_send(side: Side) -> None:
+def test_an_empty_pull_is_parked_and_woken_by_a_send_on_the_fast_path(side: Side) -> None:
     pull = pull_command("plain", queue_offset=1, sys_flag=6, suspend_timeout_millis=15_000)
     side.feed(encode(pull))
     assert (side.frames, side.wire.sent, len(side.bench.state.long_polls)) == (1, [], 1)
@@ -238,7 +240,7 @@ def test_a_parked_pull_keeps_its_own_offset(side: Side) -> None:
     assert side.wire.sent[-1].count(b"x" * 100) == 1
 
 
-def test_requests_of_more_kinds_than_are_remembered_take_the_fast_path_too(tmp_path: Path) -> None:
+def test_more_request_shapes_than_are_cached_still_take_the_fast_path(tmp_path: Path) -> None:
     side = Side(tmp_path, fast=True, max_plans=3)
     side.bench.topic("plain", 4)
     side.bench.send("plain")
@@ -276,7 +278,7 @@ def test_a_batch_takes_the_fast_path(side: Side, odd: bytes) -> None:
     assert found == [f"{n:03}" for n in range(40)]
 
 
-def test_metrics_are_told_of_each_pass(side: Side) -> None:
+def test_each_pass_is_counted_in_the_metrics(side: Side) -> None:
     told: list[tuple[int, int]] = []
     side.read_pass.on_served = lambda code, count, seconds: told.append((code, count))
     pull = pull_command("plain", queue_offset=0)

@@ -131,7 +131,7 @@ def test_a_closed_connection_leaves_all_its_groups():
     assert set(table.groups) == {"h"}
 
 
-def test_a_scan_ends_silent_members_and_names_their_groups():
+def test_a_scan_removes_silent_members_and_returns_their_groups():
     table = ConsumerTable()
     table.heartbeat(data("T"), channel("c1", 0), 0)
     table.heartbeat(data("T"), channel("c2", 5), 5)
@@ -184,7 +184,7 @@ def test_subscriptions_of_all_groups_have_a_limit_of_bytes_and_are_given_back():
     assert table.weight == 0
 
 
-def test_an_old_subscription_that_stays_is_the_one_that_counts():
+def test_an_older_subscription_that_is_kept_applies():
     table = ConsumerTable()
     new = data("T")
     new.subscription_data_set[0].sub_version = 9

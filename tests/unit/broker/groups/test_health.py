@@ -24,7 +24,7 @@ from remoting.protocol.queue import MessageQueue
 ALLOCATIONS = Path(__file__).parents[3] / "golden" / "allocations.json"
 
 
-def test_every_kind_has_a_title_and_a_place_in_the_docs():
+def test_every_kind_has_a_title_and_a_section_in_the_docs():
     assert ANCHORS.keys() == TITLES.keys() == set(FindingKind)
     page = (Path(__file__).parents[4] / "docs" / "consumer-groups.md").read_text()
     assert [anchor for anchor in ANCHORS.values() if f'<a id="{anchor}">' not in page] == []
@@ -42,7 +42,7 @@ def test_every_queue_has_one_owner_and_shares_differ_by_one(queue_count, member_
     assert shares == sorted(shares, reverse=True)
 
 
-def test_who_is_unknown_owns_nothing():
+def test_an_unknown_member_owns_nothing():
     queue = MessageQueue("T", "broker-a", 0)
     assert owner_by_average(queue, [], ["a"]) is None
     assert owner_by_average(queue, [queue], []) is None
@@ -52,7 +52,7 @@ def finding(kind=FindingKind.UNPULLED_QUEUE, queue_id=0):
     return make(kind, "text", topic="T", queue_id=queue_id)
 
 
-def test_a_state_that_is_no_longer_seen_is_gone():
+def test_a_problem_that_is_no_longer_found_is_removed():
     findings = GroupIssues()
     assert findings.update("g", STATES, [finding()], 1000)
     assert [one.since_ms for one in findings.of("g")] == [1000]
@@ -65,7 +65,7 @@ def test_a_state_that_is_no_longer_seen_is_gone():
     assert findings.begun == {"unpulledQueue": 1}
 
 
-def test_states_of_other_kinds_stay():
+def test_problems_of_other_kinds_stay():
     findings = GroupIssues()
     findings.update("g", STATES, [finding()], 1)
     findings.update("g", {FindingKind.CLIENT_ID}, [], 2)

@@ -19,7 +19,7 @@ def test_a_commit_is_stored_per_group_topic_and_queue():
     assert offsets.table == {"T@g": {0: 7}, "T@h": {0: 3}}
 
 
-def test_a_step_back_is_taken_and_told():
+def test_a_step_back_is_stored_and_reported():
     offsets = ConsumerOffsets()
     offsets.commit("g", "T", 0, 7)
     assert offsets.commit("g", "T", 0, 4) == 7
@@ -58,7 +58,7 @@ def test_a_groups_offsets_can_be_removed():
     assert offsets.remove_group("g") == 0
 
 
-def test_a_full_table_goes_on_with_what_it_has():
+def test_a_full_table_still_updates_existing_offsets():
     offsets = ConsumerOffsets(limit=1)
     offsets.commit("g", "T", 0, 1)
     with pytest.raises(LimitReached, match="at most 1 consumer offsets"):

@@ -17,7 +17,7 @@ def test_free_queues_are_taken():
     assert locks.owner("g", Q0, 0) == "a"
 
 
-def test_queues_of_others_are_left_out():
+def test_queues_of_others_are_omitted():
     locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "b", [Q0, Q1], 1) == [Q1]
@@ -31,13 +31,13 @@ def test_a_lock_is_taken_by_force():
     assert len(locks) == 2
 
 
-def test_groups_do_not_meet():
+def test_groups_lock_independently():
     locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("h", "b", [Q0], 0) == [Q0]
 
 
-def test_a_lock_lives_60_seconds_and_no_longer():
+def test_a_lock_lasts_60_seconds_and_no_longer():
     locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     assert locks.lock("g", "b", [Q0], LOCK_LIVE_MS) == []
@@ -71,7 +71,7 @@ def test_unlocking_the_last_one_forgets_the_group():
     assert locks.saved().lock_table == {}
 
 
-def test_a_sweep_forgets_what_has_ended():
+def test_a_sweep_removes_expired_locks():
     locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
     locks.lock("h", "a", [Q0, Q1], 40_000)

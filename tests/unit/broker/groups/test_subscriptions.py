@@ -17,7 +17,7 @@ def test_system_groups_exist_from_the_start_and_do_not_count_as_a_change():
     assert groups.data_version.counter == 0
 
 
-def test_an_unknown_group_is_made_when_it_turns_up():
+def test_an_unknown_group_is_created_on_first_use():
     groups = SubscriptionGroups()
     config = groups.find("g", 5)
     assert config == SubscriptionGroupConfig(group_name="g")
@@ -26,13 +26,13 @@ def test_an_unknown_group_is_made_when_it_turns_up():
     assert groups.data_version == DataVersion(5, 1)
 
 
-def test_unless_that_is_switched_off():
+def test_automatic_group_creation_can_be_switched_off():
     groups = SubscriptionGroups(auto_create=False)
     assert groups.find("g", 5) is None
     assert groups.find("CID_RMQ_SYS_x", 5) is not None
 
 
-def test_a_name_that_is_not_legal_is_never_made():
+def test_a_group_with_an_illegal_name_is_never_created():
     assert SubscriptionGroups().find("no group!", 5) is None
 
 
@@ -52,7 +52,7 @@ def test_settings_can_be_replaced_and_deleted():
     assert groups.data_version == DataVersion(2, 2)
 
 
-def test_clients_make_no_more_than_their_limit_but_administrators_do():
+def test_clients_create_up_to_their_limit_and_administrators_beyond():
     groups = SubscriptionGroups(client_limit=len(SubscriptionGroups().table) + 1)
     groups.find("a", 1)
     with pytest.raises(LimitReached, match="pocketmqMaxGroups"):

@@ -34,7 +34,7 @@ from tests.unit.broker.processors.topics import create
 # --- topics
 
 
-def test_a_topic_is_made_written_and_registered_alone(bench):
+def test_a_created_topic_is_saved_and_registered_alone(bench):
     assert create(bench, order=True, topic_sys_flag=1).code == 0
     assert bench.state.topics.get("T") == TopicConfig(
         topic_name="T",
@@ -55,7 +55,7 @@ def test_a_topic_that_exists_is_replaced(bench):
 
 
 @pytest.mark.parametrize("topic", ["TBW102", "DefaultCluster", "broker-a", "rmq_sys_x"])
-def test_topics_of_the_broker_can_not_be_made_or_deleted(bench, topic):
+def test_topics_of_the_broker_cannot_be_made_or_deleted(bench, topic):
     reply = create(bench, topic)
     assert (reply.code, reply.remark) == (1, f"The topic[{topic}] is conflict with system topic.")
     header = admin.TopicRequestHeader(topic=topic)
@@ -74,14 +74,14 @@ def test_topics_of_the_broker_can_not_be_made_or_deleted(bench, topic):
         {"perm": -1},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(bench, fields):
+def test_invalid_settings_are_refused(bench, fields):
     reply = create(bench, **fields)
     assert reply.code == 1
     assert reply.remark
     assert "T" not in bench.state.topics
 
 
-def test_a_topic_that_can_not_be_written_down_is_told(bench):
+def test_a_topic_that_cannot_be_saved_is_an_error(bench):
     bench.changes.saves = False
     reply = create(bench)
     assert reply.code == 1
@@ -113,7 +113,7 @@ def test_a_deleted_topic_loses_its_queues_and_keeps_consumers_offsets(bench):
     assert bench.state.offsets.query("g", "T", 0) == 1
 
 
-def test_all_topics_can_be_had_at_once(bench):
+def test_all_topics_are_returned_in_one_answer(bench):
     create(bench)
     reply = bench.must(Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
     body = decode(TopicConfigSerializeWrapper, reply.body)
@@ -161,12 +161,12 @@ def test_a_group_is_made_and_written(bench):
         SubscriptionGroupConfig(group_name="g", retry_queue_nums=10**6),
     ],
 )
-def test_groups_that_make_no_sense_are_refused(bench, config):
+def test_invalid_groups_are_refused(bench, config):
     assert put_group(bench, config).code == 1
     assert bench.state.groups.get("g") is None
 
 
-def test_a_group_that_can_not_be_written_down_is_told(bench):
+def test_a_group_that_cannot_be_saved_is_an_error(bench):
     bench.changes.saves = False
     assert "could not be written" in put_group(bench, SubscriptionGroupConfig("g")).remark
 
@@ -182,7 +182,7 @@ def test_several_groups_can_be_made_at_once(bench):
     assert bench.state.groups.get("b") is not None
 
 
-def test_all_groups_can_be_had_at_once_and_one_alone(bench):
+def test_all_groups_are_returned_in_one_answer_and_one_alone(bench):
     put_group(bench, SubscriptionGroupConfig(group_name="g"))
     reply = bench.must(Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
     body = decode(SubscriptionGroupWrapper, reply.body)
@@ -198,7 +198,7 @@ def test_all_groups_can_be_had_at_once_and_one_alone(bench):
     ("fields", "left"),
     [({}, 5), ({"remove_offset": True}, -1), ({"clean_offset": True}, -1)],
 )
-def test_a_deleted_group_loses_its_offsets_if_that_is_asked_for(bench, fields, left):
+def test_a_deleted_group_loses_its_offsets_if_that_is_requested(bench, fields, left):
     put_group(bench, SubscriptionGroupConfig(group_name="g"))
     bench.state.offsets.commit("g", "T", 0, 5)
     header = group.DeleteSubscriptionGroupRequestHeader(group_name="g", **fields)
@@ -234,7 +234,7 @@ def test_a_groups_producers_can_be_listed(bench):
     assert [one.client_id for one in body.connection_set] == ["client-1"]
 
 
-def test_who_consumes_a_topic(bench):
+def test_consumers_of_a_topic_are_listed(bench):
     bench.subscribe("online", "T")
     bench.state.offsets.commit("offline", "T", 0, 5)
     header = admin.TopicRequestHeader(topic="T")
@@ -245,7 +245,7 @@ def test_who_consumes_a_topic(bench):
 # --- figures
 
 
-def test_what_a_topic_holds(bench):
+def test_topic_statistics_have_offsets_and_times(bench):
     bench.topic("T", queues=2)
     bench.send("T")
     header = admin.TopicRequestHeader(topic="T")
@@ -272,7 +272,7 @@ def progress(bench: Bench, **fields) -> dict[str, tuple[int, int, int]]:
     }
 
 
-def test_how_far_a_group_is(bench):
+def test_consume_statistics_have_the_groups_offsets(bench):
     bench.topic("T", queues=2)
     bench.topic("U")
     for _ in range(3):
@@ -287,7 +287,7 @@ def test_how_far_a_group_is(bench):
     assert set(progress(bench, topic_list="T;U")) == set(every)
 
 
-def test_topics_that_an_online_group_gave_up_are_left_out(bench):
+def test_topics_that_an_online_group_unsubscribed_are_omitted(bench):
     bench.topic("T")
     bench.topic("U")
     bench.state.offsets.commit("g", "T", 0, 0)
@@ -296,7 +296,7 @@ def test_topics_that_an_online_group_gave_up_are_left_out(bench):
     assert set(progress(bench)) == {"U-0"}
 
 
-def test_the_configuration_is_told_as_text(bench):
+def test_the_configuration_is_answered_as_text(bench):
     reply = bench.must(Command.request(RequestCode.GET_BROKER_CONFIG))
     assert b"brokerName=broker-a\n" in bytes(reply.body)
     assert fields_of(reply) == {"version": '{"counter":0,"timestamp":0}'}
@@ -324,11 +324,11 @@ def runtime(bench: Bench) -> dict[str, str]:
     return decode(KVTable, reply.body).table
 
 
-def test_runtime_information_has_every_key_that_tools_ask_for(bench):
+def test_runtime_information_has_every_key_that_tools_request(bench):
     assert set(RUNTIME_KEYS_OF_4_9.split()) <= set(runtime(bench))
 
 
-def test_runtime_information_is_true(bench):
+def test_runtime_information_has_the_right_values(bench):
     bench.topic("T")
     empty = runtime(bench)
     assert empty["putTps"] == "  "
@@ -351,7 +351,7 @@ def test_runtime_information_is_true(bench):
     assert "GiB" in table["commitLogDirCapacity"] or "MiB" in table["commitLogDirCapacity"]
 
 
-def test_what_waits_in_delay_levels_is_told(bench):
+def test_delay_offsets_are_answered(bench):
     bench.topic("T")
     for _ in range(3):
         bench.send("T", properties="DELAY\x012")
@@ -364,7 +364,7 @@ def test_what_waits_in_delay_levels_is_told(bench):
     assert bytes(reply.body) == b'{"offsetTable":{2:1}}'
 
 
-def test_connections_of_others_are_told_apart(bench):
+def test_connections_of_other_clients_are_distinguished(bench):
     other = FakeConnection(6666)
     bench.subscribe("g", "T")
     bench.subscribe("g", "T", connection=other)

@@ -88,7 +88,7 @@ def captured_pushes() -> list[dict]:
     ]
 
 
-def test_clients_are_asked_as_apaches_broker_asks_them(bench):
+def test_requests_to_clients_are_those_of_apaches_broker(bench):
     bench.topic("OneQueue")
     for _ in range(8):
         bench.send("OneQueue")
@@ -117,35 +117,35 @@ def test_a_consumers_running_info_is_its_own_answer(bench):
     assert fields_of(asked) == {"consumerGroup": "g", "clientId": "a", "jstackEnable": "false"}
 
 
-def test_a_consumer_that_is_not_there_is_told(bench):
+def test_a_missing_consumer_is_an_error(bench):
     reply = bench.must(running_info())
     assert (reply.code, reply.remark) == (1, "The Consumer <g> <a> not online")
     join(bench, "a")
     assert bench.must(running_info("b")).code == 1
 
 
-def test_a_consumer_that_does_not_answer_is_told(bench):
+def test_a_consumer_that_does_not_answer_is_an_error(bench):
     join(bench, "a")
     reply = bench.must(running_info())
     assert reply.code == 207
     assert (reply.remark or "").startswith("consumer <g> <a> Timeout: ")
 
 
-def test_a_consumer_that_goes_meanwhile_is_told(bench):
+def test_a_consumer_that_disconnects_meanwhile_is_an_error(bench):
     join(bench, "a").closed = True
     reply = bench.must(running_info())
     assert reply.code == 1
     assert (reply.remark or "").startswith("invoke consumer <g> <a> Exception: ")
 
 
-def test_a_consumer_that_is_too_old_is_told(bench):
+def test_a_consumer_that_is_too_old_is_an_error(bench):
     join(bench, "a", version=61)
     reply = bench.must(running_info())
     assert reply.code == 1
     assert "too low to finish, please upgrade it to V3_1_8_SNAPSHOT" in (reply.remark or "")
 
 
-def test_a_message_is_handed_to_a_consumer_with_the_brokers_name(bench):
+def test_a_message_is_forwarded_to_a_consumer_with_the_brokers_name(bench):
     bench.topic("T")
     message_id = fields_of(bench.send("T", b"hello"))["msgId"]
     client = join(bench, "a")
@@ -157,7 +157,7 @@ def test_a_message_is_handed_to_a_consumer_with_the_brokers_name(bench):
 
 
 @pytest.mark.parametrize("message_id", ["7F000001000051AF0000000000FFFFFF", "no id", ""])
-def test_a_message_that_is_not_here_is_told(bench, message_id):
+def test_a_missing_message_is_an_error(bench, message_id):
     reply = bench.must(directly(message_id))
     assert reply.code == 1
     assert reply.remark
@@ -166,7 +166,7 @@ def test_a_message_that_is_not_here_is_told(bench, message_id):
 # 223
 
 
-def test_the_offsets_that_consumers_hold_are_gathered(bench):
+def test_the_offsets_of_consumers_are_collected(bench):
     for number, name in enumerate("ab"):
         body = GetConsumerStatusBody(message_queue_table={QUEUE: 7 + number})
         join(bench, name, port=6000 + number).answers[221] = Command(0, body=encode(body))
@@ -208,7 +208,7 @@ def test_a_reset_by_time_goes_to_every_member(young):
         assert fields_of(pushed)["isForce"] == "false"
 
 
-def test_a_reset_without_force_only_goes_back(young):
+def test_a_reset_without_force_only_moves_backwards(young):
     join(young, "a")
     commit(young, 1)
     reply = young.must(reset(young.clock.now_ms() - 1000, force=False))
@@ -224,7 +224,7 @@ def test_a_reset_to_the_end_is_the_timestamp_minus_1(young):
     assert decode(ResetOffsetBody, reply.body).offset_table[QUEUE] == 4
 
 
-def test_a_group_that_is_offline_is_told_so(young):
+def test_resetting_an_offline_group_is_an_error(young):
     timestamp = young.clock.now_ms()
     reply = young.must(reset(timestamp))
     assert reply.code == 206
@@ -233,14 +233,14 @@ def test_a_group_that_is_offline_is_told_so(young):
     )
 
 
-def test_a_group_without_an_offset_can_not_be_reset(bench):
+def test_a_group_without_an_offset_cannot_be_reset(bench):
     bench.topic("T")
     join(bench, "a")
     reply = bench.must(reset(0))
     assert (reply.code, reply.remark) == (1, "THe consumer group <g> not exist")
 
 
-def test_a_topic_that_is_not_here_can_not_be_reset(bench):
+def test_a_missing_topic_cannot_be_reset(bench):
     reply = bench.must(reset(0))
     assert reply.code == 1
     assert "no topic in this broker. topic=T" in (reply.remark or "")
@@ -272,7 +272,7 @@ def clone(**fields: object) -> Command:
     return Command.request(RequestCode.CLONE_GROUP_OFFSET, header)
 
 
-def test_a_group_goes_on_where_another_is(young):
+def test_a_group_gets_the_offsets_of_another(young):
     young.topic("U")
     young.state.offsets.commit("g", "U", 0, 9)
     young.state.offsets.commit("g", "gone", 0, 9)
@@ -284,7 +284,7 @@ def test_a_group_goes_on_where_another_is(young):
     assert "gone@h" not in young.state.offsets.table
 
 
-def test_of_a_group_that_is_online_only_what_it_subscribes_is_cloned(young):
+def test_of_an_online_group_only_subscribed_topics_are_cloned(young):
     young.topic("U")
     young.state.offsets.commit("g", "U", 0, 9)
     join(young, "a")

@@ -43,7 +43,7 @@ def unregister(bench: Bench, connection: FakeConnection | None = None, **groups)
     return bench.must(Command.request(RequestCode.UNREGISTER_CLIENT, header), connection)
 
 
-def test_a_consumer_is_registered_and_its_group_told(bench):
+def test_a_consumer_is_registered_and_its_group_notified(bench):
     reply = bench.subscribe("g", "T")
     assert (reply.code, reply.remark, bytes(reply.body)) == (0, None, b"")
     body = consumer_list(bench, "g").body
@@ -51,7 +51,7 @@ def test_a_consumer_is_registered_and_its_group_told(bench):
     assert pushes(bench.connection) == ["g"]
 
 
-def test_who_joins_and_leaves_a_group_is_logged(bench):
+def test_members_that_join_and_leave_are_logged(bench):
     with capture_logs() as lines:
         bench.subscribe("g", "T")
         bench.subscribe("g", "T")
@@ -77,7 +77,7 @@ def test_who_joins_and_leaves_a_group_is_logged(bench):
     )
 
 
-def test_of_many_who_leave_at_once_some_are_named_and_the_rest_is_counted(bench):
+def test_of_many_members_that_leave_at_once_some_are_logged_and_the_others_counted(bench):
     connections = [FakeConnection(7000 + number) for number in range(100)]
     for connection in connections:
         bench.subscribe("g", "T", connection=connection)
@@ -92,14 +92,14 @@ def test_of_many_who_leave_at_once_some_are_named_and_the_rest_is_counted(bench)
     assert told[-1]["unreported"] == len(connections) - MAX_PER_SECOND
 
 
-def test_a_heartbeat_that_changes_nothing_tells_nobody(bench):
+def test_a_heartbeat_without_a_change_notifies_nobody(bench):
     bench.subscribe("g", "T")
     pushes(bench.connection)
     bench.subscribe("g", "T")
     assert pushes(bench.connection) == []
 
 
-def test_all_members_are_told_the_newcomer_included(bench):
+def test_all_members_are_notified_including_the_new_one(bench):
     bench.subscribe("g", "T")
     pushes(bench.connection)
     other = FakeConnection(6666)
@@ -108,26 +108,26 @@ def test_all_members_are_told_the_newcomer_included(bench):
     assert pushes(other) == ["g"]
 
 
-def test_a_group_may_not_want_to_be_told(bench):
+def test_a_group_can_disable_notifications(bench):
     bench.state.groups.find("g", 1).notify_consumer_ids_changed_enable = False
     bench.subscribe("g", "T")
     assert pushes(bench.connection) == []
 
 
-def test_a_broker_may_tell_nobody(make_bench):
+def test_a_broker_can_disable_notifications(make_bench):
     bench = make_bench(notify_consumer_ids_changed_enable=False)
     bench.subscribe("g", "T")
     assert pushes(bench.connection) == []
 
 
-def test_a_group_without_settings_is_told(make_bench):
+def test_a_group_without_settings_is_notified(make_bench):
     bench = make_bench(auto_create_subscription_group=False)
     bench.subscribe("g", "T")
     assert pushes(bench.connection) == ["g"]
     assert "%RETRY%g" not in bench.state.topics
 
 
-def test_a_member_that_is_gone_does_not_keep_the_others_from_being_told(bench, monkeypatch):
+def test_a_closed_member_does_not_prevent_notifying_the_others(bench, monkeypatch):
     bench.subscribe("g", "T")
     pushes(bench.connection)
     bench.connection.closed = True
@@ -170,7 +170,7 @@ def test_a_producer_is_registered(bench):
     )
 
 
-def test_unregistering_leaves_both_groups_and_tells_those_who_stay(bench):
+def test_unregistering_leaves_both_groups_and_notifies_the_remaining_members(bench):
     other = FakeConnection(6666)
     bench.must(heartbeat(producers=["pg"]))
     bench.subscribe("g", "T")
@@ -189,7 +189,7 @@ def test_unregistering_what_was_never_registered_is_no_error(bench):
     assert unregister(bench, consumer_group="unknown", producer_group="unknown").code == 0
 
 
-def test_a_closed_connection_is_as_good_as_unregistered(bench):
+def test_a_closed_connection_counts_as_unregistering(bench):
     other = FakeConnection(6666)
     bench.must(heartbeat(producers=["pg"]))
     bench.subscribe("g", "T")
@@ -200,7 +200,7 @@ def test_a_closed_connection_is_as_good_as_unregistered(bench):
     assert bench.state.producers.groups == {}
 
 
-def test_a_scan_closes_silent_clients_and_tells_those_who_stay(bench):
+def test_a_scan_closes_silent_clients_and_notifies_the_remaining_members(bench):
     other = FakeConnection(6666)
     bench.must(heartbeat(producers=["pg"]))
     bench.subscribe("g", "T")
@@ -232,7 +232,7 @@ def test_a_scan_closes_silent_clients_and_tells_those_who_stay(bench):
         Command.request(RequestCode.HEART_BEAT, body=b'{"clientID":"c","consumerDataSet":5}'),
     ],
 )
-def test_a_heartbeat_that_makes_no_sense_is_refused(bench, command):
+def test_an_invalid_heartbeat_is_refused(bench, command):
     reply = bench.must(command)
     assert reply.code == 1
     assert reply.remark

@@ -173,12 +173,12 @@ def codes_seen() -> set[int]:
     return {one.request.code for file in FRAMES.glob("*.jsonl") for one in captured(file.name)}
 
 
-def test_the_list_of_what_is_not_served_yet_is_exact(bench):
+def test_the_list_of_unsupported_requests_is_exact(bench):
     assert codes_seen() - bench.table.keys() - {UNKNOWN_CODE} == NOT_SERVED_YET
 
 
 @pytest.mark.parametrize("code", sorted({*NOT_SERVED_YET, UNKNOWN_CODE, -5, 0, 200050}))
-def test_what_is_not_served_yet_says_so(bench, code):
+def test_unsupported_requests_are_answered_as_such(bench, code):
     reply = bench.must(Command(int(code)))
     assert (reply.code, reply.remark) == (3, f" request type {int(code)} not supported")
     assert bench.ask(Command(int(code), flag=2)) is None

@@ -85,7 +85,7 @@ def check(kind, reply: Command, table: str, count: int):
 
 @pytest.mark.parametrize("command", [STATS, PROGRESS, TOPICS, GROUPS], ids=lambda c: c.code.name)
 @virtual
-async def test_each_turn_of_the_loop_makes_one_slice(many, slices, command):
+async def test_each_loop_iteration_makes_one_slice(many, slices, command):
     ticker = asyncio.ensure_future(turning(slices))
     answers = [
         asyncio.ensure_future(asked(many, command, FakeConnection(port))) for port in (1, 2, 3)
@@ -107,14 +107,14 @@ async def test_the_figures_of_a_topic_with_many_queues_are_complete(many):
 
 
 @virtual
-async def test_so_is_a_groups_progress(many):
+async def test_a_groups_progress_over_many_queues_is_complete(many):
     found = check(ConsumeStats, await asked(many, PROGRESS), "offset_table", MANY)
     queue = MessageQueue("T", "broker-a", MANY - 1)
     assert (found[queue].broker_offset, found[queue].consumer_offset) == (1, MANY - 1)
 
 
 @virtual
-async def test_so_are_the_tables(many):
+async def test_large_tables_are_complete(many):
     topics = check(
         TopicConfigSerializeWrapper,
         await asked(many, TOPICS),
@@ -136,7 +136,7 @@ async def test_so_are_the_tables(many):
 
 
 @virtual
-async def test_a_table_is_turned_to_text_once_a_version(many, slices):
+async def test_a_table_is_encoded_once_per_version(many, slices):
     first = await asyncio.gather(*(asked(many, TOPICS) for _ in range(5)))
     made = len(slices)
     assert made == -(-len(many.state.topics.table) // SLICE_ENTRIES)
@@ -162,7 +162,7 @@ async def test_the_answers_of_several_connections_take_turns(many):
 
 
 @virtual
-async def test_nothing_is_made_for_a_peer_that_takes_nothing_or_is_gone(many, slices):
+async def test_nothing_is_encoded_for_a_peer_that_does_not_read_or_has_closed(many, slices):
     taken = asyncio.Event()
     slow = FakeConnection(1)
     slow.drain = taken.wait
@@ -180,7 +180,7 @@ async def test_nothing_is_made_for_a_peer_that_takes_nothing_or_is_gone(many, sl
 
 
 @virtual
-async def test_offsets_that_go_away_meanwhile_leave_a_whole_text(many):
+async def test_offsets_removed_meanwhile_leave_valid_text(many):
     asking = asyncio.ensure_future(asked(many, OFFSETS))
     await asyncio.sleep(0)
     many.state.offsets.table.clear()

@@ -29,7 +29,7 @@ def use_up(bench: Bench) -> None:
 
 
 @virtual
-async def test_a_seconds_worth_comes_at_once_and_further_ones_at_the_pace(bench):
+async def test_the_topics_of_one_second_are_created_at_once_and_others_at_the_limited_rate(bench):
     loop = asyncio.get_running_loop()
     use_up(bench)
     begun = loop.time()
@@ -52,7 +52,7 @@ async def test_existing_topics_and_other_connections_are_not_delayed(bench):
 
 
 @virtual
-async def test_who_would_wait_too_long_is_told_at_once_to_come_again(bench):
+async def test_a_send_that_would_wait_too_long_is_answered_busy_at_once(bench):
     use_up(bench)
     answers = [send(bench, f"waits-{n}") for n in range(WAITING)]
     reply = bench.send("TooLate")
@@ -65,7 +65,7 @@ async def test_who_would_wait_too_long_is_told_at_once_to_come_again(bench):
 
 
 @virtual
-async def test_sends_to_the_same_new_topic_share_its_turn_and_keep_their_order(bench):
+async def test_sends_to_the_same_new_topic_wait_together_and_keep_their_order(bench):
     use_up(bench)
     bodies = [b"%d" % n for n in range(20)]
     answers = [send(bench, "New", body) for body in bodies]
@@ -77,7 +77,7 @@ async def test_sends_to_the_same_new_topic_share_its_turn_and_keep_their_order(b
 
 
 @virtual
-async def test_the_sends_that_wait_are_bounded_in_number_and_in_bytes(bench):
+async def test_waiting_sends_are_bounded_in_number_and_bytes(bench):
     use_up(bench)
     many = [send(bench, "Many") for _ in range(2)]
     await asyncio.sleep(0)
@@ -92,6 +92,6 @@ async def test_the_sends_that_wait_are_bounded_in_number_and_in_bytes(bench):
 
 
 @virtual
-async def test_where_no_topic_would_be_made_nobody_waits(make_bench):
+async def test_sends_that_create_no_topic_do_not_wait(make_bench):
     bench = make_bench(auto_create_topic_enable=False)
     assert {bench.send(f"t-{n}").code for n in range(2 * AT_ONCE)} == {17}

@@ -102,7 +102,9 @@ async def test_what_is_in_memory_is_answered_at_once(bench: Bench, disk: SlowFil
         (RequestCode.GET_BROKER_RUNTIME_INFO, None),
     ],
 )
-async def test_other_questions_too(bench: Bench, disk: SlowFiles, code: int, header: Any) -> None:
+async def test_other_requests_for_old_messages_read_in_a_thread(
+    bench: Bench, disk: SlowFiles, code: int, header: Any
+) -> None:
     disk.cold = False
     known = await answer_of(bench, Command.request(code, header))
     disk.cold = True
@@ -123,7 +125,7 @@ class ForgetfulFiles(SlowFiles):
         self.fetched.clear()
 
 
-async def test_a_disk_that_forgets_what_it_read_is_waited_for_in_the_end(
+async def test_a_read_whose_pages_are_evicted_again_blocks_in_the_end(
     cold_bench: Callable[..., Bench],
 ) -> None:
     bench = cold_bench(ForgetfulFiles(), limits=BrokerLimits(reads_per_request=3))

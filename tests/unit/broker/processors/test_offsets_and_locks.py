@@ -42,13 +42,13 @@ def ask_bound(bench: Bench, code: int, header_type, queue_id: int = 0, **fields)
     return fields_of(reply)
 
 
-def test_what_was_committed_is_what_is_asked_for(bench):
+def test_a_committed_offset_is_returned(bench):
     assert update(bench, 7).code == 0
     reply = query(bench)
     assert (reply.code, fields_of(reply)) == (0, {"offset": "7"})
 
 
-def test_a_oneway_commit_is_taken_without_an_answer(bench):
+def test_a_oneway_commit_is_stored_without_an_answer(bench):
     header = headers.UpdateConsumerOffsetRequestHeader(
         consumer_group="g", topic="T", queue_id=0, commit_offset=7
     )
@@ -58,7 +58,7 @@ def test_a_oneway_commit_is_taken_without_an_answer(bench):
 
 
 @pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("g", "t" * 128), ("g", "a@b")])
-def test_names_that_can_not_be_are_not_kept_with_offsets(bench, group, topic):
+def test_offsets_of_illegal_names_are_refused(bench, group, topic):
     header = headers.UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=topic, queue_id=0, commit_offset=1
     )
@@ -94,7 +94,7 @@ def test_a_queue_that_has_lost_its_beginning_says_not_found(tmp_path):
     assert (reply.code, reply.remark) == (22, NOT_FOUND)
 
 
-def test_so_does_one_whose_beginning_is_on_the_disk_only(make_bench):
+def test_a_queue_whose_beginning_is_only_on_disk_says_not_found(make_bench):
     disk = SlowFiles()
     limits = StoreLimits(hot_log_bytes=0, hot_queue_entries=0, read_in_memory_ratio=0)
     bench = make_bench(files=disk, store_limits=limits)
@@ -104,12 +104,12 @@ def test_so_does_one_whose_beginning_is_on_the_disk_only(make_bench):
     assert query(bench).code == 22
 
 
-def test_a_client_may_ask_not_to_be_given_zero(bench):
+def test_a_client_may_request_not_found_instead_of_zero(bench):
     assert query(bench, set_zero_if_not_found=False).code == 22
     assert query(bench, set_zero_if_not_found=True).code == 0
 
 
-def test_a_step_back_is_taken_counted_and_told_now_and_then(bench):
+def test_a_step_back_is_stored_counted_and_logged_at_a_limited_rate(bench):
     update(bench, 9)
     with capture_logs() as logs:
         for offset in (5, 4, 3):
@@ -175,7 +175,7 @@ def test_a_queue_that_does_not_exist_is_empty(bench):
     ) == {"timestamp": "-1"}
 
 
-def test_all_offsets_can_be_had_at_once(bench):
+def test_all_offsets_are_returned_in_one_answer(bench):
     update(bench, 7)
     update(bench, 3, "h")
     reply = bench.must(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
@@ -203,7 +203,7 @@ def unlock(bench: Bench, client_id: str, *queues: MessageQueue) -> None:
     assert bench.must(Command.request(RequestCode.UNLOCK_BATCH_MQ, body=encode(body))).code == 0
 
 
-def test_locks_go_to_the_first_and_come_back(bench):
+def test_a_queue_is_locked_by_the_first_client_and_unlocked(bench):
     assert lock(bench, "a", Q0, Q1) == [Q0, Q1]
     assert lock(bench, "b", Q0) == []
     unlock(bench, "b", Q0)
@@ -224,13 +224,13 @@ def test_locks_go_to_the_first_and_come_back(bench):
         ("g", "a", MessageQueue("T", "b" * 256, 0)),
     ],
 )
-def test_names_that_can_not_be_are_not_kept_with_locks(bench, group, client_id, queue):
+def test_locks_of_illegal_names_are_refused(bench, group, client_id, queue):
     body = LockBatchRequestBody(consumer_group=group, client_id=client_id, mq_set=[queue])
     assert bench.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=encode(body))).code == 1
     assert len(bench.state.locks) == 0
 
 
-def test_a_lock_request_that_makes_no_sense_is_refused(bench):
+def test_an_invalid_lock_request_is_refused(bench):
     for body in (b"", b"{", b'{"mqSet":[1]}', b"\xff"):
         reply = bench.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=body))
         assert reply.code == 1

@@ -25,7 +25,7 @@ def test_messages_are_found(bench):
     assert [record.body for record in iter_records(reply.body)] == [b"m0", b"m1", b"m2"]
 
 
-def test_a_client_gets_no_more_messages_than_it_asked_for(bench):
+def test_a_client_gets_no_more_messages_than_it_requested(bench):
     bench.topic("T")
     for _ in range(5):
         bench.send("T")
@@ -65,7 +65,7 @@ def test_a_client_may_limit_the_bytes(bench):
         (2, -1, 21, "OFFSET_TOO_SMALL", 0),
     ],
 )
-def test_what_is_not_there_has_its_code(bench, sent, offset, code, remark, next_offset):
+def test_missing_messages_have_their_response_codes(bench, sent, offset, code, remark, next_offset):
     bench.topic("T")
     for _ in range(sent):
         bench.send("T")
@@ -74,7 +74,7 @@ def test_what_is_not_there_has_its_code(bench, sent, offset, code, remark, next_
     assert bounds(reply) == (next_offset, 0, sent)
 
 
-def test_messages_of_other_tags_are_passed_over(bench):
+def test_messages_of_other_tags_are_skipped(bench):
     bench.topic("T")
     for tag in "abab":
         bench.send("T", tag.encode(), properties=f"TAGS\x01{tag}")
@@ -102,7 +102,7 @@ def test_lite_pulls_are_pulls(bench):
     assert reply.code == 0
 
 
-def test_an_offset_beyond_the_end_leaves_an_event_for_those_who_watch(bench):
+def test_an_offset_beyond_the_end_stores_an_offset_moved_event(bench):
     bench.topic("T")
     bench.send("T")
     pull(bench, queue_offset=9)
@@ -116,14 +116,14 @@ def test_an_offset_beyond_the_end_leaves_an_event_for_those_who_watch(bench):
 # --- progress
 
 
-def test_a_pull_can_carry_progress(bench):
+def test_a_pull_can_carry_a_commit(bench):
     bench.topic("T")
     bench.send("T")
     pull(bench, sys_flag=4 | 1, commit_offset=7)
     assert bench.state.offsets.query("g", "T", 0) == 7
 
 
-def test_progress_counts_even_if_nothing_is_found_or_the_pull_is_held(bench):
+def test_the_commit_of_a_pull_counts_even_if_nothing_is_found_or_the_pull_is_held(bench):
     bench.topic("T")
     pull(bench, sys_flag=4 | 1, commit_offset=3, queue_offset=0)
     assert bench.state.offsets.query("g", "T", 0) == 3
@@ -132,7 +132,7 @@ def test_progress_counts_even_if_nothing_is_found_or_the_pull_is_held(bench):
     assert bench.state.offsets.query("g", "T", 0) == 4
 
 
-def test_progress_without_its_bit_does_not_count(bench):
+def test_a_commit_without_its_flag_does_not_count(bench):
     bench.topic("T")
     pull(bench, commit_offset=7)
     assert bench.state.offsets.query("g", "T", 0) == -1

@@ -44,7 +44,7 @@ def test_pulls_of_one_peer_that_wake_together_leave_as_one_write(bench):
     assert bench.connection.flushes == 1
 
 
-def test_a_held_pull_sleeps_through_messages_of_other_tags(bench):
+def test_a_held_pull_is_not_woken_by_messages_of_other_tags(bench):
     bench.topic("T")
     hold(bench, subscription="a")
     assert arrive(bench, "b") == []
@@ -53,7 +53,7 @@ def test_a_held_pull_sleeps_through_messages_of_other_tags(bench):
     assert bounds(reply) == (2, 0, 2)
 
 
-def test_a_held_pull_is_answered_with_nothing_when_its_time_is_over(bench):
+def test_a_held_pull_is_answered_empty_at_its_deadline(bench):
     bench.topic("T")
     bench.send("T")
     hold(bench, queue_offset=1)
@@ -65,7 +65,7 @@ def test_a_held_pull_is_answered_with_nothing_when_its_time_is_over(bench):
     assert bounds(reply) == (1, 0, 1)
 
 
-def test_a_pull_held_too_long_for_its_filter_learns_where_to_go_on(bench):
+def test_a_pull_whose_filter_matches_nothing_gets_its_next_offset(bench):
     bench.topic("T")
     hold(bench, subscription="a")
     arrive(bench, "b")
@@ -100,7 +100,7 @@ def test_more_parked_pulls_than_allowed_are_answered_at_once(make_bench):
     assert pull(bench, sys_flag=4 | 2, suspend_timeout_millis=3000).code == 19
 
 
-def test_a_parked_pull_keeps_only_what_it_needs(bench):
+def test_a_parked_pull_keeps_little_memory(bench):
     bench.topic("T")
     command = pull_command("T", sys_flag=6, suspend_timeout_millis=3000, bname="b" * 100_000)
     command.pairs = (("junk", "x" * 100_000),)
@@ -124,7 +124,7 @@ def test_a_woken_pull_commits_nothing(bench):
     assert bench.state.offsets.query("g", "T", 0) == 9
 
 
-def test_a_woken_pull_passes_the_rows_again(bench):
+def test_a_woken_pull_is_checked_again(bench):
     bench.topic("T")
     hold(bench)
     parked = bench.state.long_polls.drain()
@@ -151,7 +151,7 @@ def test_pulls_of_a_closed_connection_are_not_run(bench):
     assert wake(bench, parked) == []
 
 
-def test_a_connection_that_closes_takes_its_parked_pulls_along(bench):
+def test_a_closed_connection_removes_its_parked_pulls(bench):
     bench.topic("T")
     hold(bench)
     other = FakeConnection(6666)

@@ -22,7 +22,7 @@ def test_row_1_a_broker_without_read_permission(make_bench):
     assert refusal(bench) == (16, "the broker[127.0.0.1] pulling message is forbidden")
 
 
-def test_row_2_an_unknown_group_that_can_not_be_made(make_bench):
+def test_row_2_an_unknown_group_that_cannot_be_made(make_bench):
     bench = make_bench(auto_create_subscription_group=False)
     bench.topic("T")
     code, remark = refusal(bench)
@@ -30,7 +30,7 @@ def test_row_2_an_unknown_group_that_can_not_be_made(make_bench):
     assert remark.startswith("subscription group [g] does not exist, ")
 
 
-def test_row_2_an_unknown_group_is_made_and_written(bench):
+def test_row_2_an_unknown_group_is_created_and_saved(bench):
     bench.topic("T")
     pull(bench)
     assert bench.state.groups.get("g") is not None
@@ -84,7 +84,7 @@ def test_row_6_a_queue_that_the_topic_does_not_have(bench, queue_id):
         {"subscription": None, "expression_type": "SQL92"},
     ],
 )
-def test_row_7_an_expression_that_can_not_be_parsed(bench, fields):
+def test_row_7_an_expression_that_cannot_be_parsed(bench, fields):
     bench.topic("T")
     assert refusal(bench, **fields) == (23, "parse the consumer's subscription failed")
 
@@ -137,7 +137,7 @@ def test_row_13_sql_is_not_served_from_the_request(bench):
     assert refusal(bench, subscription="a > 5", expression_type="SQL92") == (1, NO_SQL)
 
 
-def test_the_rows_come_in_their_order(make_bench):
+def test_the_checks_apply_in_their_order(make_bench):
     bench = make_bench(auto_create_subscription_group=False)
     assert refusal(bench, "NoSuchTopic", queue_id=7)[0] == 26
     bench.state.groups.auto_create = True

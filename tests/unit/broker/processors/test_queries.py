@@ -96,7 +96,7 @@ async def test_a_message_is_found_by_its_unique_id(bench: Bench) -> None:
     assert bodies(await query(bench, "ID-b", unique=True)) == [b"b"]
 
 
-async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
+async def test_missing_messages_are_not_found(bench: Bench) -> None:
     send(bench, "a")
     for answer in (
         await query(bench, "b"),
@@ -112,7 +112,7 @@ async def test_what_is_not_there_is_not_found(bench: Bench) -> None:
         }
 
 
-async def test_a_message_is_found_from_its_own_millisecond_on(bench: Bench) -> None:
+async def test_a_message_is_found_from_its_store_time_on(bench: Bench) -> None:
     send(bench, "first")
     bench.clock.advance(1.5)
     send(bench, "a")
@@ -137,7 +137,7 @@ async def test_an_answer_is_no_longer_than_a_frame(
     assert [r.physical_offset for r in iter_records(answer.body)] == offsets[-count:]
 
 
-async def test_a_message_is_seen_by_its_place(bench: Bench) -> None:
+async def test_a_message_is_returned_by_its_physical_offset(bench: Bench) -> None:
     first, second = send(bench, "a", "b")
     for offset, body in ((first, b"a"), (second, b"b")):
         answer = await view(bench, offset)
@@ -146,14 +146,14 @@ async def test_a_message_is_seen_by_its_place(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 10**9, 2**62])
-async def test_where_no_message_begins_none_is_seen(bench: Bench, offset: int) -> None:
+async def test_an_offset_inside_a_message_returns_none(bench: Bench, offset: int) -> None:
     send(bench, "a", "b")
     answer = await view(bench, offset)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == f"can not find message by the offset, {offset}"
 
 
-async def test_a_message_whose_checksum_is_wrong_is_neither_found_nor_seen(bench: Bench) -> None:
+async def test_a_message_with_a_wrong_checksum_is_not_returned(bench: Bench) -> None:
     (offset,) = send(bench, "a")
     record = bench.store.record_at(offset)
     assert record is not None
@@ -162,7 +162,7 @@ async def test_a_message_whose_checksum_is_wrong_is_neither_found_nor_seen(bench
     assert (await view(bench, offset)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_in_sync_mode_nothing_is_shown_before_the_disk_has_it(make_bench: Any) -> None:
+async def test_in_sync_mode_nothing_is_returned_before_it_is_synced(make_bench: Any) -> None:
     bench = make_bench(flush_disk_type="SYNC_FLUSH")
     bench.topic(TOPIC)
     result = bench.store.put(_pending())
@@ -177,7 +177,7 @@ def _pending() -> PendingMessage:
     return PendingMessage(TOPIC, 0, b"a", properties=keyed("a").encode())
 
 
-async def test_too_many_queries_are_told_to_try_again(make_bench: Callable[..., Bench]) -> None:
+async def test_too_many_queries_are_answered_busy(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(store_limits=StoreLimits(max_index_queries=2))
     bench.topic(TOPIC)
     send(bench, "a")
@@ -212,7 +212,7 @@ def _in_any_time(request: Command) -> Command:
     return Command.request(RequestCode.QUERY_MESSAGE, header, extra=(unique,))
 
 
-async def test_a_query_waits_for_nobody_else(bench: Bench) -> None:
+async def test_a_query_does_not_wait_for_others(bench: Bench) -> None:
     send(bench, *[f"k{n}" for n in range(20)])
     answers = await asyncio.gather(*(query(bench, f"k{n}") for n in range(20)))
     assert [bodies(answer) for answer in answers] == [[b"k%d" % n] for n in range(20)]

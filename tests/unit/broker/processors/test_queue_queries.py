@@ -83,7 +83,7 @@ def test_entries_of_a_queue_are_shown_as_apache_shows_them(bench: Bench) -> None
         at += row["physicSize"]
 
 
-def test_a_group_that_is_not_online_is_told(bench: Bench) -> None:
+def test_an_offline_group_is_an_error(bench: Bench) -> None:
     bench.topic(TOPIC)
     bench.send(TOPIC)
     body = decode(QueryConsumeQueueResponseBody, entries(bench, consumer_group="away").body)
@@ -103,7 +103,7 @@ def test_there_are_no_entries_beyond_a_queue(bench: Bench, index: int) -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 0])
-def test_no_entries_wanted_are_none(bench: Bench, count: int) -> None:
+def test_a_request_for_zero_entries_returns_none(bench: Bench, count: int) -> None:
     bench.topic(TOPIC)
     bench.send(TOPIC)
     body = decode(QueryConsumeQueueResponseBody, entries(bench, count=count).body)
@@ -128,7 +128,7 @@ def test_an_answer_ends_with_its_file_and_is_bounded(bench: Bench) -> None:
     assert MAX_ENTRIES < 10_000
 
 
-def test_the_span_of_a_group_is_told_as_apache_tells_it(bench: Bench) -> None:
+def test_the_time_span_of_a_group_is_that_of_apache(bench: Bench) -> None:
     bench.topic(TOPIC)
     for _ in range(3):
         bench.send(TOPIC)
@@ -147,7 +147,7 @@ def test_the_span_of_a_group_is_told_as_apache_tells_it(bench: Bench) -> None:
             assert (time.mktime(at) * 1000 + int(rest[9:]) - span[name]) % 60_000 == 0
 
 
-def test_a_span_goes_by_what_the_group_has_consumed(bench: Bench) -> None:
+def test_a_time_span_uses_the_groups_committed_offsets(bench: Bench) -> None:
     bench.topic(TOPIC, queues=2)
     begun = bench.clock.now_ms()
     for _ in range(3):
@@ -172,7 +172,7 @@ def test_a_span_goes_by_what_the_group_has_consumed(bench: Bench) -> None:
     assert (empty.min_time_stamp, empty.max_time_stamp, empty.delay_time) == (-1, -1, 0)
 
 
-def test_the_span_of_an_unknown_topic_is_refused(bench: Bench) -> None:
+def test_the_time_span_of_an_unknown_topic_is_refused(bench: Bench) -> None:
     header = QueryConsumeTimeSpanRequestHeader(topic="nowhere", group="g")
     answer = bench.must(Command.request(RequestCode.QUERY_CONSUME_TIME_SPAN, header))
     assert (answer.code, answer.remark) == (

@@ -31,7 +31,7 @@ def reset(bench: Bench, offsets: dict[MessageQueue, int]) -> Command:
     return bench.must(Command.request(code, header, body=body))
 
 
-def test_members_are_told_these_very_offsets(bench: Bench) -> None:
+def test_members_receive_exactly_these_offsets(bench: Bench) -> None:
     bench.subscribe("g", "T")
     offsets = {MessageQueue("T", "broker-a", 1): 7}
     answer = reset(bench, offsets)
@@ -44,7 +44,7 @@ def test_members_are_told_these_very_offsets(bench: Bench) -> None:
     assert [decode(ResetOffsetBody, command.body).offset_table for command in told] == [offsets]
 
 
-def test_without_members_it_says_that_nobody_is_online(bench: Bench) -> None:
+def test_without_members_the_answer_is_not_online(bench: Bench) -> None:
     answer = reset(bench, {MessageQueue("T", "broker-a", 1): 7})
     assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
 
@@ -57,7 +57,7 @@ def test_without_members_it_says_that_nobody_is_online(bench: Bench) -> None:
         {MessageQueue("Other", "broker-a", 0): 1},
     ],
 )
-def test_what_is_not_of_this_topic_and_broker_is_refused(
+def test_queues_of_another_topic_or_broker_are_refused(
     bench: Bench, offsets: dict[MessageQueue, int]
 ) -> None:
     bench.subscribe("g", "T")

@@ -28,7 +28,7 @@ def runtime(bench: Bench) -> dict[str, str]:
     return decode(KVTable, answer.body).table
 
 
-def test_old_messages_go_when_it_is_asked_for(bench: Bench) -> None:
+def test_expired_messages_are_deleted_on_request(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
     bench.store.engine.retention.step()
@@ -42,14 +42,14 @@ def test_old_messages_go_when_it_is_asked_for(bench: Bench) -> None:
     assert runtime(bench)["commitLogMinOffset"] == str(1 << 20)
 
 
-def test_queues_are_looked_at_when_it_is_asked_for(bench: Bench) -> None:
+def test_queues_are_cleaned_on_request(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
     bench.store.engine.retention.step()
     assert bench.store.min_offset("T", 0) > 0
 
 
-def test_queues_of_topics_that_are_gone_go_and_others_stay(bench: Bench) -> None:
+def test_queues_of_deleted_topics_are_removed_and_others_stay(bench: Bench) -> None:
     bench.topic("T")
     bench.topic("Gone")
     bench.send("T")
@@ -62,7 +62,7 @@ def test_queues_of_topics_that_are_gone_go_and_others_stay(bench: Bench) -> None
     assert len(kept) == 2
 
 
-def test_a_broker_that_takes_no_messages_tells_why(bench: Bench) -> None:
+def test_a_broker_that_accepts_no_messages_says_why(bench: Bench) -> None:
     assert "pocketmqWhyNotWritable" not in runtime(bench)
     bench.store.disk.measured("the disk is full")
     assert runtime(bench)["pocketmqWhyNotWritable"] == "the disk is full"

@@ -21,7 +21,7 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 # --- what is stored
 
 
-def test_a_message_is_stored_as_it_came(bench):
+def test_a_message_is_stored_unchanged(bench):
     bench.topic("T", queues=4)
     reply = bench.send(
         "T",
@@ -64,7 +64,7 @@ def test_the_answer_says_where_the_message_is(bench):
     assert RecordView(bench.store.record_at(place.physical_offset)).queue_offset == 1
 
 
-def test_wait_is_taken_out_of_the_text_and_the_cluster_put_in(bench):
+def test_the_wait_property_is_removed_and_the_cluster_added(bench):
     bench.topic("T")
     bench.send("T", properties="WAIT\x01true\x02TAGS\x01a\x02")
     assert stored(bench, "T")[0].properties == {"TAGS": "a", "CLUSTER": "DefaultCluster"}
@@ -76,7 +76,7 @@ def test_a_message_without_properties_gets_the_cluster_only(bench):
     assert stored(bench, "T")[0].properties_text == b"CLUSTER\x01DefaultCluster"
 
 
-def test_half_a_surrogate_pair_in_a_property_does_no_harm(bench):
+def test_an_unpaired_surrogate_in_a_property_does_no_harm(bench):
     bench.topic("T")
     assert bench.send("T", properties="k\x01\ud800").code == 0
     assert stored(bench, "T")[0].properties["k"] == "?"
@@ -178,7 +178,7 @@ def test_a_broken_batch_is_refused_as_a_whole(bench, body, sentence):
     assert stored(bench, "T") == []
 
 
-def test_a_batch_can_not_be_delayed(bench):
+def test_a_batch_cannot_be_delayed(bench):
     bench.topic("T")
     reply = send_batch(bench, elements(b"one"), properties="DELAY\x012")
     assert reply.code == 13
@@ -216,7 +216,7 @@ class LateFiles(SlowFiles):
         self.let.wait(10)
 
 
-async def test_a_message_that_the_disk_takes_too_long_for_is_stored_and_says_so(make_bench):
+async def test_a_message_whose_sync_takes_too_long_is_stored_and_answered_as_such(make_bench):
     disk = LateFiles()
     bench = make_bench(files=disk, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=20)
     bench.topic("T")

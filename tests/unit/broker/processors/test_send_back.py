@@ -69,7 +69,7 @@ def apaches(bench: Bench) -> list[Command]:
     return [one for one in exchanges if one.request.code == RequestCode.CONSUMER_SEND_MSG_BACK]
 
 
-def test_apaches_consumers_send_back_and_bury(bench):
+def test_apaches_consumers_send_back_and_dead_letter(bench):
     for one in apaches(bench):
         ours = bench.must(one.request)
         assert one.theirs is not None
@@ -106,14 +106,14 @@ def test_apaches_consumers_send_back_and_bury(bench):
 # --- refusals
 
 
-def test_an_unknown_group_that_can_not_be_made(make_bench):
+def test_an_unknown_group_that_cannot_be_made(make_bench):
     bench = make_bench(auto_create_subscription_group=False)
     reply = send_back(bench, put(bench))
     assert reply.code == 26
     assert reply.remark.startswith("subscription group not exist, g")
 
 
-def test_a_name_that_can_be_no_group(bench):
+def test_an_illegal_group_name(bench):
     assert send_back(bench, put(bench), group="a b").code == 1
     assert send_back(bench, put(bench), group="g" * 121).code == 1
     assert bench.state.topics.get("%RETRY%" + "g" * 121) is None
@@ -142,7 +142,7 @@ def test_a_retry_topic_that_takes_no_messages(bench):
 
 
 @pytest.mark.parametrize("offset", [-1, 1, 10_000_000, 2**62])
-def test_no_message_at_that_place(bench, offset):
+def test_no_message_at_that_offset(bench, offset):
     put(bench)
     reply = send_back(bench, offset)
     assert (reply.code, reply.remark) == (1, f"look message by offset failed, {offset}")
@@ -158,7 +158,7 @@ def test_too_many_topics(make_bench):
     assert "pocketmqMaxTopics" in reply.remark
 
 
-def test_a_text_that_grows_too_long_is_refused(bench):
+def test_properties_that_grow_too_long_are_refused(bench):
     offset = put(bench, properties="A\x01" + "x" * 32_700)
     reply = send_back(bench, offset)
     assert reply.code == 1
@@ -227,7 +227,7 @@ def test_a_dead_letter_is_logged_with_who_gave_it_up(bench):
 
 
 @pytest.mark.parametrize(("version", "dead"), [(407, 1), (121, 1), (120, 0)])
-def test_a_consumer_may_say_how_often(bench, version, dead):
+def test_a_consumer_may_set_the_number_of_retries(bench, version, dead):
     send_back(bench, put(bench, reconsume_times=2), max_reconsume_times=2, version=version)
     assert len(stored(bench, "%DLQ%g")) == dead
 

@@ -59,7 +59,7 @@ def test_the_levels_can_be_set(make_bench):
     assert entries(bench, names.SCHEDULE_TOPIC, 1) == [record.store_timestamp_ms + 86_400_000]
 
 
-def test_where_a_message_was_delayed_for_before_is_forgotten(bench):
+def test_properties_of_an_earlier_delay_are_replaced(bench):
     bench.topic("T")
     bench.send("T", properties="REAL_TOPIC\x01Old\x02DELAY\x011\x02REAL_QID\x017")
     (record,) = stored(bench, names.SCHEDULE_TOPIC, 0)
@@ -68,7 +68,7 @@ def test_where_a_message_was_delayed_for_before_is_forgotten(bench):
 
 
 @pytest.mark.parametrize("level", ["soon", "1_0", " 1", "0x1"])
-def test_a_delay_that_is_no_number_is_refused_with_a_sentence(bench, level):
+def test_a_delay_that_is_no_number_is_refused_with_a_message(bench, level):
     bench.topic("T")
     code, remark = refusal(bench, properties=f"DELAY\x01{level}")
     assert code == 13

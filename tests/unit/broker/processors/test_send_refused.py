@@ -13,7 +13,7 @@ from tests.unit.broker.processors.sends import refusal
 # --- who may send what where
 
 
-def test_a_broker_may_open_later(make_bench):
+def test_a_broker_can_start_accepting_sends_later(make_bench):
     bench = make_bench(start_accept_send_request_timestamp_ms=4_000_000_000_000)
     bench.topic("T")
     assert refusal(bench) == (1, "broker unable to service, until 4000000000000")
@@ -52,17 +52,17 @@ def test_topics_of_the_broker_take_no_sends(bench, topic):
     )
 
 
-def test_the_template_takes_sends_like_any_topic(bench):
+def test_the_template_accepts_sends_like_any_topic(bench):
     assert bench.send("TBW102").code == 0
 
 
-def test_an_unknown_topic_is_made_written_and_registered(bench):
+def test_an_unknown_topic_is_created_saved_and_registered(bench):
     assert bench.send("New", queue_id=1).code == 0
     assert bench.state.topics.get("New").write_queue_nums == 4
     assert bench.changes.topics == [(["New"], True)]
 
 
-def test_a_topic_that_got_fewer_queues_than_asked_is_told_with_the_remedy(bench):
+def test_a_topic_created_with_fewer_queues_than_requested_is_logged(bench):
     with capture_logs() as logs:
         bench.send("New", default_topic_queue_nums=16)
     (entry,) = [entry for entry in logs if entry["log_level"] == "warning"]
@@ -118,7 +118,7 @@ def test_a_topic_without_queues_says_what_to_do(bench):
     assert "pocketmq topic update T --queues" in remark
 
 
-def test_the_topics_own_permission_is_not_looked_at(bench):
+def test_the_topics_own_permission_is_not_checked(bench):
     bench.topic("T", perm=4)
     assert bench.send("T").code == 0
 
@@ -141,7 +141,7 @@ TIMERS = ["TIMER_DELAY_SEC\x015", "TIMER_DELAY_MS\x01x", "A\x01b\x02TIMER_DELIVE
 
 
 @pytest.mark.parametrize("text", [*TIMERS, "DELAY\x010\x02TIMER_DELAY_SEC\x015"])
-def test_a_message_that_asks_for_a_timer_is_refused(bench, text):
+def test_a_message_that_requests_a_timer_is_refused(bench, text):
     bench.topic("T")
     code, remark = refusal(bench, properties=text)
     assert code == 1
@@ -153,7 +153,7 @@ def test_a_message_that_asks_for_a_timer_is_refused(bench, text):
 
 
 @pytest.mark.parametrize("text", TIMERS)
-def test_a_batch_is_refused_if_one_of_its_messages_asks_for_a_timer(bench, text):
+def test_a_batch_is_refused_if_one_of_its_messages_requests_a_timer(bench, text):
     bench.topic("T")
     code, send = RequestCode.SEND_BATCH_MESSAGE, {"batch": True}
     body = batch.encode([(0, b"a", b""), (0, b"b", text.encode())])
@@ -173,7 +173,7 @@ def test_a_batch_is_refused_if_one_of_its_messages_asks_for_a_timer(bench, text)
         "TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x01123",
     ],
 )
-def test_a_message_that_asks_for_no_timer_is_stored(bench, text):
+def test_a_message_that_requests_no_timer_is_stored(bench, text):
     bench.topic("T")
     assert bench.send("T", properties=text).code == 0
     assert bench.store.max_offset("T", 0) == 1
@@ -222,7 +222,7 @@ def test_a_header_that_lacks_a_field_is_refused(bench):
     assert "missing" in reply.remark
 
 
-def test_counters_tell_what_happened(bench):
+def test_sends_are_counted(bench):
     bench.topic("T")
     bench.send("T", b"12345")
     refusal(bench, queue_id=9)

@@ -24,7 +24,7 @@ def test_a_retry_of_an_unknown_group_is_refused(make_bench):
     assert remark.startswith("subscription group not exist, g ")
 
 
-def test_a_message_out_of_retries_is_dead(bench):
+def test_a_message_without_retries_left_becomes_a_dead_letter(bench):
     bench.topic("%RETRY%g")
     with capture_logs() as lines:
         reply = bench.send(

@@ -44,7 +44,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "code", "remark"), FAILURES)
-async def test_what_fails_is_answered(bench, error, code, remark):
+async def test_failing_requests_are_answered(bench, error, code, remark):
     for handler in (raising(error), raising_later(error)):
         with_handler(bench, handler)
         reply = await answer_of(bench, Command(7))
@@ -54,7 +54,7 @@ async def test_what_fails_is_answered(bench, error, code, remark):
 
 
 @pytest.mark.parametrize("handler", [raising, raising_later])
-async def test_what_fails_oneway_is_not_answered(bench, handler):
+async def test_failing_oneway_requests_are_not_answered(bench, handler):
     with_handler(bench, handler(RuntimeError("boom")))
     assert await answer_of(bench, Command(7, flag=2)) is None
 
@@ -69,7 +69,7 @@ async def test_answers_to_oneway_requests_are_dropped(bench):
         assert (await answer_of(bench, Command(7))).code == 0
 
 
-async def test_faults_of_ours_are_logged_but_not_each(bench):
+async def test_internal_errors_are_logged_at_a_limited_rate(bench):
     with_handler(bench, raising(RuntimeError("boom")))
     with capture_logs() as logs:
         for _ in range(5):
@@ -91,7 +91,7 @@ async def test_a_cancelled_request_is_cancelled(bench):
         await task
 
 
-def test_what_is_not_served_is_counted(bench):
+def test_unsupported_requests_are_counted(bench):
     bench.ask(Command(9999))
     assert bench.state.counters.requests_not_supported == 1
 

@@ -81,7 +81,7 @@ def test_a_list_of_topics_changes_attributes_in_the_same_way(bench):
     assert (attributes_of(bench, "A"), attributes_of(bench, "B")) == ({"reserve.time": "1"}, {})
 
 
-def test_a_topics_attributes_have_an_end(bench):
+def test_a_topics_attributes_are_bounded(bench):
     def create_with(attributes: dict[str, str]) -> int:
         config = TopicConfig(topic_name="A", attributes=attributes)
         body = CreateTopicListRequestBody(topic_config_list=[config])

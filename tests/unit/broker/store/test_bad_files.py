@@ -50,7 +50,7 @@ def queue_of(store: MessageStore, queue_id: int) -> Path:
 
 @pytest.mark.parametrize("which", [0, 3, -1])
 @pytest.mark.parametrize("length", [1, 4096, LOG_FILE - 1])
-def test_a_log_file_that_was_cut_off_is_a_sentence_with_a_cure(
+def test_a_truncated_log_file_is_an_error_with_a_remedy(
     store: MessageStore, which: int, length: int
 ) -> None:
     path = log_files(store)[which]
@@ -72,7 +72,7 @@ def test_a_log_file_that_was_cut_off_is_a_sentence_with_a_cure(
     store.close()
 
 
-def test_a_queue_file_that_was_cut_off_is_a_sentence_with_a_cure(store: MessageStore) -> None:
+def test_a_truncated_queue_file_is_an_error_with_a_remedy(store: MessageStore) -> None:
     path = min(queue_of(store, 0).iterdir())
     os.truncate(path, 300)
     with pytest.raises(StoreError, match=r"or remove the file if it was cut off"):
@@ -105,7 +105,7 @@ def take_queue_of_another_topic(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("mix", [swap_queues, copy_queue, take_queue_of_another_topic])
-def test_a_queue_with_the_entries_of_another_serves_no_message_of_that(
+def test_a_queue_with_the_entries_of_another_serves_none_of_its_messages(
     store: MessageStore, mix: Callable[[MessageStore], None]
 ) -> None:
     mix(store)
@@ -126,7 +126,7 @@ def test_a_queue_with_the_entries_of_another_serves_no_message_of_that(
 
 
 @pytest.mark.parametrize("magic", [MAGIC_V1 + 0x100, MAGIC_V1 + 7, 0x7FFFFFFF])
-def test_a_record_of_a_form_that_nobody_knows_is_not_served_but_those_behind_it_are(
+def test_a_record_of_unknown_format_is_not_served_but_later_ones_are(
     store: MessageStore, magic: int
 ) -> None:
     data = log_files(store)[2].read_bytes()
@@ -144,9 +144,7 @@ def test_a_record_of_a_form_that_nobody_knows_is_not_served_but_those_behind_it_
 
 @pytest.mark.parametrize("name", ["checkpoint", "pocketmq-checkpoint"])
 @pytest.mark.parametrize("content", [b"", b"\xff" * 4096, b'{"format":99}00000000', b"{" * 100])
-def test_side_files_of_others_cost_nothing_but_time(
-    store: MessageStore, name: str, content: bytes
-) -> None:
+def test_foreign_side_files_lose_no_message(store: MessageStore, name: str, content: bytes) -> None:
     (store.paths.root / name).write_bytes(content)
     store.open()
     assert bodies(store) == of_queue(0)
@@ -157,7 +155,7 @@ def test_side_files_of_others_cost_nothing_but_time(
 # --- under a running broker
 
 
-def test_a_queue_that_is_removed_is_a_sentence_and_built_anew_by_the_next_start(
+def test_a_removed_queue_is_an_error_and_rebuilt_by_the_next_start(
     tmp_path: Path,
 ) -> None:
     store = opened(tmp_path / "store")

@@ -77,7 +77,7 @@ def long_way(store: MessageStore) -> list[list[bytes]]:
     return found
 
 
-def test_a_start_after_a_clean_stop_looks_at_the_end_of_the_log_alone(
+def test_a_start_after_a_clean_stop_reads_only_the_end_of_the_log(
     store: MessageStore,
 ) -> None:
     expected = long_way(store)
@@ -88,7 +88,7 @@ def test_a_start_after_a_clean_stop_looks_at_the_end_of_the_log_alone(
     store.close()
 
 
-def test_it_need_not_look_far_though_all_came_at_once(tmp_path: Path) -> None:
+def test_a_start_reads_little_after_a_burst(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for number in range(100):
         store.put(message(b"%d" % number))
@@ -97,7 +97,7 @@ def test_it_need_not_look_far_though_all_came_at_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_queues_that_nobody_asks_for_are_not_mapped(tmp_path: Path) -> None:
+def test_unused_queues_are_not_mapped(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for number in range(50):
         store.put(message(queue_id=number))
@@ -111,7 +111,7 @@ def test_queues_that_nobody_asks_for_are_not_mapped(tmp_path: Path) -> None:
     again.close()
 
 
-def test_messages_go_on_where_they_ended(store: MessageStore) -> None:
+def test_offsets_continue_after_a_clean_stop(store: MessageStore) -> None:
     for number in range(70):
         report = reopen(store)
         assert report.quick
@@ -135,7 +135,7 @@ def test_a_stop_without_a_put_is_enough_too(store: MessageStore) -> None:
     store.close()
 
 
-def test_store_times_go_on_from_the_last_message(store: MessageStore) -> None:
+def test_store_times_continue_from_the_last_message(store: MessageStore) -> None:
     reopen(store)
     last = store.max_offset("TopicTest", 0) - 1
     stored = store.store_time_at("TopicTest", 0, last)
@@ -154,7 +154,7 @@ def test_a_deleted_topic_stays_deleted(store: MessageStore) -> None:
     store.close()
 
 
-def test_an_open_store_has_nothing_to_be_believed(store: MessageStore) -> None:
+def test_an_open_store_has_no_clean_stop_record(store: MessageStore) -> None:
     assert "stop" in decode(store.paths.own_checkpoint.read_bytes())
     reopen(store)
     assert "stop" not in decode(store.paths.own_checkpoint.read_bytes())
@@ -167,7 +167,7 @@ def test_an_open_store_has_nothing_to_be_believed(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_crash_is_a_crash_whatever_lies_there(store: MessageStore) -> None:
+def test_a_crash_is_detected_despite_a_clean_stop_record(store: MessageStore) -> None:
     left = store.paths.own_checkpoint.read_bytes()
     reopen(store)
     store.put(message(b"after"))
@@ -180,7 +180,7 @@ def test_a_crash_is_a_crash_whatever_lies_there(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_copied_store_is_started_the_long_way(store: MessageStore) -> None:
+def test_a_copied_store_is_recovered_in_full(store: MessageStore) -> None:
     expected = long_way(store)
     copy = store.paths.root.parent / "copy"
     shutil.copytree(store.paths.root, copy)
@@ -190,7 +190,7 @@ def test_a_copied_store_is_started_the_long_way(store: MessageStore) -> None:
     other.close()
 
 
-def test_what_another_broker_wrote_in_between_is_seen(store: MessageStore) -> None:
+def test_writes_of_another_broker_in_between_are_detected(store: MessageStore) -> None:
     left = store.paths.own_checkpoint.read_bytes()
     reopen(store)
     store.put(message(b"between"))
@@ -235,7 +235,7 @@ def test_a_file_removed_replaced_or_changed_is_noticed(
     store.close()
 
 
-def test_a_queue_that_came_or_went_is_noticed(store: MessageStore) -> None:
+def test_an_added_or_removed_queue_is_noticed(store: MessageStore) -> None:
     topic = store.paths.consume_queues / "TopicTest"
     shutil.rmtree(topic / "1")
     assert not reopen(store).quick
@@ -248,7 +248,7 @@ def test_a_queue_that_came_or_went_is_noticed(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", encode({}), encode({"format": 2}), b"\xff" * 99])
-def test_what_can_not_be_read_is_not_believed(store: MessageStore, damage: bytes) -> None:
+def test_what_cannot_be_read_is_ignored(store: MessageStore, damage: bytes) -> None:
     expected = long_way(store)
     store.paths.own_checkpoint.write_bytes(damage)
     assert not reopen(store).quick
@@ -271,7 +271,7 @@ def blind(store: MessageStore) -> MessageStore:
     return MessageStore(small_config(store.paths.root), files=files)
 
 
-def test_the_end_of_the_log_is_looked_at_in_any_case(store: MessageStore) -> None:
+def test_the_end_of_the_log_is_always_read(store: MessageStore) -> None:
     store = blind(store)
     store.open()
     fill(store)
@@ -284,7 +284,7 @@ def test_the_end_of_the_log_is_looked_at_in_any_case(store: MessageStore) -> Non
     store.close()
 
 
-def test_a_record_behind_the_end_is_noticed_in_any_case(store: MessageStore) -> None:
+def test_a_record_after_the_end_is_always_noticed(store: MessageStore) -> None:
     store = blind(store)
     store.open()
     store.put(message(b"one"))
@@ -310,7 +310,7 @@ def test_another_file_size_is_refused_as_ever(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_stop_leaves_nothing_while_an_entry_is_missing(store: MessageStore) -> None:
+def test_a_stop_saves_no_checkpoint_while_an_entry_is_missing(store: MessageStore) -> None:
     reopen(store)
     queue = store.engine.queues.get_or_create("TopicTest", 0)
     queue.next_offset += 1
@@ -321,7 +321,7 @@ def test_a_stop_leaves_nothing_while_an_entry_is_missing(store: MessageStore) ->
     store.close()
 
 
-def test_a_stop_that_can_not_leave_word_is_clean_all_the_same(tmp_path: Path) -> None:
+def test_a_stop_that_cannot_save_the_checkpoint_is_still_clean(tmp_path: Path) -> None:
     files = CountingFiles()
     store = opened(tmp_path, files=files)
     store.put(message())

@@ -139,7 +139,7 @@ def test_a_get_that_may_wait_is_never_cold(store: MessageStore, disk: SlowFiles)
     assert disk.probes <= 1
 
 
-def test_cold_entries_are_told_before_the_map_is_touched(store: MessageStore) -> None:
+def test_cold_entries_are_detected_before_the_map_is_touched(store: MessageStore) -> None:
     result = unhurried(store)
     assert (result.status, result.count, result.records) == (GetStatus.COLD, 0, ())
     assert (result.next_offset, result.min_offset, result.max_offset) == (0, 0, 40)
@@ -147,7 +147,7 @@ def test_cold_entries_are_told_before_the_map_is_touched(store: MessageStore) ->
     assert (where.file.path.name, where.start, where.end) == ("0" * 20, 0, 40 * 20)
 
 
-async def test_cold_records_are_told_before_the_map_is_touched(
+async def test_cold_records_are_detected_before_the_map_is_touched(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     (queue_file,) = unhurried(store).cold
@@ -158,9 +158,7 @@ async def test_cold_records_are_told_before_the_map_is_touched(
     assert store.stats.got_messages == 0
 
 
-def test_what_was_appended_not_long_ago_is_not_asked_about(
-    store: MessageStore, disk: SlowFiles
-) -> None:
+def test_recently_appended_pages_are_not_queried(store: MessageStore, disk: SlowFiles) -> None:
     store.put(message(b"120"))
     before = disk.probes
     result = unhurried(store, 40)
@@ -168,14 +166,14 @@ def test_what_was_appended_not_long_ago_is_not_asked_about(
     assert disk.probes == before
 
 
-def test_what_was_appended_long_ago_is_asked_about(store: MessageStore) -> None:
+def test_pages_appended_long_ago_are_queried(store: MessageStore) -> None:
     for number in range(120, 200):
         store.put(message(b"%d" % number))
     assert unhurried(store, 40).status is GetStatus.COLD
     assert unhurried(store, 119).status is GetStatus.FOUND
 
 
-def test_what_is_in_memory_is_asked_about_once_a_second(
+def test_pages_in_memory_are_queried_once_a_second(
     store: MessageStore, disk: SlowFiles, clock: ManualClock
 ) -> None:
     disk.cold = False
@@ -189,13 +187,13 @@ def test_what_is_in_memory_is_asked_about_once_a_second(
 
 
 @pytest.mark.parametrize("limits", [{"max_probes": 0}], indirect=True)
-def test_a_get_that_would_ask_too_much_counts_as_cold(store: MessageStore, disk: SlowFiles) -> None:
+def test_a_get_with_too_many_queries_counts_as_cold(store: MessageStore, disk: SlowFiles) -> None:
     disk.cold = False
     assert unhurried(store).status is GetStatus.COLD
 
 
 @pytest.mark.parametrize("limits", [{"max_resident_blocks": 1}], indirect=True)
-def test_what_is_known_is_bounded(store: MessageStore, disk: SlowFiles) -> None:
+def test_remembered_ranges_are_bounded(store: MessageStore, disk: SlowFiles) -> None:
     disk.cold = False
     for offset in (0, 10, 0):
         assert numbers(unhurried(store, offset)) == expected(0, offset, 10)
@@ -213,7 +211,7 @@ async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: Slo
     assert store.stats.cold_bytes > 0
 
 
-async def test_the_loop_turns_while_a_thread_reads(store: MessageStore, disk: SlowFiles) -> None:
+async def test_the_loop_runs_while_a_thread_reads(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
     reading = asyncio.ensure_future(store.get_async("me", *QUEUE, 0, 10))
     for number in range(100):
@@ -224,7 +222,7 @@ async def test_the_loop_turns_while_a_thread_reads(store: MessageStore, disk: Sl
     assert numbers(await asyncio.wait_for(reading, 10)) == expected(0, 0, 10)
 
 
-async def test_a_disk_that_can_not_tell_is_read_in_a_thread_too(
+async def test_a_disk_that_cannot_tell_is_read_in_a_thread_too(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.can_tell = False
@@ -240,7 +238,7 @@ async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
 
 
-async def test_a_replay_has_the_system_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
+async def test_a_replay_uses_the_systems_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
     await store.get_async("me", *QUEUE, 0, 10)
     path, position, length = disk.ahead[-1]
     assert path.parent.name == "commitlog"
@@ -248,7 +246,7 @@ async def test_a_replay_has_the_system_read_ahead(store: MessageStore, disk: Slo
     assert length > LIMITS.read_ahead_bytes
 
 
-async def test_a_disk_that_can_not_be_read_is_an_error_of_this_get_alone(
+async def test_a_disk_that_cannot_be_read_is_an_error_of_this_get_alone(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.error = OSError(5, "Input/output error")
@@ -273,7 +271,7 @@ async def test_no_more_threads_than_allowed_read_at_a_time(
     assert disk.most_at_work <= LIMITS.cold_readers
 
 
-async def test_one_that_asks_much_does_not_keep_another_from_its_turn(
+async def test_one_busy_reader_does_not_starve_another(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.let.clear()
@@ -306,9 +304,7 @@ async def test_too_many_that_wait_are_refused(store: MessageStore, disk: SlowFil
     await asyncio.wait_for(asyncio.gather(*gets), 10)
 
 
-async def test_one_who_no_longer_wants_it_costs_no_read(
-    store: MessageStore, disk: SlowFiles
-) -> None:
+async def test_a_cancelled_request_causes_no_read(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
     gets = [
         asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
@@ -322,7 +318,7 @@ async def test_one_who_no_longer_wants_it_costs_no_read(
     assert not any("/1/" in str(path) for path, _, _ in disk.fetched)
 
 
-async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
+async def test_closing_waits_for_running_reads_and_refuses_waiting_ones(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.let.clear()
@@ -339,7 +335,7 @@ async def test_closing_waits_for_what_is_being_read_and_refuses_the_rest(
     store.open()
 
 
-def test_the_file_system_tells_what_is_in_memory_or_that_it_can_not(tmp_path: Path) -> None:
+def test_the_file_system_reports_pages_in_memory_or_that_it_cannot(tmp_path: Path) -> None:
     region = Files().open_mapped(tmp_path / "file", 3 * LIMITS.block_bytes, create=True)
     region.write(0, bytes(3 * LIMITS.block_bytes))
     assert region.is_cached(100, 2 * LIMITS.block_bytes) in {True, None}
@@ -356,5 +352,5 @@ def test_ranges_near_to_each_other_are_fetched_together(store: MessageStore) -> 
     assert cold_reads.joined(pieces, LIMITS) == [FileRange(file, 0, 30), pieces[2]]
 
 
-def test_everything_is_still_there_in_the_end(store: MessageStore) -> None:
+def test_all_messages_are_read_correctly_in_the_end(store: MessageStore) -> None:
     assert [int(body) for body in bodies(store)] == expected(0, 0, 40)

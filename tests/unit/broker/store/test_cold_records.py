@@ -60,23 +60,23 @@ async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1, 10**9])
-async def test_no_record_there(store: MessageStore, wrong: int) -> None:
+async def test_an_offset_without_a_record(store: MessageStore, wrong: int) -> None:
     assert await store.record_async("me", wrong) is None
 
 
-async def test_what_entries_carry_is_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
+async def test_entry_fields_are_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
     assert await store.tags_codes("me", TOPIC, 0, 0, 7) == [97] * 7
     assert await store.tags_codes("me", TOPIC, 0, len(BODIES) - 2, 7) == [97] * 2
     assert disk.threads
 
 
 @pytest.mark.parametrize("offset", [-1, len(BODIES)])
-async def test_entries_that_are_not_there(store: MessageStore, offset: int) -> None:
+async def test_missing_entries(store: MessageStore, offset: int) -> None:
     assert await store.tags_codes("me", TOPIC, 0, offset, 7) == []
     assert await store.tags_codes("me", "Other", 0, 0, 7) == []
 
 
-async def test_a_disk_that_can_not_be_read_is_an_error(
+async def test_a_disk_that_cannot_be_read_is_an_error(
     store: MessageStore, disk: SlowFiles, places: list[int]
 ) -> None:
     disk.error = OSError(5, "Input/output error")

@@ -57,7 +57,7 @@ def test_one_damaged_record_does_not_cost_those_behind_it(store: MessageStore) -
     store.close()
 
 
-def test_the_number_of_a_damaged_last_message_is_not_given_again(store: MessageStore) -> None:
+def test_the_offset_of_a_damaged_last_message_is_not_reused(store: MessageStore) -> None:
     """A consumer may have had it; the next message would never reach that one."""
     for queue_id in (0, 0, 1, 2):
         last = store.put(message(b"body", queue_id=queue_id))
@@ -95,7 +95,7 @@ def test_a_damaged_file_does_not_cost_those_behind_it(store: MessageStore) -> No
     store.close()
 
 
-def test_behind_damage_the_next_record_is_looked_for_where_the_log_was_on_the_disk(
+def test_after_damage_the_next_record_is_searched_for_in_the_synced_part(
     store: MessageStore,
 ) -> None:
     for number in range(20):
@@ -134,7 +134,7 @@ def test_a_queue_that_is_lost_is_built_before_it_takes_a_message(store: MessageS
         found.close()
 
 
-def test_a_topic_that_was_deleted_is_not_taken_for_a_lost_one(store: MessageStore) -> None:
+def test_a_deleted_topic_is_not_taken_for_a_lost_one(store: MessageStore) -> None:
     for _ in range(10):
         store.put(message())
         store.put(message(topic="Kept"))
@@ -148,7 +148,7 @@ def test_a_topic_that_was_deleted_is_not_taken_for_a_lost_one(store: MessageStor
     store.close()
 
 
-def test_the_numbers_of_a_lost_queue_go_on_though_its_messages_have_expired(
+def test_the_offsets_of_a_lost_queue_continue_after_its_messages_expired(
     store: MessageStore,
 ) -> None:
     for _ in range(7):
@@ -166,7 +166,7 @@ def test_the_numbers_of_a_lost_queue_go_on_though_its_messages_have_expired(
     found.close()
 
 
-def test_a_safe_point_that_does_not_go_with_the_log_is_not_believed(store: MessageStore) -> None:
+def test_a_safe_point_that_does_not_match_the_log_is_ignored(store: MessageStore) -> None:
     for number in range(40):
         store.put(message(b"%d" % number))
     store.flush()
@@ -225,7 +225,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(store: MessageStore) -> None:
 # --- a log whose beginning has gone
 
 
-def test_numbers_go_on_when_old_files_are_gone(store: MessageStore) -> None:
+def test_offsets_continue_when_old_files_are_deleted(store: MessageStore) -> None:
     store.put(message(topic="Expired"))
     for number in range(80):
         store.put(message(b"%2d" % number + b"x" * 900))
@@ -271,7 +271,7 @@ def test_a_queue_that_begins_late_is_filled_as_the_reference_fills_it(
     store.close()
 
 
-def test_numbers_that_do_not_go_with_the_log_are_begun_anew(store: MessageStore) -> None:
+def test_offsets_that_do_not_match_the_log_restart(store: MessageStore) -> None:
     """A queue was lost and began again at 0, as it happens with the reference."""
     for number in range(120):
         store.put(message(b"%d" % number))

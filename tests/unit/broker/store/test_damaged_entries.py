@@ -156,7 +156,7 @@ def test_every_message_is_delivered_once_at_its_offset(data: st.DataObject) -> N
 
 @pytest.mark.parametrize("kind", [*OUTSIDE, *INSIDE])
 @pytest.mark.parametrize("number", [0, 7, COUNT - 1])
-def test_an_entry_is_as_it_was_afterwards(store: MessageStore, kind: str, number: int) -> None:
+def test_an_entry_is_restored_exactly(store: MessageStore, kind: str, number: int) -> None:
     fill(store, COUNT, others=True)
     before = entry_of(store, number)
     store.close()
@@ -188,7 +188,7 @@ async def test_the_loop_does_not_search_the_log(
     assert store.get(TOPIC, 0, 0, COUNT, wait=False).count == COUNT
 
 
-async def test_a_search_whose_owner_has_gone_is_done_by_the_next_one(
+async def test_a_search_whose_caller_has_left_is_finished_by_the_next_one(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Semaphore(0)
@@ -252,7 +252,7 @@ async def test_delayed_messages_keep_their_times(store: MessageStore) -> None:
     assert await store.tags_codes("me", "Nobody's", 2, 0, 5) == []
 
 
-def test_of_a_topic_that_was_made_again_the_new_messages_come(store: MessageStore) -> None:
+def test_a_recreated_topic_delivers_its_new_messages(store: MessageStore) -> None:
     for life in (b"old", b"new"):
         if life == b"new":
             store.delete_topic(TOPIC)
@@ -263,7 +263,7 @@ def test_of_a_topic_that_was_made_again_the_new_messages_come(store: MessageStor
     assert bodies(store) == [b"new0", b"new1", b"new2"]
 
 
-def test_behind_old_messages_of_a_deleted_topic_the_new_ones_come(store: MessageStore) -> None:
+def test_new_messages_after_those_of_a_deleted_topic_are_delivered(store: MessageStore) -> None:
     for _ in range(3):
         store.put(message(b"old"))
     store.delete_topic(TOPIC)
@@ -277,7 +277,7 @@ def test_behind_old_messages_of_a_deleted_topic_the_new_ones_come(store: Message
 # --- what the log does not have
 
 
-def test_a_message_that_is_nowhere_is_counted_and_named_once(
+def test_a_message_found_nowhere_is_counted_and_logged_once(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     searches: list[Search] = []
@@ -318,7 +318,7 @@ def test_a_record_whose_number_is_damaged_is_not_taken_for_another_one(
     assert store.stats.damaged_messages == 2
 
 
-def test_two_entries_that_lead_to_one_record_are_told_apart(store: MessageStore) -> None:
+def test_two_entries_that_point_to_one_record_are_distinguished(store: MessageStore) -> None:
     fill(store, COUNT, others=True)
     store.close()
     write_entry(store, 6, entry_of(store, 7))
@@ -343,7 +343,7 @@ def test_restored_entries_are_counted_and_the_first_of_a_queue_is_named(
     assert named == ("warning", TOPIC, 0, 4)
 
 
-def test_of_a_damaged_record_no_other_is_looked_for(
+def test_a_damaged_record_starts_no_search(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its head says that it is the one that the entry means."""
@@ -370,7 +370,7 @@ def test_the_search_ends_with_its_bound(tmp_path: Path) -> None:
     assert [log["offset"] for log in logs if log["log_level"] == "error"] == [3]
 
 
-def test_an_entry_that_can_not_be_written_is_not_skipped(tmp_path: Path) -> None:
+def test_an_entry_that_cannot_be_written_is_not_skipped(tmp_path: Path) -> None:
     disk = FailingFiles()
     store = opened(tmp_path / "store", files=disk)
     fill(store, COUNT)
@@ -384,7 +384,7 @@ def test_an_entry_that_can_not_be_written_is_not_skipped(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("number", "skipped"), [(errno.EMFILE, False), (errno.EIO, True)])
-def test_a_log_that_can_not_be_read_now_is_searched_later(
+def test_a_log_that_cannot_be_read_now_is_searched_later(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch, number: int, skipped: bool
 ) -> None:
     fill(store, COUNT)

@@ -48,7 +48,7 @@ def queue_of(store: MessageStore) -> ConsumeQueue:
     return queue
 
 
-def test_a_file_that_got_no_blocks_before_a_stop_takes_no_entries_of_the_one_before(
+def test_a_queue_file_without_blocks_gets_no_entries_of_the_previous_file(
     tmp_path: Path,
 ) -> None:
     clock, files = ManualClock(), DiskWithoutBlocks()
@@ -73,7 +73,7 @@ def test_a_file_that_got_no_blocks_before_a_stop_takes_no_entries_of_the_one_bef
     store.close()
 
 
-def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
+def test_a_batch_over_two_files_is_refused_when_the_second_cannot_be_mapped(
     tmp_path: Path,
 ) -> None:
     files = FailingFiles()
@@ -95,7 +95,7 @@ def test_a_batch_over_two_files_is_refused_when_the_second_can_not_be_mapped(
 
 
 @pytest.mark.parametrize("together", [False, True], ids=["one", "batch"])
-def test_a_queue_whose_map_went_for_a_file_of_the_log_takes_the_message_or_refuses_it(
+def test_a_queue_whose_map_was_closed_stores_the_message_or_refuses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, together: bool
 ) -> None:
     files = FailingFiles()

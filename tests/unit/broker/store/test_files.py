@@ -15,7 +15,7 @@ from broker.store.os_files import DiskUse, Files, is_no_space
 FILES = Files()
 
 
-def test_a_mapped_file_has_one_length_for_ever(tmp_path: Path) -> None:
+def test_a_mapped_file_has_one_length_forever(tmp_path: Path) -> None:
     path = tmp_path / "file"
     region = FILES.open_mapped(path, 8192, create=True)
     region.write(4096, b"written")
@@ -31,7 +31,7 @@ def test_a_mapped_file_has_one_length_for_ever(tmp_path: Path) -> None:
         FILES.open_mapped(tmp_path / "none", 4096, create=False)
 
 
-def test_descriptors_are_given_back(tmp_path: Path) -> None:
+def test_descriptors_are_closed(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -56,7 +56,7 @@ def test_only_written_ranges_are_extents(tmp_path: Path) -> None:
     assert list(region.extents(68 * 1024)) == []
 
 
-def test_without_the_question_all_of_a_file_is_an_extent(
+def test_without_seek_data_a_whole_file_is_an_extent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
@@ -64,9 +64,7 @@ def test_without_the_question_all_of_a_file_is_an_extent(
     assert list(region.extents(100)) == [(100, 8192)]
 
 
-def test_an_error_of_the_question_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_seek_data_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
 
     def fail(*_: int) -> int:
@@ -77,7 +75,9 @@ def test_an_error_of_the_question_is_an_error(
         list(region.extents(0))
 
 
-def test_a_write_that_is_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_is_cut_short_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     region = FILES.open_mapped(tmp_path / "file", 8192, create=True)
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: whole(fd, bytes(data)[:3], at))
@@ -110,7 +110,7 @@ def test_a_small_file_is_written_in_place(tmp_path: Path) -> None:
     assert FILES.size(tmp_path / "none") is None
 
 
-def test_directories_are_listed_made_and_removed(tmp_path: Path) -> None:
+def test_directories_are_listed_created_and_removed(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
     FILES.make_directory(deep)
     FILES.make_directory(deep)
@@ -160,7 +160,7 @@ def test_a_lock_that_fails_leaves_no_descriptor(
     assert len(FILES.list(Path("/proc/self/fd"))) == before
 
 
-def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
+def test_an_exceeded_quota_counts_as_a_full_disk(tmp_path: Path) -> None:
     assert is_no_space(OSError(errno.ENOSPC, ""))
     assert is_no_space(OSError(errno.EDQUOT, ""))
     assert not is_no_space(OSError(errno.EIO, ""))
@@ -172,7 +172,7 @@ def test_a_quota_is_a_full_disk(tmp_path: Path) -> None:
     assert DiskUse(0, 0).percent == 0
 
 
-def test_the_use_of_a_disk_is_what_df_shows(tmp_path: Path) -> None:
+def test_the_usage_of_a_disk_is_what_df_shows(tmp_path: Path) -> None:
     df = subprocess.run(
         ["df", "--output=pcent", tmp_path], capture_output=True, text=True, check=True
     )

@@ -75,7 +75,7 @@ def crashed(tmp_path: Path, disk: WatchedDisk, limits: StoreLimits) -> MessageSt
     return MessageStore(config, files=disk)
 
 
-async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
+async def test_a_safe_point_is_written_at_once_after_a_long_recovery(
     crashed: MessageStore, disk: WatchedDisk
 ) -> None:
     assert crashed.open().scanned_records == MESSAGES
@@ -92,7 +92,7 @@ async def test_a_safe_point_is_made_at_once_when_much_was_walked_over(
     again.close()
 
 
-async def test_a_disk_that_refuses_it_is_not_asked_for_ever(
+async def test_a_disk_that_refuses_the_safe_point_is_not_retried_forever(
     crashed: MessageStore, disk: WatchedDisk
 ) -> None:
     crashed.open()
@@ -142,7 +142,7 @@ def hold_up_loop(store: MessageStore) -> None:
         time.sleep(0.001)
 
 
-async def test_a_loop_that_has_no_time_to_mark_holds_up_no_sync(busy: MessageStore) -> None:
+async def test_a_busy_loop_delays_no_sync(busy: MessageStore) -> None:
     busy.config.limits = replace(busy.config.limits, mark_seconds=0.001)
     busy.open()
     busy.start(asyncio.get_running_loop())

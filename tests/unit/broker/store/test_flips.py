@@ -69,7 +69,9 @@ def pulled(store: MessageStore, queue_id: int, count: int, wanted: set[int] | No
 @pytest.mark.timeout(size(ci=120, soak=1800))
 @settings(max_examples=size(test=15, ci=50, soak=2000))
 @given(data=st.data())
-def test_what_is_delivered_was_stored_and_only_what_was_flipped_lacks(data: st.DataObject) -> None:
+def test_only_flipped_messages_are_missing_and_all_delivered_ones_were_stored(
+    data: st.DataObject,
+) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = ManualClock()
         store, records = filled(Path(directory) / "store", clock)

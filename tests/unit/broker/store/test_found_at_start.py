@@ -27,7 +27,7 @@ def restarted(store: MessageStore, files: FailingFiles, **changes: Any) -> Messa
     return again
 
 
-def test_what_a_start_shows_in_synced_mode_is_on_the_disk(store: MessageStore) -> None:
+def test_messages_visible_after_a_start_in_sync_mode_are_on_the_disk(store: MessageStore) -> None:
     for _ in range(30):
         store.put(message(b"x" * 2000))
     files = FailingFiles()
@@ -37,7 +37,7 @@ def test_what_a_start_shows_in_synced_mode_is_on_the_disk(store: MessageStore) -
     store.close()
 
 
-def test_in_other_modes_it_is_written_again_and_synced_by_the_first_flush(
+def test_in_async_mode_found_messages_are_rewritten_and_synced_by_the_first_flush(
     store: MessageStore,
 ) -> None:
     """After a sync that failed the system may take pages for written that are not."""
@@ -62,7 +62,7 @@ def test_in_other_modes_it_is_written_again_and_synced_by_the_first_flush(
     store.close()
 
 
-def test_a_stop_soon_after_a_kill_has_little_to_look_at_again(store: MessageStore) -> None:
+def test_a_clean_stop_soon_after_a_kill_makes_the_next_start_quick(store: MessageStore) -> None:
     for _ in range(30):
         store.put(message(b"x" * 2000))
     again = restarted(store, FailingFiles())
@@ -73,7 +73,7 @@ def test_a_stop_soon_after_a_kill_has_little_to_look_at_again(store: MessageStor
     store.close()
 
 
-def test_a_disk_too_full_to_write_what_a_start_found_again_is_asked_again(
+def test_rewriting_found_messages_is_retried_on_a_full_disk(
     store: MessageStore,
 ) -> None:
     store.put(message())

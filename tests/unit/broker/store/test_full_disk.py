@@ -77,7 +77,7 @@ def test_a_batch_is_refused_as_a_whole(
     assert len(bodies(store)) == 3
 
 
-def test_it_heals_when_there_is_space_but_asks_only_once_a_second(
+def test_a_store_recovers_when_there_is_space_and_tries_once_a_second(
     store: MessageStore, files: FailingFiles, clock: ManualClock
 ) -> None:
     files.full = True
@@ -90,7 +90,7 @@ def test_it_heals_when_there_is_space_but_asks_only_once_a_second(
     assert bodies(store) == [b"healed"]
 
 
-def test_it_heals_without_anybody_putting(tmp_path: Path, files: FailingFiles) -> None:
+def test_a_store_recovers_without_a_put(tmp_path: Path, files: FailingFiles) -> None:
     store = opened(tmp_path, files=files)
     parts = store.engine
     files.full = True
@@ -120,7 +120,7 @@ def test_a_run_ahead_that_finds_the_disk_full_leaves_it_to_the_appender(
     store.close()
 
 
-async def test_the_threads_heal_a_store(tmp_path: Path, files: FailingFiles) -> None:
+async def test_the_threads_make_a_store_writable_again(tmp_path: Path, files: FailingFiles) -> None:
     files.full = True
     store = opened(tmp_path, files=files)
     store.start(asyncio.get_running_loop())
@@ -185,7 +185,7 @@ def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
     third.close()
 
 
-def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence() -> None:
+def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_clear_error() -> None:
     disk = SimulatedDisk(Random(1))
     disk.kept = 1.0
     store = opened(ROOT, files=disk, flush_disk_type="SYNC_FLUSH")
@@ -198,7 +198,7 @@ def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_sentence() -> No
         opened(ROOT, files=killed, flush_disk_type="SYNC_FLUSH")
 
 
-def test_a_disk_that_is_full_at_the_start_is_a_sentence(
+def test_a_disk_that_is_full_at_the_start_is_a_clear_error(
     tmp_path: Path, files: FailingFiles
 ) -> None:
     store = opened(tmp_path, files=files)
@@ -219,7 +219,7 @@ def test_a_disk_that_is_full_at_the_start_is_a_sentence(
 # --- what the log says
 
 
-def test_the_log_says_once_that_the_store_stops_and_once_that_it_goes_on(
+def test_the_log_reports_once_that_the_store_is_read_only_and_once_that_it_is_writable(
     store: MessageStore, files: FailingFiles, clock: ManualClock
 ) -> None:
     for _ in range(2):
@@ -243,7 +243,7 @@ def test_the_log_says_once_that_the_store_stops_and_once_that_it_goes_on(
         assert logs == [{"log_level": "info", "event": "the store takes messages again"}]
 
 
-def test_the_log_says_that_a_disk_is_too_full_and_that_it_has_room(clock: ManualClock) -> None:
+def test_the_log_reports_that_a_disk_is_too_full_and_that_it_has_space(clock: ManualClock) -> None:
     disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         for sentence in ("91.0% full", "91.5% full", None, None):
@@ -268,7 +268,7 @@ def test_the_log_says_why_only_a_restart_helps_even_if_nothing_was_taken_before(
     assert logs[1]["reason"].endswith("check the disk, then restart the broker")
 
 
-def test_the_log_says_that_a_thread_died(clock: ManualClock) -> None:
+def test_the_log_reports_that_a_thread_died(clock: ManualClock) -> None:
     disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         disk.thread_died("store-index", RuntimeError("a fault of ours"))
@@ -277,9 +277,7 @@ def test_the_log_says_that_a_thread_died(clock: ManualClock) -> None:
     assert told["reason"].endswith("restart the broker and report this")
 
 
-def test_other_troubles_of_the_disk_are_named_as_they_are(
-    tmp_path: Path, clock: ManualClock
-) -> None:
+def test_other_disk_errors_are_reported_as_they_are(tmp_path: Path, clock: ManualClock) -> None:
     disk = DiskState(Files(), clock, LIMITS)
     sentence = disk.refused(tmp_path / "file", OSError(errno.EIO, "Input/output error"))
     assert "Input/output error" in sentence
@@ -291,7 +289,7 @@ def test_other_troubles_of_the_disk_are_named_as_they_are(
     assert disk.may_try()
 
 
-def test_a_final_trouble_is_not_covered_by_a_later_one(tmp_path: Path, clock: ManualClock) -> None:
+def test_a_final_failure_is_not_replaced_by_a_later_one(tmp_path: Path, clock: ManualClock) -> None:
     disk = DiskState(Files(), clock, LIMITS)
     disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
     trouble = disk.trouble

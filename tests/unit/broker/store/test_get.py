@@ -41,7 +41,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
 # --- what comes out
 
 
-def test_adjacent_records_come_as_one_piece(store: MessageStore) -> None:
+def test_adjacent_records_are_one_slice(store: MessageStore) -> None:
     for _ in range(5):
         store.put(message(b"a"))
     result = store.get("TopicTest", 0, 0, 32)
@@ -50,7 +50,7 @@ def test_adjacent_records_come_as_one_piece(store: MessageStore) -> None:
 
 
 @pytest.mark.parametrize("codes", [None, EVERY_CODE])
-def test_what_lies_between_the_records_of_a_queue_is_left_out(
+def test_bytes_between_the_records_of_a_queue_are_omitted(
     store: MessageStore, codes: frozenset[int] | None
 ) -> None:
     for body in (b"a", b"b", b"c", b"d"):
@@ -61,14 +61,14 @@ def test_what_lies_between_the_records_of_a_queue_is_left_out(
     assert (result.count, result.size) == (4, sum(map(len, result.records)))
 
 
-def test_a_get_stops_at_the_count_asked_for(store: MessageStore) -> None:
+def test_a_get_stops_at_the_count_requested(store: MessageStore) -> None:
     store.put_batch([message(b"x")] * 20)
     result = store.get("TopicTest", 0, 3, 5)
     assert (result.count, result.next_offset) == (5, 8)
     assert store.get("TopicTest", 0, 3, 0).count == 1
 
 
-def test_a_get_stops_before_the_bytes_asked_for_but_gives_at_least_one(
+def test_a_get_stops_before_the_bytes_requested_but_gives_at_least_one(
     store: MessageStore,
 ) -> None:
     store.put_batch([message(b"x" * 100)] * 5)
@@ -88,7 +88,7 @@ def test_tags_are_chosen_by_their_code_alone(store: MessageStore) -> None:
     assert (none.status, none.count, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0, 5)
 
 
-def test_one_get_looks_at_a_bounded_part_of_the_queue(tmp_path: Path) -> None:
+def test_one_get_examines_a_bounded_part_of_the_queue(tmp_path: Path) -> None:
     limits = StoreLimits(min_scan_bytes=20 * 10)
     store = opened(tmp_path, mapped_file_size_consume_queue=20 * 100, limits=limits)
     for _ in range(40):
@@ -108,7 +108,7 @@ def test_a_get_never_crosses_a_queue_file(store: MessageStore) -> None:
     assert store.get("TopicTest", 0, entries, 32).count == 10
 
 
-def test_a_message_whose_log_file_is_gone_is_passed_over(tmp_path: Path) -> None:
+def test_a_message_whose_log_file_is_deleted_is_skipped(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for _ in range(30):
         store.put(message(b"x" * 2000))
@@ -122,7 +122,7 @@ def test_a_message_whose_log_file_is_gone_is_passed_over(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_queue_file_that_is_gone_is_passed_over(tmp_path: Path) -> None:
+def test_a_deleted_queue_file_is_skipped(tmp_path: Path) -> None:
     store = opened(tmp_path)
     entries = QUEUE_FILE // 20
     for _ in range(2 * entries):
@@ -163,7 +163,7 @@ def test_a_slice_outlives_the_store(tmp_path: Path) -> None:
     assert RecordView(run).body == b"still here"
 
 
-def test_a_record_is_found_by_its_place_and_only_where_one_begins(store: MessageStore) -> None:
+def test_a_record_is_found_by_its_exact_offset_only(store: MessageStore) -> None:
     places = [store.put(message(b"%d" % n)).physical_offset for n in range(5)]
     for number, place in enumerate(places):
         record = store.record_at(place)
@@ -211,7 +211,7 @@ def test_no_other_message_is_nearer_in_time(
     store.close()
 
 
-def test_an_offset_is_in_memory_unless_much_came_behind_it(tmp_path: Path) -> None:
+def test_an_offset_is_in_memory_unless_much_was_appended_after_it(tmp_path: Path) -> None:
     limits = StoreLimits(read_in_memory_ratio=5000 / memory_bytes())
     store = opened(tmp_path, limits=limits)
     store.put(message(b"x" * 1000))

@@ -49,7 +49,7 @@ class GivenUp(OpeningProgress):
 
 
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_recovery_given_up_anywhere_is_done_by_the_next_one(
+def test_a_recovery_aborted_anywhere_is_completed_by_the_next_start(
     crashed: MessageStore, knows: bool
 ) -> None:
     if not knows:
@@ -74,7 +74,7 @@ def test_a_recovery_given_up_anywhere_is_done_by_the_next_one(
     store.close()
 
 
-def test_a_store_that_was_given_up_stays_closed(crashed: MessageStore) -> None:
+def test_a_store_whose_opening_was_aborted_stays_closed(crashed: MessageStore) -> None:
     crashed.give_up_opening()
     with pytest.raises(OpeningGivenUp, match="told to stop"):
         crashed.open()
@@ -99,7 +99,7 @@ class Stubborn(MessageStore):
         self.given_up.set()
 
 
-async def test_a_store_that_opened_while_it_was_given_up_is_closed_cleanly(tmp_path: Path) -> None:
+async def test_a_store_that_opens_during_an_abort_is_closed_cleanly(tmp_path: Path) -> None:
     store = Stubborn(small_config(tmp_path / "store"))
     task = asyncio.ensure_future(open_store(store))
     await asyncio.to_thread(store.opening.wait, 10)
@@ -131,7 +131,7 @@ class Watched(OpeningProgress):
             time.sleep(0.001)
 
 
-async def test_an_opening_that_takes_long_is_told_of(crashed: MessageStore) -> None:
+async def test_a_slow_opening_logs_its_progress(crashed: MessageStore) -> None:
     (crashed.paths.root / "pocketmq-checkpoint").unlink()
     with capture_logs() as logged:
         progress = Watched(logged)

@@ -143,9 +143,7 @@ def test_nothing_changes_by_closing_and_opening_again(
 
 
 @pytest.mark.parametrize("name", STORES)
-def test_queues_that_are_lost_are_built_from_the_log(
-    name: str, golden: Path, unpack: Unpack
-) -> None:
+def test_lost_queues_are_rebuilt_from_the_log(name: str, golden: Path, unpack: Unpack) -> None:
     store = unpack(name)
     shutil.rmtree(store.paths.consume_queues)
     store.paths.abort.touch()
@@ -154,9 +152,7 @@ def test_queues_that_are_lost_are_built_from_the_log(
     store.close()
 
 
-def test_queues_that_are_lost_after_a_clean_stop_are_built_too(
-    golden: Path, unpack: Unpack
-) -> None:
+def test_queues_lost_after_a_clean_stop_are_rebuilt_too(golden: Path, unpack: Unpack) -> None:
     store = unpack("clean")
     shutil.rmtree(store.paths.consume_queues)
     report = store.open()
@@ -190,7 +186,7 @@ def test_a_torn_message_leaves_no_byte_behind_the_end(unpack: Unpack) -> None:
 
 
 @pytest.mark.parametrize("sector", range(23532 // 512 + 1))
-def test_a_store_torn_at_a_sector_gives_what_lies_before_it_and_nothing_damaged(
+def test_a_store_torn_at_a_sector_serves_what_precedes_it_and_nothing_damaged(
     sector: int, golden: Path, unpack: Unpack
 ) -> None:
     # The real broker would serve a message that has lost nothing but properties (torn-properties).
@@ -213,7 +209,7 @@ def test_a_store_torn_at_a_sector_gives_what_lies_before_it_and_nothing_damaged(
     store.close()
 
 
-def test_new_messages_go_on_where_the_real_broker_stopped(golden: Path, unpack: Unpack) -> None:
+def test_new_messages_continue_where_apaches_broker_stopped(golden: Path, unpack: Unpack) -> None:
     store = unpack("clean")
     store.open()
     end = manifest_of(golden, "clean")["commitlog_end"][-1]

@@ -34,9 +34,7 @@ def store(tmp_path: Path) -> MessageStore:
 
 
 @pytest.mark.parametrize("kind", ["log", "queue"])
-def test_a_file_that_is_shortened_is_a_sentence_and_no_signal(
-    store: MessageStore, kind: str
-) -> None:
+def test_a_truncated_file_is_an_error_and_not_a_signal(store: MessageStore, kind: str) -> None:
     for number in range(10):
         store.put(message(b"%d" % number))
     store.put(message(queue_id=1))
@@ -64,7 +62,7 @@ def test_a_sync_finds_that_a_file_was_shortened(store: MessageStore) -> None:
     store.close()
 
 
-async def test_a_file_that_is_removed_ends_what_is_acknowledged(tmp_path: Path) -> None:
+async def test_a_removed_file_stops_acknowledgements(tmp_path: Path) -> None:
     store = opened(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
     store.start(asyncio.get_running_loop())
     assert store.put(message()).status is PutStatus.OK
@@ -114,9 +112,7 @@ def test_swapped_files_are_refused_and_left_as_they_are(
 
 
 @pytest.mark.parametrize("believed", [True, False], ids=["with", "without"])
-def test_a_file_that_was_copied_behind_the_last_is_seen_for_what_it_is(
-    filled: MessageStore, believed: bool
-) -> None:
+def test_a_copied_file_after_the_last_one_is_detected(filled: MessageStore, believed: bool) -> None:
     last = log_files(filled)[-1]
     copy = last.with_name(f"{int(last.name) + LOG_FILE:020d}")
     shutil.copy(last, copy)
@@ -176,7 +172,7 @@ def test_a_clock_that_went_back_costs_nothing(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_of_another_owner_is_a_sentence(tmp_path: Path) -> None:
+def test_a_file_of_another_owner_is_a_clear_error(tmp_path: Path) -> None:
     files = FailingFiles()
     store = opened(tmp_path / "store", files=files)
     store.put(message())
@@ -188,7 +184,7 @@ def test_a_file_of_another_owner_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["", "commitlog", "consumequeue", "consumequeue/loop"])
-def test_a_symlink_loop_is_a_sentence(tmp_path: Path, where: str) -> None:
+def test_a_symlink_loop_is_a_clear_error(tmp_path: Path, where: str) -> None:
     link = tmp_path / "store" / where
     link.parent.mkdir(parents=True, exist_ok=True)
     link.symlink_to(link.name)

@@ -20,7 +20,7 @@ from tests.unit.broker.store.stores import (
 )
 
 
-def test_a_second_broker_on_a_store_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_second_broker_on_a_store_is_refused_with_a_remedy(tmp_path: Path) -> None:
     store = opened(tmp_path)
     with pytest.raises(StoreError, match=r"another broker has the store .* open: stop that one"):
         MessageStore(small_config(tmp_path)).open()
@@ -86,7 +86,7 @@ def test_another_file_size_is_refused_with_the_key_to_set(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_refused_start_does_not_look_like_a_crash(tmp_path: Path) -> None:
+def test_a_refused_start_leaves_no_trace_of_a_crash(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     store.close()
@@ -116,13 +116,13 @@ def test_a_file_where_a_directory_should_be_is_refused(tmp_path: Path, in_the_wa
         MessageStore(small_config(root)).open()
 
 
-def test_a_lock_file_that_can_not_be_used_is_refused(tmp_path: Path) -> None:
+def test_a_lock_file_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     with pytest.raises(StoreError, match=r"can't be opened .* check the owner"):
         MessageStore(small_config(tmp_path)).open()
 
 
-def test_a_file_that_a_crash_left_without_its_length_is_not_in_the_way(tmp_path: Path) -> None:
+def test_a_file_without_its_length_after_a_crash_is_replaced(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.put(message())
     store.close()
@@ -182,7 +182,7 @@ def test_the_log_may_lie_elsewhere(tmp_path: Path) -> None:
     store.close()
 
 
-def test_the_abort_file_tells_of_a_store_in_use(tmp_path: Path) -> None:
+def test_the_abort_file_marks_a_store_in_use(tmp_path: Path) -> None:
     store = MessageStore(small_config(tmp_path))
     assert store.open().clean
     assert store.paths.abort.exists()
@@ -217,7 +217,7 @@ def test_a_store_is_opened_once(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_closed_store_gives_its_descriptors_back(tmp_path: Path) -> None:
+def test_a_closed_store_closes_its_descriptors(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 

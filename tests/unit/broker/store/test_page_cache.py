@@ -47,9 +47,7 @@ def address(descriptor: int) -> Iterator[int]:
     view.release()
 
 
-def test_what_left_memory_is_not_there_until_somebody_reads_it(
-    descriptor: int, address: int
-) -> None:
+def test_evicted_pages_are_absent_until_read(descriptor: int, address: int) -> None:
     assert is_range_cached(address, 0, SIZE) is False
     fetch_range(descriptor, BLOCK_BYTES, BLOCK_BYTES)
     assert is_range_cached(address, BLOCK_BYTES, BLOCK_BYTES) is True
@@ -67,16 +65,16 @@ def test_all_pages_that_a_range_touches_count(descriptor: int, address: int) -> 
     assert is_range_cached(address, 2 * PAGE - 1, 2) is False
 
 
-def test_what_was_written_is_there(descriptor: int, address: int) -> None:
+def test_written_pages_are_in_memory(descriptor: int, address: int) -> None:
     os.pwrite(descriptor, bytes(BLOCK_BYTES), 2 * BLOCK_BYTES)
     assert is_range_cached(address, 2 * BLOCK_BYTES, BLOCK_BYTES) is True
 
 
-def test_of_what_is_not_mapped_nobody_knows(address: int) -> None:
+def test_unmapped_ranges_are_unknown(address: int) -> None:
     assert is_range_cached(0, 0, PAGE) is None
 
 
-def test_where_it_can_not_be_asked_nobody_knows(
+def test_without_mincore_everything_is_unknown(
     address: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "_mincore", None)

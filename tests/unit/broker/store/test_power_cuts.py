@@ -68,7 +68,7 @@ def seeds_of(chunk: int) -> range:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 @pytest.mark.parametrize("faults", [False, True], ids=["power", "power and errors"])
-def test_what_was_promised_is_there_after_a_power_cut(chunk: int, faults: bool) -> None:
+def test_acknowledged_messages_survive_a_power_cut(chunk: int, faults: bool) -> None:
     for seed in seeds_of(chunk):
         # Every other start looks at what it can together; else that takes more than a day writes.
         limits = LIMITS if seed // CHUNKS % 2 else StoreLimits(alone_bytes=0)
@@ -81,7 +81,7 @@ def test_what_was_promised_is_there_after_a_power_cut(chunk: int, faults: bool) 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("sync", [False, True], ids=["ASYNC", "SYNC"])
-def test_the_power_may_go_at_every_single_operation(sync: bool) -> None:
+def test_power_may_fail_at_every_single_operation(sync: bool) -> None:
     """One story, cut at each of its operations in turn: start, work over several files, stop."""
     for cut_at in itertools.count(1):
         disk = SimulatedDisk(Random(4))

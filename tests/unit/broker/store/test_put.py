@@ -72,7 +72,7 @@ def test_hosts_may_have_ipv6_addresses(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_message_without_a_born_host_is_born_here(store: MessageStore) -> None:
+def test_a_message_without_a_born_host_gets_the_brokers(store: MessageStore) -> None:
     store.put(message(born_host=b""))
     assert read_all(store)[0].born_host == ("10.9.8.7", 10911)
 
@@ -85,7 +85,7 @@ def test_messages_are_numbered_by_queue(store: MessageStore) -> None:
     assert store.queue_ids("TopicTest") == [0, 1, 2]
 
 
-def test_prepared_and_rolled_back_messages_have_no_number_and_are_not_seen(
+def test_prepared_and_rolled_back_messages_have_no_offset_and_are_not_visible(
     store: MessageStore,
 ) -> None:
     store.put(message(b"before"))
@@ -97,7 +97,7 @@ def test_prepared_and_rolled_back_messages_have_no_number_and_are_not_seen(
     assert bodies(store) == [b"before", b"behind"]
 
 
-def test_a_batch_is_stored_in_one_go(store: MessageStore) -> None:
+def test_a_batch_is_stored_at_once(store: MessageStore) -> None:
     store.put(message(b"first"))
     result = store.put_batch([message(b"a"), message(b"bb", tag="x"), message(b"ccc")])
     assert (result.status, result.queue_offset) == (PutStatus.OK, 1)
@@ -173,7 +173,7 @@ def test_store_times_go_back_only_with_a_clock_that_was_set_back(tmp_path: Path)
         ({"born_host": bytes(20), "flag": 2**40}, PutStatus.MESSAGE_ILLEGAL, "can't be stored"),
     ],
 )
-def test_a_message_that_can_not_be_stored_is_refused_with_a_sentence(
+def test_a_message_that_cannot_be_stored_is_refused_with_a_message(
     store: MessageStore, bad: dict[str, object], status: PutStatus, sentence: str
 ) -> None:
     pending = message()
@@ -230,7 +230,7 @@ def test_too_many_queues_are_refused(tmp_path: Path) -> None:
 # --- topics, arrivals, state
 
 
-def test_arrivals_are_told_with_the_new_maximum_and_the_tag(store: MessageStore) -> None:
+def test_arrivals_are_notified_with_the_new_maximum_and_the_tag(store: MessageStore) -> None:
     arrivals: list[tuple[str, int, int, int]] = []
     store.on_arrival = lambda *arrival: arrivals.append(arrival)
     store.put(message(tag="a", queue_id=3))
@@ -243,7 +243,7 @@ def test_arrivals_are_told_with_the_new_maximum_and_the_tag(store: MessageStore)
     ]
 
 
-def test_arrivals_are_told_of_watched_queues_and_of_delayed_messages(store: MessageStore) -> None:
+def test_arrivals_are_notified_for_watched_queues_and_delayed_messages(store: MessageStore) -> None:
     arrivals: list[tuple[str, int]] = []
     watched: set[tuple[str, int]] = set()
     store.on_arrival = lambda topic, queue_id, *_: arrivals.append((topic, queue_id))
@@ -256,7 +256,7 @@ def test_arrivals_are_told_of_watched_queues_and_of_delayed_messages(store: Mess
     assert arrivals == [("TopicTest", 1), (SCHEDULE_TOPIC, 0)]
 
 
-def test_a_deleted_topic_is_gone_and_begins_anew(tmp_path: Path) -> None:
+def test_a_deleted_topic_starts_over_empty(tmp_path: Path) -> None:
     store = opened(tmp_path)
     for number in range(5):
         store.put(message(b"old %d" % number, queue_id=number % 2))
@@ -287,7 +287,7 @@ def test_names_with_a_percent_sign_are_names(store: MessageStore) -> None:
     assert (store.paths.consume_queues / "%RETRY%billing" / "0").is_dir()
 
 
-def test_what_was_done_is_counted(store: MessageStore) -> None:
+def test_puts_and_gets_are_counted(store: MessageStore) -> None:
     store.put(message())
     store.put_batch([message()] * 3)
     store.put(message(topic="/"))

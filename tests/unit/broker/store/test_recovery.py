@@ -48,7 +48,7 @@ def test_a_kill_loses_nothing_that_was_put(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_synced_mode_store_shows_after_a_kill_what_is_in_its_log(tmp_path: Path) -> None:
+def test_after_a_kill_a_sync_mode_store_shows_everything_in_its_log(tmp_path: Path) -> None:
     store = opened(tmp_path / "store", flush_disk_type="SYNC_FLUSH")
     store.put(message(b"never flushed"))
     found = crash(store)
@@ -58,7 +58,7 @@ def test_a_synced_mode_store_shows_after_a_kill_what_is_in_its_log(tmp_path: Pat
     store.close()
 
 
-def test_prepared_messages_take_no_number_in_a_rebuild(store: MessageStore) -> None:
+def test_prepared_messages_get_no_offset_in_a_rebuild(store: MessageStore) -> None:
     for kind in (0, 4, 8, 12, 0):
         store.put(message(b"%d" % kind, sys_flag=kind))
     found = crash(store)
@@ -172,9 +172,7 @@ def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_queues_that_were_scribbled_over_are_put_right(
-    written: MessageStore, data: st.DataObject
-) -> None:
+def test_overwritten_queue_entries_are_repaired(written: MessageStore, data: st.DataObject) -> None:
     found = crash(written)
     for queue_id in (0, 1):
         for path in sorted((found.paths.consume_queues / "TopicTest" / str(queue_id)).iterdir()):
@@ -200,7 +198,7 @@ def test_queues_that_were_scribbled_over_are_put_right(
     shutil.rmtree(found.paths.root)
 
 
-def test_what_stood_behind_the_end_never_comes_back(store: MessageStore) -> None:
+def test_bytes_after_the_end_never_come_back(store: MessageStore) -> None:
     """Records of one size: when the log has grown again, it ends where an old one began."""
     for number in range(10):
         store.put(message(b"old %d" % number, tag="t"))
@@ -234,7 +232,7 @@ def test_files_behind_the_end_are_removed(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_torn_roll_goes_on_in_the_old_file(store: MessageStore) -> None:
+def test_a_torn_roll_continues_in_the_old_file(store: MessageStore) -> None:
     """The blank record was lost: the file is filled up again."""
     first = store.put(message(b"x" * 10_000))
     second = store.put(message(b"y" * 10_000))
@@ -250,7 +248,7 @@ def test_a_torn_roll_goes_on_in_the_old_file(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_roll_without_a_message_goes_on_in_the_new_file(store: MessageStore) -> None:
+def test_a_roll_without_a_message_continues_in_the_new_file(store: MessageStore) -> None:
     first = store.put(message(b"x" * 10_000))
     store.put(message(b"y" * 10_000))
     for keep in (True, False):
@@ -270,7 +268,7 @@ def test_a_roll_without_a_message_goes_on_in_the_new_file(store: MessageStore) -
 # --- records that are not what they seem
 
 
-def test_a_record_of_another_place_ends_the_log(store: MessageStore) -> None:
+def test_a_record_of_another_position_ends_the_log(store: MessageStore) -> None:
     store.put(message(b"good"))
     put_raw(store, queue_offset=1, place=12345)
     found = crash(store)
@@ -292,7 +290,7 @@ def test_an_absurd_queue_offset_ends_the_log(store: MessageStore) -> None:
     store.close()
 
 
-def test_a_record_whose_topic_is_no_name_is_said_and_passed_over(store: MessageStore) -> None:
+def test_a_record_with_an_illegal_topic_is_logged_and_skipped(store: MessageStore) -> None:
     store.put(message(b"good"))
     for topic in ("../../outside", "", "a/b"):
         put_raw(store, topic=topic)
@@ -308,7 +306,7 @@ def test_a_record_whose_topic_is_no_name_is_said_and_passed_over(store: MessageS
     store.close()
 
 
-def test_notes_are_bounded(store: MessageStore) -> None:
+def test_recovery_notes_are_bounded(store: MessageStore) -> None:
     for _ in range(50):
         put_raw(store, topic="")
     found = crash(store)
@@ -317,7 +315,7 @@ def test_notes_are_bounded(store: MessageStore) -> None:
     store.close()
 
 
-def test_records_that_no_queue_knows_are_dispatched_after_a_clean_stop(
+def test_records_without_queue_entries_are_dispatched_after_a_clean_stop(
     store: MessageStore,
 ) -> None:
     store.put(message(b"0"))
@@ -331,7 +329,7 @@ def test_records_that_no_queue_knows_are_dispatched_after_a_clean_stop(
     store.close()
 
 
-def test_a_gap_in_the_numbers_is_passed_over(store: MessageStore) -> None:
+def test_a_gap_in_the_offsets_is_skipped(store: MessageStore) -> None:
     store.put(message(b"0" * 1000))
     put_raw(store, queue_offset=3, body=b"3")
     found = crash(store)

@@ -157,7 +157,7 @@ def test_reads_are_answered_as_the_reference_answers_them(
     assert (result.min_offset, result.max_offset) == (0, 5)
 
 
-def test_an_unknown_queue_is_empty_and_is_not_made_by_looking(store: MessageStore) -> None:
+def test_an_unknown_queue_is_empty_and_is_not_created_by_a_read(store: MessageStore) -> None:
     result = store.get("Unknown", 0, 5, 32)
     assert (result.status, result.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
     assert store.min_offset("Unknown", 0) == store.max_offset("Unknown", 0) == 0
@@ -173,7 +173,7 @@ def test_times_are_answered_as_the_reference_answers_them(store: MessageStore) -
     assert store.store_time_at("TopicTest", 0, 4) == TIMES[5]
 
 
-def test_a_clean_stop_leaves_what_the_reference_leaves(store: MessageStore) -> None:
+def test_a_clean_stop_leaves_the_same_files_as_the_reference(store: MessageStore) -> None:
     root = store.paths.root
     assert (root / "abort").read_bytes() == b""
     store.close()

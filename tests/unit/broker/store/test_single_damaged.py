@@ -36,7 +36,7 @@ async def test_a_single_damaged_record_is_not_found(store: MessageStore, part: s
 
 
 @pytest.mark.parametrize("size", [0, 90, 2**31])
-def test_a_record_that_can_not_be_so_long_is_a_damaged_one(store: MessageStore, size: int) -> None:
+def test_a_record_of_impossible_length_is_damaged(store: MessageStore, size: int) -> None:
     places = fill(store, COUNT)
     name = store.paths.commit_log / ("0" * 20)
     with name.open("r+b") as file:
@@ -48,7 +48,7 @@ def test_a_record_that_can_not_be_so_long_is_a_damaged_one(store: MessageStore, 
 
 
 @pytest.mark.parametrize("part", ["magic", "physical offset"])
-def test_what_does_not_say_that_it_is_a_record_is_none(store: MessageStore, part: str) -> None:
+def test_bytes_without_a_record_magic_are_no_record(store: MessageStore, part: str) -> None:
     places = fill(store, COUNT)
     flip(store, places[3] + PARTS[part])
     for place in (places[3], places[3] + 1, store.end_offset, -1):
@@ -70,7 +70,7 @@ def test_all_of_a_single_record_has_to_be_in_memory(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_flip_that_is_taken_back_is_no_damage(store: MessageStore) -> None:
+def test_a_reverted_flip_is_no_damage(store: MessageStore) -> None:
     """What a broken cable did once, and the next read does not see."""
     places = fill(store, COUNT)
     path = store.paths.commit_log / ("0" * 20)

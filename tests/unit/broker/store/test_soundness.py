@@ -61,7 +61,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("others", [False, True], ids=["contiguous", "scattered"])
 @pytest.mark.parametrize("part", PARTS)
-def test_under_a_running_broker_one_damaged_record_is_left_out(
+def test_one_record_damaged_under_a_running_broker_is_omitted(
     store: MessageStore, part: str, others: bool
 ) -> None:
     places = fill(store, COUNT, others=others)
@@ -79,7 +79,7 @@ def test_under_a_running_broker_one_damaged_record_is_left_out(
 
 @pytest.mark.parametrize("killed", [False, True], ids=["clean stop", "crash"])
 @pytest.mark.parametrize("part", PARTS)
-def test_after_a_start_one_damaged_record_is_left_out(
+def test_one_damaged_record_is_omitted_after_a_start(
     store: MessageStore, part: str, killed: bool
 ) -> None:
     places = fill(store, COUNT)
@@ -134,7 +134,7 @@ def test_a_get_that_finds_only_damaged_ones_moves_on(store: MessageStore, codes:
     assert store.stats.damaged_messages == COUNT
 
 
-def test_a_filter_gets_past_what_is_damaged(store: MessageStore) -> None:
+def test_a_filter_gets_past_damaged_records(store: MessageStore) -> None:
     places = [
         store.put(message(BODY % number, tag="ab"[number % 2])).physical_offset
         for number in range(COUNT)
@@ -147,14 +147,14 @@ def test_a_filter_gets_past_what_is_damaged(store: MessageStore) -> None:
     assert store.stats.damaged_messages == 1
 
 
-def test_all_of_a_large_get_are_checked(store: MessageStore) -> None:
+def test_all_records_of_a_large_get_are_checked(store: MessageStore) -> None:
     entries = 50  # of one queue file
     places = fill(store, entries)
     flip(store, places[30] + PARTS["body"])
     assert store.get(TOPIC, 0, 0, 1024).count == entries - 1
 
 
-def test_entries_that_lie_are_restored_and_not_followed(store: MessageStore) -> None:
+def test_false_entries_are_restored_and_not_followed(store: MessageStore) -> None:
     places = fill(store, COUNT)
     size = places[1] - places[0]
     store.close()
@@ -174,7 +174,7 @@ def test_entries_that_lie_are_restored_and_not_followed(store: MessageStore) -> 
 
 
 @pytest.mark.parametrize("limits", [LIMITS], indirect=True)
-def test_an_old_entry_that_points_to_what_came_just_now_is_restored(store: MessageStore) -> None:
+def test_an_old_entry_that_points_to_a_new_record_is_restored(store: MessageStore) -> None:
     size = fill(store, COUNT)[1]
     store.close()
     store.open()
@@ -188,7 +188,7 @@ def test_an_old_entry_that_points_to_what_came_just_now_is_restored(store: Messa
 
 
 @pytest.mark.parametrize("limits", [replace(NOTHING_HOT, max_named_damage=3)], indirect=True)
-def test_damage_beyond_what_is_named_is_counted(store: MessageStore) -> None:
+def test_damage_that_is_not_logged_is_counted(store: MessageStore) -> None:
     for place in fill(store, 5):
         flip(store, place + PARTS["body"])
     with capture_logs() as logs:
@@ -203,7 +203,7 @@ def test_damage_beyond_what_is_named_is_counted(store: MessageStore) -> None:
 
 @pytest.mark.parametrize("magic", [None, MAGIC_V2])
 @pytest.mark.parametrize("host", [bytes(8), bytes(20)])
-def test_records_of_any_layout_are_told_from_damaged_ones(
+def test_records_of_any_layout_are_distinguished_from_damaged_ones(
     store: MessageStore, magic: int | None, host: bytes
 ) -> None:
     log = store.engine.log
@@ -249,7 +249,7 @@ def test_light_queues_may_point_to_messages_of_other_topics(store: MessageStore)
 # --- what is remembered
 
 
-def test_what_came_just_now_is_trusted(
+def test_just_appended_records_are_trusted(
     tmp_path: Path, store: MessageStore, checks: list[int]
 ) -> None:
     places = fill(store, COUNT)
@@ -265,7 +265,7 @@ def test_what_came_just_now_is_trusted(
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["contiguous", "scattered"])
-def test_each_record_is_checked_once_whoever_reads_it(
+def test_each_record_is_checked_once_for_all_readers(
     store: MessageStore, checks: list[int], others: bool
 ) -> None:
     fill(store, COUNT, others=others)
@@ -277,7 +277,7 @@ def test_each_record_is_checked_once_whoever_reads_it(
     assert checks == list(range(COUNT))
 
 
-def test_a_get_from_the_middle_begins_anew(store: MessageStore, checks: list[int]) -> None:
+def test_a_get_from_the_middle_starts_over(store: MessageStore, checks: list[int]) -> None:
     fill(store, COUNT)
     store.get(TOPIC, 0, 10, 10)
     store.get(TOPIC, 0, 15, 10)
@@ -291,9 +291,7 @@ def test_a_get_from_the_middle_begins_anew(store: MessageStore, checks: list[int
     assert checks == list(range(15, 22))
 
 
-def test_what_a_filter_wants_does_not_push_out_what_is_known(
-    store: MessageStore, checks: list[int]
-) -> None:
+def test_filtered_reads_do_not_evict_check_results(store: MessageStore, checks: list[int]) -> None:
     for number in range(COUNT):
         store.put(message(BODY % number, tag="ab"[number % 2]))
     store.get(TOPIC, 0, 0, 10)
@@ -305,7 +303,7 @@ def test_what_a_filter_wants_does_not_push_out_what_is_known(
     assert checks == []
 
 
-def test_behind_a_damaged_record_one_begins_anew(store: MessageStore, checks: list[int]) -> None:
+def test_a_get_starts_over_after_a_damaged_record(store: MessageStore, checks: list[int]) -> None:
     places = fill(store, COUNT)
     flip(store, places[12] + PARTS["body"])
     assert store.get(TOPIC, 0, 0, 20).count == 19
@@ -330,7 +328,7 @@ def test_after_a_minute_everything_is_checked_again(
     assert bodies(store) == all_but(3)
 
 
-async def test_when_something_had_left_memory_everything_is_checked_again(
+async def test_everything_is_checked_again_when_a_page_has_left_memory(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     disk = SlowFiles()
@@ -346,7 +344,7 @@ async def test_when_something_had_left_memory_everything_is_checked_again(
     store.close()
 
 
-async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
+async def test_records_fetched_by_a_thread_are_checked(tmp_path: Path) -> None:
     disk = SlowFiles()
     store = opened(tmp_path, files=disk, limits=NOTHING_HOT)
     places = fill(store, COUNT, others=True)
@@ -358,7 +356,7 @@ async def test_what_a_thread_fetched_is_checked(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_what_was_appended_is_trusted_until_something_as_young_had_left_memory(
+async def test_appended_records_are_trusted_until_a_page_of_that_age_leaves_memory(
     tmp_path: Path, clock: ManualClock, checks: list[int]
 ) -> None:
     disk = SlowFiles()

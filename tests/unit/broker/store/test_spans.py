@@ -54,7 +54,7 @@ def log_of(store: MessageStore) -> CommitLog:
     return store.engine.log
 
 
-def test_a_get_over_gaps_and_files_gives_what_a_look_at_each_entry_gives(
+def test_a_get_over_gaps_and_files_returns_what_single_entries_give(
     store: MessageStore,
 ) -> None:
     assert store.end_offset > 2 * LOG_FILE

@@ -179,7 +179,7 @@ SHORT_STRETCHES = StoreLimits(alone_bytes=0, stretch_bytes=4096)
     ),
     synced_end=st.none() | st.integers(0, 3 * FILE_BYTES),
 )
-def test_a_walk_by_the_stretch_finds_what_one_by_the_record_does(
+def test_a_scan_of_many_records_finds_what_a_scan_record_by_record_does(
     shapes: list[dict[str, Any]], damage: list[Damage], synced_end: int | None
 ) -> None:
     synced = {"synced_ms": SYNCED_MS, "synced_end": synced_end}
@@ -189,7 +189,7 @@ def test_a_walk_by_the_stretch_finds_what_one_by_the_record_does(
         assert together == walked(files, by_stretch=False, **synced)
 
 
-def test_sound_records_come_by_the_stretch(tmp_path: Path) -> None:
+def test_intact_records_are_scanned_together(tmp_path: Path) -> None:
     files = mapped(tmp_path, log_of([{}] * 400, []))
     walk = LogWalk(
         files,
@@ -205,7 +205,7 @@ def test_sound_records_come_by_the_stretch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["queues", "safe point", "nothing"])
-def test_queues_are_built_anew_by_the_stretch(tmp_path: Path, lost: str) -> None:
+def test_queues_are_rebuilt_from_many_records_at_once(tmp_path: Path, lost: str) -> None:
     store = opened(tmp_path / "store")
     for number in range(900):
         store.put(message(b"%04d" % number, queue_id=number % 3, tag="abc"[number % 3]))
@@ -226,7 +226,7 @@ def test_queues_are_built_anew_by_the_stretch(tmp_path: Path, lost: str) -> None
     store.close()
 
 
-def test_who_does_not_want_the_crc_checked_gets_the_walk_by_the_record(tmp_path: Path) -> None:
+def test_without_the_crc_check_records_are_scanned_one_by_one(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     for number in range(400):
         store.put(message(b"%04d" % number))

@@ -70,7 +70,7 @@ async def in_thread(files: SlowDisk) -> None:
     await asyncio.to_thread(files.begun.acquire)
 
 
-async def test_a_message_is_seen_when_it_is_durable_and_not_before(
+async def test_a_message_is_visible_when_it_is_durable_and_not_before(
     store: MessageStore, files: SlowDisk
 ) -> None:
     arrivals: list[int] = []
@@ -105,7 +105,7 @@ async def test_all_that_arrive_during_a_sync_share_the_next_one(
     assert store.stats.syncs == sum(store.stats.sync_buckets) == 2
 
 
-async def test_messages_of_one_turn_of_the_loop_need_one_sync(
+async def test_messages_of_one_loop_iteration_need_one_sync(
     store: MessageStore, files: SlowDisk
 ) -> None:
     answers = [durable(store, store.put(message()).end_offset) for _ in range(20)]
@@ -133,7 +133,7 @@ class LateRequest(threading.Event):
         return requested
 
 
-async def test_a_request_that_comes_just_when_the_flusher_gave_up_waiting_is_not_lost(
+async def test_a_request_that_races_with_the_flushers_timeout_is_not_lost(
     tmp_path: Path,
 ) -> None:
     store = opened(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log_ms=10)
@@ -148,7 +148,7 @@ async def test_a_request_that_comes_just_when_the_flusher_gave_up_waiting_is_not
         store.close()
 
 
-async def test_nobody_has_to_wait_for_a_message_to_become_visible(store: MessageStore) -> None:
+async def test_a_message_becomes_visible_without_a_waiter(store: MessageStore) -> None:
     seen = asyncio.Event()
     store.on_arrival = lambda *_: seen.set()
     store.put(message())
@@ -156,7 +156,7 @@ async def test_nobody_has_to_wait_for_a_message_to_become_visible(store: Message
     assert bodies(store) == [b"hello"]
 
 
-async def test_what_is_durable_already_is_answered_at_once(store: MessageStore) -> None:
+async def test_durable_messages_are_answered_at_once(store: MessageStore) -> None:
     end = store.put(message()).end_offset
     assert await durable(store, end)
     told: list[bool] = []
@@ -338,7 +338,7 @@ def _read(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-async def test_queues_that_can_not_be_synced_stop_nobody(tmp_path: Path, files: SlowDisk) -> None:
+async def test_queues_that_cannot_be_synced_stop_no_send(tmp_path: Path, files: SlowDisk) -> None:
     store = opened(tmp_path, files=files, flush_interval_consume_queue_ms=5)
     loop, failed = asyncio.get_running_loop(), asyncio.Event()
 
@@ -363,7 +363,7 @@ async def test_queues_that_can_not_be_synced_stop_nobody(tmp_path: Path, files: 
     store.close()
 
 
-async def test_a_message_that_can_not_be_shown_is_shown_later(
+async def test_a_message_whose_dispatch_fails_becomes_visible_later(
     store: MessageStore, files: SlowDisk
 ) -> None:
     """Its queue's file lost its map, and no more files can be opened just now."""
@@ -384,7 +384,7 @@ async def test_a_message_that_can_not_be_shown_is_shown_later(
     assert bodies(store) == [b"hello"]
 
 
-async def test_a_thread_that_dies_is_heard_of(tmp_path: Path, files: SlowDisk) -> None:
+async def test_the_death_of_a_thread_is_reported(tmp_path: Path, files: SlowDisk) -> None:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
 
     def die(_: Path) -> None:

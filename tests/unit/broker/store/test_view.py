@@ -61,7 +61,7 @@ def test_entries_lead_to_their_messages(store: MessageStore) -> None:
     assert numbers(found) == list(range(7, COUNT, 2))
 
 
-def test_what_a_store_writes_meanwhile_is_read_as_a_whole_prefix(tmp_path: Path) -> None:
+def test_records_written_meanwhile_are_read_as_a_complete_prefix(tmp_path: Path) -> None:
     ready, stop = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -132,7 +132,7 @@ def test_a_record_larger_than_a_chunk_is_one_chunk(store: MessageStore) -> None:
 # --- no store
 
 
-def test_a_path_without_a_store_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_path_without_a_store_is_refused_with_a_clear_message(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no store at .*absent \(No such file"):
         StoreView(tmp_path / "absent")
     with pytest.raises(StoreError, match="there is no commit log at"):
@@ -144,12 +144,12 @@ def test_a_path_without_a_store_is_refused_in_a_sentence(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a\0b"])
-def test_a_topic_never_leads_out_of_the_store(root: Path, topic: str) -> None:
+def test_a_topic_name_never_leaves_the_store(root: Path, topic: str) -> None:
     with pytest.raises(StoreError, match="is not the name of a topic"):
         StoreView(root).queues(topic)
 
 
-def test_links_that_lead_nowhere_are_no_topics(root: Path) -> None:
+def test_dangling_links_are_no_topics(root: Path) -> None:
     (root / "consumequeue" / "Loop").symlink_to(root / "consumequeue" / "Loop")
     (root / "consumequeue" / "notes.txt").write_text("by hand")
     (root / "consumequeue" / "TopicTest" / "lost+found").mkdir()

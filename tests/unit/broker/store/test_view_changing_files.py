@@ -31,7 +31,7 @@ def test_a_file_that_is_open_may_be_removed(root: Path) -> None:
     assert sum(1 for found in walk if not isinstance(found, Damage)) > 50
 
 
-def test_a_file_that_is_gone_is_named(root: Path) -> None:
+def test_a_missing_file_is_named(root: Path) -> None:
     view = StoreView(root)
     end = view.log_end().position
     path = root / "commitlog" / f"{0:020d}"
@@ -43,7 +43,7 @@ def test_a_file_that_is_gone_is_named(root: Path) -> None:
         view.log.record_at(0)
 
 
-def test_a_file_that_becomes_shorter_is_a_sentence_and_no_signal(root: Path) -> None:
+def test_a_file_truncated_while_open_is_an_error_and_not_a_signal(root: Path) -> None:
     view = StoreView(root)
     end = view.log_end().position
     os.truncate(root / "commitlog" / f"{0:020d}", 100)
@@ -51,7 +51,7 @@ def test_a_file_that_becomes_shorter_is_a_sentence_and_no_signal(root: Path) -> 
         list(view.log.walk(0, end))
 
 
-def test_what_lies_beyond_the_log_is_not_there(root: Path) -> None:
+def test_bytes_beyond_the_log_are_not_read(root: Path) -> None:
     view = StoreView(root)
     with pytest.raises(StoreError, match="ends at"):
         view.log.record_at(10**12)
@@ -59,7 +59,7 @@ def test_what_lies_beyond_the_log_is_not_there(root: Path) -> None:
         view.log.read_into(LOG_FILE - 10, memoryview(bytearray(20)))
 
 
-def test_files_are_closed_when_nobody_wants_them(root: Path) -> None:
+def test_unused_files_are_closed(root: Path) -> None:
     file = ViewFile(str(root / "checkpoint"), 0, 4096)
     file.open()
     assert file.is_open

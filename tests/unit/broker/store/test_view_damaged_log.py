@@ -39,7 +39,7 @@ def root(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("at", [0, 4, 30], ids=["size", "magic", "place"])
-def test_a_record_without_a_head_is_named_and_stepped_over(root: Path, at: int) -> None:
+def test_a_record_without_a_head_is_reported_and_skipped(root: Path, at: int) -> None:
     positions = positions_of(root)
     overwrite(root, positions[20] + at, b"\x7f\x7f\x7f\x7f")
     records, damage = found_by(StoreView(root))
@@ -49,7 +49,7 @@ def test_a_record_without_a_head_is_named_and_stepped_over(root: Path, at: int) 
 
 
 @pytest.mark.parametrize("bit", [256, 2048, 8192])
-def test_a_size_that_leads_astray_hides_no_other_record(root: Path, bit: int) -> None:
+def test_a_false_size_hides_no_other_record(root: Path, bit: int) -> None:
     positions = positions_of(root)
     size = positions[21] - positions[20]
     overwrite(root, positions[20], (size ^ bit).to_bytes(4, "big"))
@@ -62,7 +62,7 @@ def test_a_size_that_leads_astray_hides_no_other_record(root: Path, bit: int) ->
         assert view.log.first_start(position, positions[-1]) in positions
 
 
-def test_a_changed_body_is_handed_out_and_fails_its_crc(root: Path) -> None:
+def test_a_changed_body_is_returned_and_fails_its_crc(root: Path) -> None:
     position = positions_of(root)[20]
     overwrite(root, position + 100, b"BODY")
     view = StoreView(root)
@@ -117,7 +117,7 @@ def test_a_torn_last_record_is_no_part_of_the_log(root: Path) -> None:
     assert numbers(found_by(StoreView(root))[0]) == list(range(COUNT - 1))
 
 
-def test_what_stands_behind_a_gap_in_the_last_file_counts_if_it_was_synced(root: Path) -> None:
+def test_records_after_a_gap_in_the_last_file_count_if_they_were_synced(root: Path) -> None:
     positions = positions_of(root)
     shutil.rmtree(root / "consumequeue")
     gap = COUNT - 10
@@ -129,7 +129,7 @@ def test_what_stands_behind_a_gap_in_the_last_file_counts_if_it_was_synced(root:
     assert StoreView(root).log_end() == LogEnd(positions[gap], None)
 
 
-def test_what_stands_behind_a_gap_counts_if_a_queue_points_at_it(root: Path) -> None:
+def test_records_after_a_gap_count_if_a_queue_points_to_them(root: Path) -> None:
     unsynced(root)
     positions = positions_of(root)
     overwrite(root, positions[-5], bytes(8))
@@ -162,7 +162,7 @@ def test_old_records_behind_the_end_are_not_taken_for_new_ones(root: Path) -> No
     assert end.torn is not None
 
 
-def test_a_file_made_ahead_does_not_hide_the_end(root: Path) -> None:
+def test_a_file_created_ahead_does_not_hide_the_end(root: Path) -> None:
     end = StoreView(root).log_end()
     files = sorted((root / "commitlog").iterdir())
     (root / "commitlog" / f"{len(files) * LOG_FILE:020d}").write_bytes(bytes(LOG_FILE))
@@ -227,7 +227,7 @@ def test_a_record_that_no_chunk_holds_is_found_and_followed(root: Path) -> None:
         max_size=5,
     )
 )
-def test_whatever_is_overwritten_the_rest_is_found(
+def test_all_records_that_are_not_overwritten_are_found(
     root: Path, tmp_path: Path, wounds: list[tuple[int, bytes]]
 ) -> None:
     hurt = tmp_path / "hurt"
@@ -248,7 +248,7 @@ def test_whatever_is_overwritten_the_rest_is_found(
             assert begin in found or any(at // LOG_FILE == begin // LOG_FILE for at, _ in wounds)
 
 
-def test_what_says_that_it_is_larger_than_any_record_is_none(tmp_path: Path) -> None:
+def test_a_size_above_the_maximum_is_no_record(tmp_path: Path) -> None:
     """It would be read into memory as a whole."""
     store = opened(tmp_path)
     small, large = (store.put(message(b"x" * length)) for length in (10, 5000))

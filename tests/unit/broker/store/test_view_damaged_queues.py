@@ -53,7 +53,7 @@ def test_a_half_written_entry_is_not_counted(root: Path) -> None:
     assert StoreView(root).queue_range("TopicTest", 0) == QueueRange(0, COUNT // 2, 0)
 
 
-def test_a_missing_queue_file_is_said_and_not_read_over(root: Path) -> None:
+def test_a_missing_queue_file_is_reported(root: Path) -> None:
     queue_path(root, QUEUE_FILE).unlink()
     queue = StoreView(root).queue("TopicTest", 0)
     with pytest.raises(StoreError, match=r"has nothing at 1000: .* put it back from a copy"):
@@ -67,7 +67,7 @@ def test_a_shortened_queue_file_ends_where_its_bytes_end(root: Path) -> None:
     assert StoreView(root).queue_range("TopicTest", 0).max_offset == start + 2
 
 
-def test_messages_whose_log_is_gone_are_not_of_the_queue(root: Path) -> None:
+def test_messages_whose_log_file_is_deleted_are_not_in_the_queue(root: Path) -> None:
     positions = positions_of(root)
     (root / "commitlog" / f"{0:020d}").unlink()
     first = next(n for n, at in enumerate(positions) if at >= LOG_FILE)
@@ -83,7 +83,7 @@ def test_fillers_before_the_first_message_are_passed(root: Path) -> None:
     assert StoreView(root).queue_range("TopicTest", 0).min_offset == 7
 
 
-def test_a_queue_of_which_all_messages_are_gone_is_empty(root: Path) -> None:
+def test_a_queue_whose_messages_are_all_deleted_is_empty(root: Path) -> None:
     for path in sorted((root / "commitlog").iterdir())[:-1]:
         path.unlink()
     positions = positions_of(root)
@@ -121,7 +121,7 @@ def test_an_entry_that_points_nowhere_does_not_stop_a_search_by_time(root: Path)
     assert StoreView(root).queue("TopicTest", 0).offset_of_time(0) == 0
 
 
-def test_a_queue_file_made_ahead_is_passed(root: Path) -> None:
+def test_a_queue_file_created_ahead_is_passed(root: Path) -> None:
     files = sorted(queue_path(root).parent.iterdir())
     following = int(files[-1].name) + QUEUE_FILE
     queue_path(root, following).write_bytes(bytes(QUEUE_FILE))

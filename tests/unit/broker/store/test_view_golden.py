@@ -148,7 +148,7 @@ def test_reading_changes_nothing(root: Path, manifest: dict[str, Any]) -> None:
     assert state(root) == before
 
 
-def test_a_store_may_be_read_where_nothing_may_be_written(
+def test_a_store_may_be_read_on_a_read_only_file_system(
     root: Path, manifest: dict[str, Any]
 ) -> None:
     for directory, _, names in os.walk(root):

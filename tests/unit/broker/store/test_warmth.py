@@ -55,7 +55,7 @@ class Reader:
         return self.warmth.is_resident(cast(MappedFile, self.file), start, self.at)
 
 
-def test_one_who_reads_on_is_asked_for_ahead() -> None:
+def test_sequential_readers_get_queries_ahead() -> None:
     reader = Reader(File())
     while reader.at < SIZE:
         assert reader.read()
@@ -67,7 +67,7 @@ def test_one_who_reads_on_is_asked_for_ahead() -> None:
     assert len(reader.file.asked) == len(lengths)
 
 
-def test_after_a_while_all_is_asked_for_again() -> None:
+def test_all_pages_are_queried_again_after_a_while() -> None:
     reader = Reader(File())
     assert reader.read()
     assert reader.read(BLOCK_BYTES)
@@ -78,14 +78,14 @@ def test_after_a_while_all_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("warm_bytes", [3 * BLOCK_BYTES, 3 * BLOCK_BYTES + 20_000])
-def test_up_to_where_the_file_is_in_memory_everything_is_warm(warm_bytes: int) -> None:
+def test_everything_up_to_the_first_page_out_of_memory_is_warm(warm_bytes: int) -> None:
     reader = Reader(File(warm_bytes))
     while reader.at + 10_000 <= warm_bytes:
         assert reader.read()
     assert not reader.read()
 
 
-def test_a_file_that_is_read_here_and_there_is_asked_for_by_granules() -> None:
+def test_scattered_reads_are_queried_in_blocks() -> None:
     file = File()
     warmth = tracker(ManualClock())
     places = range(0, SIZE - BLOCK_BYTES, 3 * BLOCK_BYTES)

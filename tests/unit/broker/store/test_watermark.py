@@ -78,7 +78,7 @@ def test_the_watermark_stands_for_blocks(tmp_path: Path) -> None:
     assert allocated_bytes(file.path) == FILE
 
 
-def test_a_store_above_the_watermark_is_a_fault_of_ours(tmp_path: Path) -> None:
+def test_a_store_above_the_watermark_is_an_internal_error(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     position = log.reserve(100)
     assert log.files[0].watermark >= 100
@@ -88,7 +88,7 @@ def test_a_store_above_the_watermark_is_a_fault_of_ours(tmp_path: Path) -> None:
         log.store(position + 1, b"x")
 
 
-def test_an_appender_helps_itself_by_small_steps(tmp_path: Path) -> None:
+def test_an_appender_allocates_in_small_steps(tmp_path: Path) -> None:
     log = new_log(tmp_path, limits=StoreLimits(appender_step_bytes=4096))
     append(log, b"x" * 100)
     assert log.files[0].watermark == 4096
@@ -104,7 +104,7 @@ def test_a_reservation_that_is_not_used_costs_nothing(tmp_path: Path) -> None:
     assert log.end == 0
 
 
-def test_many_records_go_in_by_one_assignment(tmp_path: Path) -> None:
+def test_many_records_are_stored_by_one_assignment(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     position = log.reserve(300)
     log.store(position, memoryview(b"a" * 100 + b"b" * 200))
@@ -151,7 +151,7 @@ def test_what_is_synced_at_once_is_written_and_not_stored_through_the_map(
     store.close()
 
 
-def test_where_only_writing_takes_blocks_zeros_are_written(
+def test_zeros_are_written_where_only_writes_allocate_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptor: int, position: int, length: int) -> None:
@@ -173,7 +173,7 @@ def test_a_disk_without_space_gives_no_blocks(tmp_path: Path) -> None:
     assert file.watermark == 0
 
 
-def test_records_that_can_not_be_written_are_stored_through_the_map(tmp_path: Path) -> None:
+def test_records_that_cannot_be_written_are_stored_through_the_map(tmp_path: Path) -> None:
     files = FailingFiles()
     file = MappedFile(files, MappedFiles(16), new_file(tmp_path).path, 0, FILE, used=0)
     file.extend(8192, 0)
@@ -200,7 +200,7 @@ def test_an_idle_store_is_allocated_only_a_little_ahead(tmp_path: Path) -> None:
     assert allocated_bytes(path) <= 5 * 1024 * 1024
 
 
-def test_the_run_ahead_grows_with_what_was_stored_and_has_an_end(tmp_path: Path) -> None:
+def test_the_run_ahead_grows_with_the_stored_bytes_and_is_bounded(tmp_path: Path) -> None:
     limits = StoreLimits(
         preallocate_first_bytes=8 * 1024,
         preallocate_step_bytes=4 * 1024,
@@ -255,7 +255,7 @@ def test_the_next_file_is_made_and_allocated_ahead(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["0" * 20]
 
 
-def test_a_roll_takes_the_file_that_was_made_ahead(tmp_path: Path) -> None:
+def test_a_roll_takes_the_file_that_was_created_ahead(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     append(log, b"x" * 100)
     following = log.prepare_next()
@@ -352,7 +352,7 @@ def test_as_many_maps_are_open_as_the_table_allows(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_looked_at_lately_keeps_its_map(tmp_path: Path) -> None:
+def test_a_recently_used_file_keeps_its_map(tmp_path: Path) -> None:
     maps = MappedFiles(3)
 
     def make(number: int) -> MappedFile:
@@ -375,7 +375,7 @@ def test_a_file_that_was_removed_need_not_be_fetched(tmp_path: Path) -> None:
     assert bytes(held.view) == bytes(FILE)
 
 
-def test_a_file_that_somebody_else_removed_can_not_be_fetched(tmp_path: Path) -> None:
+def test_a_file_that_somebody_else_removed_cannot_be_fetched(tmp_path: Path) -> None:
     file = new_file(tmp_path)
     file.path.unlink()
     with pytest.raises(FileNotFoundError, match="it was removed while it was in use"):

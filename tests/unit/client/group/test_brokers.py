@@ -41,7 +41,7 @@ async def test_eight_queues_of_two_brokers_are_divided_like_rocketmq_does(tmp_pa
 
 
 @virtual
-async def test_all_members_ask_the_same_broker_and_the_next_when_it_is_down(tmp_path: Path):
+async def test_all_members_query_the_same_broker_and_the_next_when_it_is_down(tmp_path: Path):
     async with two_brokers(tmp_path) as world:
         await world.consumer("x").start()
         await world.consumer("y").start()
@@ -112,7 +112,7 @@ async def test_sticky_members_move_no_more_than_needed_as_they_come_and_go(tmp_p
 
 
 @virtual
-async def test_sticky_keeps_still_about_a_broker_that_does_not_answer(tmp_path: Path):
+async def test_sticky_moves_no_queue_of_a_broker_that_does_not_answer(tmp_path: Path):
     async with two_brokers(tmp_path) as world:
         one = await world.consumer("x", strategy="STICKY").start()
         await asyncio.sleep(10)
@@ -125,7 +125,7 @@ async def test_sticky_keeps_still_about_a_broker_that_does_not_answer(tmp_path: 
 
 
 @virtual
-async def test_sticky_is_even_at_brokers_that_tell_no_owners(tmp_path: Path):
+async def test_sticky_is_even_at_brokers_that_report_no_owners(tmp_path: Path):
     async with two_brokers(tmp_path) as world:
         for broker in world.brokers.values():
             broker.answers[20010] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -137,7 +137,7 @@ async def test_sticky_is_even_at_brokers_that_tell_no_owners(tmp_path: Path):
 
 
 @virtual
-async def test_queues_that_are_added_are_read_as_soon_as_the_route_tells(tmp_path: Path):
+async def test_added_queues_are_read_as_soon_as_they_are_in_the_route(tmp_path: Path):
     async with two_brokers(tmp_path) as world:
         consumer = await world.consumer("x").start()
         await asyncio.sleep(1)

@@ -35,12 +35,12 @@ def theirs(*subscriptions: SubscriptionData, **fields: Any) -> ConsumerConnectio
     )
 
 
-def test_members_that_are_alike_do_not_differ():
+def test_equal_members_do_not_conflict():
     assert contradiction(mine(wants("T", "a || b")), theirs(wants("T", "b || a"))) is None
     assert contradiction(mine(wants("T")), theirs(wants("T", ""))) is None
 
 
-def test_the_retry_topic_and_what_a_broker_does_not_tell_do_not_count():
+def test_the_retry_topic_and_unknown_settings_do_not_count():
     retry = wants("%RETRY%g")
     assert contradiction(mine(wants("T"), retry), theirs(wants("T"))) is None
     silent = theirs(wants("T"), consume_type=None, message_model=None, consume_from_where=None)
@@ -86,7 +86,7 @@ def test_a_refusal_names_both_members_and_where_it_is_explained():
 
 
 @pytest.mark.parametrize("told", ["not json", "[]", "{}"])
-def test_a_refusal_that_cannot_be_read_is_one_nevertheless(told: str):
+def test_an_unreadable_refusal_is_still_a_refusal(told: str):
     error = refusal(answer(told), "g", "b:1")
     assert error is not None
     assert error.members == ("", "")

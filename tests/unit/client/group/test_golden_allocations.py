@@ -50,7 +50,7 @@ def test_the_capture_has_all_its_cases():
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case["strategy"]))
-def test_the_answer_is_rocketmqs(case: dict[str, Any]):
+def test_allocations_are_those_of_rocketmq(case: dict[str, Any]):
     strategy = strategy_of(case)
     assert strategy.name == case["strategy_name"]
     queues = queues_of(case["queues"])
@@ -85,12 +85,12 @@ def test_strategies_are_chosen_by_rocketmqs_names_and_ours():
         (Averagely, "is no allocation strategy"),
     ],
 )
-def test_what_is_no_strategy_is_refused_with_the_way_out(wrong: Any, sentence: str):
+def test_an_invalid_strategy_is_refused_with_a_remedy(wrong: Any, sentence: str):
     with pytest.raises(UsageError, match=sentence):
         strategy_named(wrong)
 
 
-def test_a_room_that_is_not_known_is_an_error():
+def test_an_unknown_machine_room_is_an_error():
     strategy = MachineRoomNearby(Averagely(), lambda _: "", room)
     with pytest.raises(UsageError, match="machine room of the broker 'b'"):
         strategy.allocate("a", [MessageQueue("T", "b", 0)], ["a"], group="g")

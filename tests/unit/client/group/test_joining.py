@@ -75,7 +75,7 @@ async def test_members_that_differ_are_refused_by_our_broker_and_both_are_named(
 
 
 @virtual
-async def test_members_that_differ_are_found_at_brokers_that_do_not_look(tmp_path: Path):
+async def test_conflicts_are_found_at_brokers_that_do_not_check(tmp_path: Path):
     async with world(tmp_path) as cluster:
         unknown = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         cluster.brokers["broker-a"].answers[20010] = unknown
@@ -111,7 +111,7 @@ async def test_without_any_name_server_the_start_says_so(tmp_path: Path):
 
 
 @virtual
-async def test_a_forgotten_subscription_is_told_again_and_the_second_time_reported(tmp_path: Path):
+async def test_a_lost_subscription_is_sent_again_and_reported_the_second_time(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a").start()
@@ -125,7 +125,7 @@ async def test_a_forgotten_subscription_is_told_again_and_the_second_time_report
 
 
 @virtual
-async def test_a_reset_lets_the_consumer_finish_and_begins_anew(tmp_path: Path):
+async def test_a_reset_waits_for_handlers_and_restarts_the_queue(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a").start()
@@ -149,7 +149,7 @@ def reset(offsets: dict[MessageQueue, int]) -> Command:
 
 
 @virtual
-async def test_what_our_broker_finds_wrong_is_told_to_the_members_once(tmp_path: Path):
+async def test_problems_found_by_our_broker_are_reported_to_members_once(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", topics={"T": "x"}).start()
         two = await cluster.consumer("b", topics={"T": "y"}, on_conflict="warn").start()
@@ -163,7 +163,7 @@ async def test_what_our_broker_finds_wrong_is_told_to_the_members_once(tmp_path:
 
 
 @virtual
-async def test_a_broker_of_others_is_not_asked_again_what_it_does_not_know(tmp_path: Path):
+async def test_requests_that_a_foreign_broker_lacks_are_not_repeated(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.answers[20010] = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -173,7 +173,7 @@ async def test_a_broker_of_others_is_not_asked_again_what_it_does_not_know(tmp_p
 
 
 @virtual
-async def test_idle_members_are_told_by_the_broker_too(tmp_path: Path):
+async def test_idle_members_are_reported_by_the_broker_too(tmp_path: Path):
     async with world(tmp_path, T=1) as cluster:
         one = await cluster.consumer("a").start()
         await cluster.consumer("b").start()
@@ -183,7 +183,7 @@ async def test_idle_members_are_told_by_the_broker_too(tmp_path: Path):
 
 
 @virtual
-async def test_a_heartbeat_on_its_way_does_not_make_a_member_of_who_has_left(tmp_path: Path):
+async def test_a_heartbeat_in_flight_does_not_rejoin_a_member_that_left(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a").start()

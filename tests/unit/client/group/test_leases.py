@@ -13,7 +13,7 @@ from remoting.protocol.queue import MessageQueue
 A, B = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
-def test_a_wanted_lock_is_asked_for_at_once_and_renewed_each_20_s():
+def test_a_wanted_lock_is_requested_at_once_and_renewed_every_20_s():
     leases = Leases()
     leases.want(A, 100.0)
     assert leases.due(100.0) == [A]
@@ -25,7 +25,7 @@ def test_a_wanted_lock_is_asked_for_at_once_and_renewed_each_20_s():
     assert leases.answered([A], [A], 120.0) == {}
 
 
-def test_a_refused_one_is_asked_for_often_at_first_and_each_second_later():
+def test_a_refused_lock_is_requested_often_at_first_and_every_second_later():
     leases = Leases()
     leases.want(A, 0.0)
     now, asked = 0.0, []
@@ -38,7 +38,7 @@ def test_a_refused_one_is_asked_for_often_at_first_and_each_second_later():
     assert set(pauses[51:]) == {1.0}
 
 
-def test_a_renewal_that_is_refused_is_a_loss_and_asked_for_again_soon():
+def test_a_refused_renewal_is_a_loss_and_requested_again_soon():
     leases = Leases()
     leases.want(A, 0.0)
     leases.answered([A], [A], 0.0)
@@ -48,7 +48,7 @@ def test_a_renewal_that_is_refused_is_a_loss_and_asked_for_again_soon():
     assert leases.answered([A], [A], 20.1) == {A: True}
 
 
-def test_what_could_not_be_renewed_counts_as_lost_after_30_s():
+def test_a_lock_that_was_not_renewed_counts_as_lost_after_30_s():
     leases = Leases()
     leases.want(A, 0.0)
     leases.answered([A], [A], 0.0)
@@ -70,7 +70,7 @@ def test_when_one_is_renewed_all_are():
     assert leases.due(20.0) == [A, B]
 
 
-def test_what_is_no_longer_wanted_is_forgotten_even_when_the_answer_comes_later():
+def test_an_unwanted_lock_is_forgotten_even_if_its_answer_comes_later():
     leases = Leases()
     leases.want(A, 0.0)
     leases.drop(A)
@@ -86,7 +86,7 @@ def test_what_is_no_longer_wanted_is_forgotten_even_when_the_answer_comes_later(
         st.tuples(st.floats(0.0, 15.0), st.sampled_from(["grant", "refuse", "fail", "nothing"]))
     )
 )
-def test_nothing_is_held_longer_than_30_s_after_it_was_asked_for(
+def test_no_lock_is_held_longer_than_30_s_after_its_request(
     steps: list[tuple[float, str]],
 ):
     leases = Leases()

@@ -24,7 +24,7 @@ from tests.virtual_time import virtual
 
 
 @virtual
-async def test_the_first_member_reads_everything_within_a_moment(tmp_path: Path):
+async def test_the_first_member_reads_everything_at_once(tmp_path: Path):
     async with world(tmp_path) as cluster:
         began = now()
         one = await cluster.consumer("a").start()
@@ -37,7 +37,9 @@ async def test_the_first_member_reads_everything_within_a_moment(tmp_path: Path)
 
 
 @virtual
-async def test_a_newcomer_gets_its_share_at_once_and_a_leaver_gives_its_back(tmp_path: Path):
+async def test_a_joining_member_gets_its_share_at_once_and_a_leaving_one_releases_its(
+    tmp_path: Path,
+):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a").start()
         await asyncio.sleep(0.5)
@@ -51,7 +53,7 @@ async def test_a_newcomer_gets_its_share_at_once_and_a_leaver_gives_its_back(tmp
 
 
 @virtual
-async def test_each_rebalance_is_logged_with_what_came_of_it(
+async def test_each_rebalance_is_logged_with_its_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.INFO, "pocketmq")
@@ -78,7 +80,7 @@ async def test_each_rebalance_is_logged_with_what_came_of_it(
 
 
 @virtual
-async def test_a_queue_changes_hands_after_the_handler_has_ended_and_committed(tmp_path: Path):
+async def test_a_queue_moves_after_the_handler_has_ended_and_committed(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", ordered=True).start()
         await asyncio.sleep(0.1)
@@ -94,7 +96,7 @@ async def test_a_queue_changes_hands_after_the_handler_has_ended_and_committed(t
 
 
 @virtual
-async def test_an_unordered_newcomer_waits_no_longer_than_the_timeout(tmp_path: Path):
+async def test_an_unordered_joining_member_waits_at_most_the_timeout(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", handover_timeout=60.0).start()
         await asyncio.sleep(0.1)
@@ -122,7 +124,7 @@ async def test_topics_are_independent_of_each_other(tmp_path: Path):
 
 
 @virtual
-async def test_more_members_than_queues_leave_one_idle_and_it_is_told(tmp_path: Path):
+async def test_more_members_than_queues_leave_one_idle_and_notify_it(tmp_path: Path):
     async with world(tmp_path) as cluster:
         for name in "abcde":
             await cluster.consumer(name).start()
@@ -137,7 +139,7 @@ async def test_more_members_than_queues_leave_one_idle_and_it_is_told(tmp_path: 
 
 
 @virtual
-async def test_configured_queues_that_do_not_exist_are_told_and_not_read(tmp_path: Path):
+async def test_configured_queues_that_do_not_exist_are_reported_and_not_read(tmp_path: Path):
     async with world(tmp_path) as cluster:
         named = ByConfig([queue(1), queue(9), queue(0, "Elsewhere")])
         one = await cluster.consumer("a", strategy=named).start()
@@ -174,7 +176,7 @@ async def test_wake_ups_during_a_round_become_one_more_round(tmp_path: Path):
 
 
 @virtual
-async def test_a_stop_with_idle_handlers_takes_a_moment_and_frees_the_locks(tmp_path: Path):
+async def test_a_stop_with_idle_handlers_is_fast_and_frees_the_locks(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", ordered=True).start()
         await asyncio.sleep(1)
@@ -192,7 +194,7 @@ async def test_a_stop_with_idle_handlers_takes_a_moment_and_frees_the_locks(tmp_
 
 
 @virtual
-async def test_the_retry_topic_is_read_as_soon_as_it_is_there(tmp_path: Path):
+async def test_the_retry_topic_is_read_as_soon_as_it_exists(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a").start()
         await asyncio.sleep(2)

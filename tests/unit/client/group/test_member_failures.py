@@ -13,7 +13,9 @@ from tests.virtual_time import virtual
 
 
 @virtual
-async def test_a_restarted_broker_hears_of_a_member_that_waits_for_all_its_queues(tmp_path: Path):
+async def test_a_restarted_broker_gets_a_heartbeat_of_a_member_that_waits_for_all_its_queues(
+    tmp_path: Path,
+):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.bench.state.locks.lock("g", "before", map(queue, range(4)), broker.now_ms())
@@ -25,7 +27,7 @@ async def test_a_restarted_broker_hears_of_a_member_that_waits_for_all_its_queue
 
 
 @virtual
-async def test_a_busy_broker_makes_the_queue_wait_and_never_jump(tmp_path: Path):
+async def test_a_busy_broker_delays_the_queue_and_never_moves_its_offset(tmp_path: Path):
     async with world(tmp_path, T=1) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.commit("g", queue(0), 77)
@@ -42,7 +44,7 @@ async def test_a_busy_broker_makes_the_queue_wait_and_never_jump(tmp_path: Path)
 
 
 @virtual
-async def test_a_broker_restart_costs_nobody_a_queue(tmp_path: Path):
+async def test_after_a_broker_restart_every_member_keeps_its_queues(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a").start()
@@ -75,7 +77,9 @@ async def test_a_broker_that_comes_back_elsewhere_is_found_by_its_route(tmp_path
 
 
 @virtual
-async def test_a_member_unknown_to_the_broker_says_so_before_it_lets_go(tmp_path: Path):
+async def test_a_member_unknown_to_the_broker_sends_a_heartbeat_before_releasing_queues(
+    tmp_path: Path,
+):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a").start()
@@ -91,7 +95,7 @@ async def test_a_member_unknown_to_the_broker_says_so_before_it_lets_go(tmp_path
 
 
 @virtual
-async def test_a_crashed_members_queues_go_to_the_others_at_once(tmp_path: Path):
+async def test_a_crashed_members_queues_are_reassigned_at_once(tmp_path: Path):
     async with world(tmp_path) as cluster:
         await cluster.consumer("a").start()
         two = await cluster.consumer("b").start()
@@ -119,7 +123,7 @@ async def test_a_silent_members_queues_are_owned_again_after_the_scan(tmp_path: 
 
 
 @virtual
-async def test_what_was_on_its_way_when_it_was_lost_again_leaves_no_trace(tmp_path: Path):
+async def test_a_queue_lost_while_being_acquired_leaves_no_trace(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = ResponseCode.SYSTEM_BUSY

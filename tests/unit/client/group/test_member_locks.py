@@ -13,7 +13,7 @@ from tests.virtual_time import virtual
 
 
 @virtual
-async def test_a_previous_owner_has_its_time_after_a_broker_was_away(tmp_path: Path):
+async def test_a_previous_owner_gets_its_timeout_after_a_broker_was_down(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
@@ -31,7 +31,7 @@ async def test_a_previous_owner_has_its_time_after_a_broker_was_away(tmp_path: P
 
 
 @virtual
-async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(tmp_path: Path):
+async def test_an_outdated_view_does_not_take_a_queue_without_its_lock(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
@@ -45,7 +45,7 @@ async def test_a_queue_is_not_taken_without_its_lock_by_a_view_that_is_old(tmp_p
 
 
 @virtual
-async def test_who_reads_without_the_previous_owners_lock_holds_it_from_then_on(tmp_path: Path):
+async def test_a_member_that_reads_without_the_lock_takes_it_over(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.bench.state.locks.lock("g", "killed", [queue(3)], broker.now_ms())
@@ -59,7 +59,7 @@ async def test_who_reads_without_the_previous_owners_lock_holds_it_from_then_on(
 
 
 @virtual
-async def test_locks_are_renewed_and_a_lost_one_is_told_and_taken_back(tmp_path: Path):
+async def test_locks_are_renewed_and_a_lost_one_is_reported_and_reacquired(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         one = await cluster.consumer("a", ordered=True).start()
@@ -95,7 +95,7 @@ async def test_a_lock_that_cannot_be_renewed_counts_as_lost_after_30_s(tmp_path:
 
 
 @virtual
-async def test_an_ordered_member_waits_for_the_end_of_a_crashed_ones_lock(tmp_path: Path):
+async def test_an_ordered_member_waits_until_a_crashed_members_lock_expires(tmp_path: Path):
     async with world(tmp_path) as cluster:
         one = await cluster.consumer("a", ordered=True).start()
         two = await cluster.consumer("b", ordered=True).start()
@@ -110,7 +110,7 @@ async def test_an_ordered_member_waits_for_the_end_of_a_crashed_ones_lock(tmp_pa
 
 
 @virtual
-async def test_a_consumer_that_never_lets_go_keeps_an_ordered_lock_and_stop_returns(
+async def test_a_handler_that_never_returns_keeps_its_ordered_lock_and_stop_returns(
     tmp_path: Path,
 ):
     async with world(tmp_path, T=1) as cluster:
@@ -128,7 +128,7 @@ async def test_a_consumer_that_never_lets_go_keeps_an_ordered_lock_and_stop_retu
 
 
 @virtual
-async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everything(
+async def test_after_a_broker_restart_the_first_member_does_not_take_everything(
     tmp_path: Path,
 ):
     async with world(tmp_path) as cluster:
@@ -154,7 +154,7 @@ async def test_after_a_broker_restart_the_first_to_be_back_does_not_take_everyth
 
 
 @virtual
-async def test_a_lock_that_is_asked_for_as_its_queue_goes_to_another_is_given_back(tmp_path: Path):
+async def test_a_lock_acquired_while_its_queue_moves_is_released(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
         broker.slow[RequestCode.LOCK_BATCH_MQ] = 0.5

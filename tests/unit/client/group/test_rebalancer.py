@@ -41,7 +41,7 @@ def test_held_less_lost_plus_gained_is_what_is_wanted(
     assert not held & set(difference.gained)
 
 
-def test_of_a_topic_that_is_not_clear_everything_held_stays():
+def test_queues_of_a_topic_with_unknown_members_are_kept():
     clear, unclear = queues(2), queues(2, "U")
     difference = Rebalancer(Averagely(), "x", "g").difference(
         {"T": View(clear, ("x",)), "U": None}, {unclear[1]}
@@ -55,7 +55,7 @@ def test_queues_of_a_topic_no_longer_subscribed_are_lost():
     assert difference.lost == queues(2)
 
 
-def test_queues_that_are_gone_are_lost():
+def test_deleted_queues_are_lost():
     difference = Rebalancer(Averagely(), "x", "g").difference(
         {"T": View((), ("x",))}, set(queues(2))
     )
@@ -84,12 +84,12 @@ def test_queues_that_do_not_exist_are_named_and_not_wanted():
     assert difference.unknown == (MessageQueue("T", "b", 7), MessageQueue("V", "b", 0))
 
 
-def test_who_broadcasts_reads_all_whoever_else_there_is():
+def test_a_broadcasting_member_reads_all_queues():
     difference = Rebalancer(None, "x", "g").difference({"T": View(queues(3))}, ())
     assert difference.gained == queues(3)
 
 
-def test_sticky_looks_at_all_topics_together():
+def test_sticky_examines_all_topics_together():
     views = {name: View(queues(1, name), ("x", "y")) for name in ("A", "B")}
     x = Rebalancer(Sticky(), "x", "g").difference(views, ())
     y = Rebalancer(Sticky(), "y", "g").difference(views, ())
@@ -97,7 +97,7 @@ def test_sticky_looks_at_all_topics_together():
     assert x.wanted | y.wanted == {*queues(1, "A"), *queues(1, "B")}
 
 
-def test_sticky_keeps_to_itself_what_a_silent_broker_has():
+def test_sticky_keeps_queues_of_a_silent_broker():
     loud, silent = queues(2), queues(2, "T", "quiet")
     view = View((*loud, *silent), ("x", "y"), {loud[0]: "x", loud[1]: "x"}, frozenset({"quiet"}))
     difference = Rebalancer(Sticky(), "x", "g").difference({"T": view}, {*loud, silent[0]})

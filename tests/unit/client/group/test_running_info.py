@@ -21,7 +21,7 @@ RUNNING = Running(
 )
 
 
-def test_settings_subscriptions_and_owned_queues_are_told() -> None:
+def test_running_info_has_settings_subscriptions_and_queues() -> None:
     data = ConsumerData(group_name="g", subscription_data_set=[SubscriptionData(topic="T")])
     body = running_info(
         data, RUNNING, [ONE], ordered=True, name_servers=["h:1", "h:2"], started_ms=5

@@ -51,7 +51,7 @@ def grown_old(broker: SimulatedBroker) -> None:
 
 
 @virtual
-async def test_what_is_stored_counts_whatever_the_rule(tmp_path: Path):
+async def test_a_stored_offset_overrides_the_rule(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, broker, _):
         broker.commit("g", T, 3)
         for place in (Place.BEGIN, Place.END, 1, datetime(2020, 1, 1, tzinfo=UTC)):
@@ -69,7 +69,9 @@ async def test_a_stored_zero_is_stored(tmp_path: Path):
 
 
 @virtual
-async def test_a_young_queue_is_read_from_its_first_message_and_says_how_many(tmp_path: Path):
+async def test_a_queue_that_begins_at_0_is_read_from_its_first_message_with_the_count(
+    tmp_path: Path,
+):
     async with one_queue(tmp_path) as (starts, _, _):
         start = await starts(Place.END).find(T)
         assert (start.offset, start.reason, start.text) == (0, "fallback", "fallback 0: 5 messages")
@@ -97,7 +99,7 @@ async def test_exact_is_exact_at_brokers_that_use_their_rule_unasked(tmp_path: P
 
 
 @virtual
-async def test_an_old_queue_begins_by_the_rule(tmp_path: Path):
+async def test_a_queue_that_begins_later_starts_by_the_rule(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, broker, _):
         grown_old(broker)
         assert (await starts(Place.END).find(T)).text == "end 5"
@@ -110,7 +112,7 @@ async def test_an_old_queue_begins_by_the_rule(tmp_path: Path):
 
 
 @virtual
-async def test_the_retry_topic_begins_with_its_first_message(tmp_path: Path):
+async def test_the_retry_topic_starts_at_its_first_message(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, broker, _):
         broker.topic("%RETRY%g", 1)
         grown_old(broker)
@@ -119,7 +121,7 @@ async def test_the_retry_topic_begins_with_its_first_message(tmp_path: Path):
 
 
 @virtual
-async def test_who_broadcasts_keeps_its_own_offsets_and_knows_no_brokers_rule(tmp_path: Path):
+async def test_a_broadcasting_member_has_its_own_offsets_without_the_brokers_rule(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, broker, _):
         start = await starts(Place.END, shared=False).find(T)
         assert start.text == "end 5"
@@ -136,7 +138,7 @@ async def test_who_broadcasts_keeps_its_own_offsets_and_knows_no_brokers_rule(tm
     ],
 )
 @virtual
-async def test_every_answer_but_not_found_is_no_answer(tmp_path: Path, code: int):
+async def test_every_error_but_not_found_leaves_the_offset_unknown(tmp_path: Path, code: int):
     async with one_queue(tmp_path) as (starts, broker, _):
         broker.answers[RequestCode.QUERY_CONSUMER_OFFSET] = code
         with pytest.raises(RemoteError) as raised:
@@ -145,7 +147,7 @@ async def test_every_answer_but_not_found_is_no_answer(tmp_path: Path, code: int
 
 
 @virtual
-async def test_no_answer_at_all_is_none_either(tmp_path: Path):
+async def test_a_timeout_leaves_the_offset_unknown(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, broker, _):
         broker.silent.add(RequestCode.GET_MAX_OFFSET)
         with pytest.raises(PocketMQError, match="no answer"):
@@ -153,7 +155,7 @@ async def test_no_answer_at_all_is_none_either(tmp_path: Path):
 
 
 @virtual
-async def test_an_instant_without_a_time_zone_is_refused_when_made(tmp_path: Path):
+async def test_a_time_without_a_time_zone_is_refused(tmp_path: Path):
     async with one_queue(tmp_path) as (starts, _, _):
         with pytest.raises(UsageError, match="time zone"):
             starts(datetime(2020, 1, 1))  # noqa: DTZ001 - what is tested

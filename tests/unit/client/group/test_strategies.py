@@ -61,7 +61,7 @@ def test_each_queue_has_exactly_one_owner(
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda one: one.name)
 @given(of_one_topic, members, st.randoms(use_true_random=False))
-def test_the_answer_depends_on_nothing_but_the_question(
+def test_allocations_depend_only_on_their_arguments(
     strategy: Strategy, some: list[MessageQueue], everybody: list[str], choose: object
 ):
     everybody = sorted(everybody)
@@ -73,14 +73,14 @@ def test_the_answer_depends_on_nothing_but_the_question(
 
 @pytest.mark.parametrize("strategy", ALL, ids=lambda one: one.name)
 @given(of_one_topic, members)
-def test_who_is_no_member_gets_nothing(
+def test_a_non_member_gets_nothing(
     strategy: Strategy, some: list[MessageQueue], everybody: list[str]
 ):
     assert strategy.allocate("r0@stranger", some, sorted(everybody), group="g") == []
 
 
 @given(of_one_topic, members)
-def test_the_ring_moves_only_the_queues_of_who_leaves(
+def test_the_ring_moves_only_the_queues_of_a_leaving_member(
     some: list[MessageQueue], everybody: list[str]
 ):
     everybody = sorted([*everybody, "r9@leaver"])
@@ -137,15 +137,13 @@ def test_sticky_makes_the_fewest_moves_that_even_shares_allow(
 
 
 @given(queues, members, owners)
-def test_sticky_leaves_alone_what_it_has_settled(
-    some: list[MessageQueue], everybody: list[str], drawn: dict[int, int]
-):
+def test_sticky_is_stable(some: list[MessageQueue], everybody: list[str], drawn: dict[int, int]):
     shares = Sticky().share_out(some, everybody, owned(some, everybody, drawn))
     assert Sticky().share_out(some, everybody, shares) == shares
 
 
 @given(queues, members, owners, st.randoms(use_true_random=False))
-def test_members_who_look_at_different_moments_of_a_hand_over_agree(
+def test_members_that_see_different_moments_of_a_handover_agree(
     some: list[MessageQueue], everybody: list[str], drawn: dict[int, int], choose: object
 ):
     held = owned(some, everybody, drawn)
@@ -161,7 +159,7 @@ def test_members_who_look_at_different_moments_of_a_hand_over_agree(
 
 
 @given(queues, members)
-def test_joining_and_leaving_move_queues_of_the_newcomer_and_the_leaver_alone(
+def test_joining_and_leaving_move_only_queues_of_that_member(
     some: list[MessageQueue], everybody: list[str]
 ):
     before = Sticky().share_out(some, everybody, {})
@@ -179,12 +177,12 @@ def test_topics_of_one_queue_each_are_spread_over_the_members():
     assert Counter(shares.values()) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_every_member_reads_of_every_topic_where_that_can_be():
+def test_every_member_reads_every_topic_if_possible():
     some = [MessageQueue(topic, "b", number) for topic in "AB" for number in range(4)]
     shares = Sticky().share_out(some, ["a", "b", "c", "d"], {})
     for one in "abcd":
         assert {queue.topic for queue, owner in shares.items() if owner == one} == {"A", "B"}
 
 
-def test_without_members_nothing_is_anybodys():
+def test_without_members_nothing_is_assigned():
     assert Sticky().share_out([MessageQueue("T", "b", 0)], [], {}) == {}

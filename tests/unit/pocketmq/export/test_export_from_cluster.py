@@ -97,12 +97,12 @@ async def test_a_queue_is_read_to_where_it_ended() -> None:
     assert await export(world) == ([2, 3, 4, 5], 4)
 
 
-async def test_messages_of_a_place_that_was_left_are_not_taken_twice() -> None:
+async def test_messages_of_an_earlier_position_are_not_exported_twice() -> None:
     world = World([[record(0)], [record(0), record(1)], [record(2)]], 0, 3)
     assert await export(world) == ([0, 1, 2], 3)
 
 
-async def test_deleted_messages_end_it_with_an_error() -> None:
+async def test_deleted_messages_end_the_export_with_an_error() -> None:
     world = World([[record(0)], client.OffsetMoved(QUEUE, 1, 40)], 0, 100)
     with pytest.raises(ExportError, match=r"messages 1 to 39 of .* were deleted"):
         await export(world)
@@ -113,7 +113,7 @@ async def test_what_moves_elsewhere_does_not_matter() -> None:
     assert await export(world) == ([0], 1)
 
 
-async def test_waiting_is_told() -> None:
+async def test_waiting_is_reported() -> None:
     told: list[str] = []
     error = client.RequestTimeout("no answer within 3 s")
     world = World([client.QueueWaiting(QUEUE, error), [record(0)]], 0, 1)
@@ -121,7 +121,7 @@ async def test_waiting_is_told() -> None:
     assert told == [f"waiting: {error}"]
 
 
-async def test_places_are_held_within_the_queue() -> None:
+async def test_positions_are_limited_to_the_queue() -> None:
     assert await export(World([[record(5)]], 5, 6), begin=0, end=99) == ([5], 1)
     assert await export(World([], 5, 6), begin=6, end=2) == ([], 0)
 

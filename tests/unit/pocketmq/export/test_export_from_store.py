@@ -89,7 +89,9 @@ def test_each_message_comes_once_queue_by_queue_with_all_its_fields(root: Path) 
     assert row["id"] == row["offset_id"]
 
 
-def test_a_part_is_chosen_by_queue_place_tag_and_key(store: MessageStore, root: Path) -> None:
+def test_messages_are_selected_by_queue_position_tag_and_key(
+    store: MessageStore, root: Path
+) -> None:
     assert numbers(exported(root, "--queue", 2, "--from", 10, "--to", 12)) == [32, 35]
     assert numbers(exported(root, "--from", 999, "--to", "end")) == []
     assert numbers(exported(root, "--to", "begin")) == []
@@ -104,7 +106,7 @@ def test_a_part_is_chosen_by_queue_place_tag_and_key(store: MessageStore, root: 
     assert found["body"] == "21"
 
 
-def test_tags_of_delayed_messages_are_found_though_their_entries_tell_times(
+def test_tags_of_delayed_messages_are_found_although_their_entries_have_times(
     store: MessageStore, root: Path
 ) -> None:
     for tag in ("a", "b"):
@@ -113,7 +115,7 @@ def test_tags_of_delayed_messages_are_found_though_their_entries_tell_times(
     assert len(exported(root, "--tag", "b", topic=SCHEDULE_TOPIC)) == 1
 
 
-def test_messages_that_lie_far_apart_come_in_portions_too(tmp_path: Path) -> None:
+def test_messages_far_apart_are_read_in_portions_too(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     for number in range(30):
         store.put(message(b"%d" % number))
@@ -190,7 +192,7 @@ def test_parquet_comes_in_groups_of_rows_of_bounded_size(root: Path, tmp_path: P
     assert columns["storeTimestamp"][0] == stored
 
 
-def test_bodies_stand_in_json_as_they_are_asked_for(tmp_path: Path) -> None:
+def test_bodies_are_written_in_the_requested_form(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     for body in (b'{"a": [1, 2.5]}', b"plain", b"\xff\x00"):
         store.put(message(body))
@@ -213,7 +215,7 @@ def test_bodies_stand_in_json_as_they_are_asked_for(tmp_path: Path) -> None:
     assert "is not UTF-8: use --body auto" in done.stderr
 
 
-def test_times_that_are_none_are_null(tmp_path: Path) -> None:
+def test_invalid_times_are_null(tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     store.put(message(born_timestamp_ms=2**62))
     store.close()
@@ -233,7 +235,7 @@ def damage_body(root: Path, text: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
-def test_damaged_messages_are_named_and_left_out(name: str, tmp_path: Path) -> None:
+def test_damaged_messages_are_named_and_omitted(name: str, tmp_path: Path) -> None:
     store = opened(tmp_path / "store")
     for body in (b"first", b"damaged", b"last"):
         store.put(message(body))
@@ -258,7 +260,7 @@ def test_damaged_messages_are_named_and_left_out(name: str, tmp_path: Path) -> N
         assert pq.read_table(path).column("body").to_pylist() == [b"first", b"last"]
 
 
-def test_entries_that_lead_nowhere_are_named(root: Path) -> None:
+def test_entries_that_point_to_no_record_are_reported(root: Path) -> None:
     path = root / "consumequeue" / TOPIC / "0" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     data[20:40], data[100:108] = data[0:20], b"\x00" + b"\x7f" * 7

@@ -36,7 +36,7 @@ def plain(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         -(1 << 63),
     ],
 )
-def test_values_are_written_and_read_alike(plain: ModuleType, value: Any) -> None:
+def test_values_are_written_and_read_the_same(plain: ModuleType, value: Any) -> None:
     text = accelerated.json_dumps(value)
     assert plain.json_dumps(value) == text
     assert plain.json_loads(text) == accelerated.json_loads(text) == value
@@ -76,7 +76,7 @@ def test_pairs_keep_order_and_repeats() -> None:
     assert isinstance(pairs, accelerated.Pairs)
 
 
-def test_checksums_are_alike(plain: ModuleType) -> None:
+def test_checksums_are_the_same(plain: ModuleType) -> None:
     for data in (b"", b"hello", bytes(range(256)) * 100):
         assert accelerated.crc32(data) == plain.crc32(data) == zlib.crc32(data)
     assert plain.crc32(b"b", plain.crc32(b"a")) == accelerated.crc32(b"ab")

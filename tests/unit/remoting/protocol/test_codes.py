@@ -21,7 +21,7 @@ def test_every_captured_answer_is_known() -> None:
                 assert ResponseCode[line["code_name"]] == line["code"]
 
 
-def test_our_own_requests_are_nobody_elses() -> None:
+def test_our_own_request_codes_are_unused_by_rocketmq() -> None:
     assert not set(RequestCode) & set(OWN_REQUEST_CODES)
     assert OWN_REQUEST_CODES[-1] <= 0x7FFF
 

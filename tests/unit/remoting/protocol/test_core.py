@@ -28,12 +28,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("package", "modules"), [(core, core.MODULES), (fast_path, fast_path.MODULES)]
 )
-def test_every_compiled_module_is_looked_for(package: ModuleType, modules: tuple[str, ...]) -> None:
+def test_every_compiled_module_is_required(package: ModuleType, modules: tuple[str, ...]) -> None:
     sources = Path(package.__path__[0]).glob("*.pyx")
     assert {source.stem for source in sources} == set(modules)
 
 
-def test_modules_that_are_there_are_used(package: Path) -> None:
+def test_existing_modules_are_used(package: Path) -> None:
     for name in ("one", "two"):
         (package / f"{name}.py").touch()
     assert core.why_not(package.name, ("one", "two")) == ""

@@ -126,7 +126,7 @@ def test_an_empty_body_is_no_body() -> None:
     assert read_one(FRAMES[0]).body == b""
 
 
-def test_needed_tells_how_much_to_read() -> None:
+def test_needed_returns_how_much_to_read() -> None:
     frame = FRAMES[7]
     assert needed(b"") == needed(frame[:3]) == 4
     assert needed(frame[:4]) == needed(frame) == len(frame)
@@ -144,7 +144,7 @@ def test_an_impossible_length_is_refused_by_its_four_bytes(length: int) -> None:
         cut(start + b"\x00" * 4)
 
 
-def test_the_largest_frame_is_taken_and_one_more_byte_is_not() -> None:
+def test_the_largest_frame_is_accepted_and_one_more_byte_is_not() -> None:
     assert cut(prefix(96), max_frame_bytes=100) is None
     assert cut(prefix(96) + b"x" * 92, max_frame_bytes=100) is not None
     with pytest.raises(FrameError, match="101 bytes is above 100"):
@@ -154,7 +154,7 @@ def test_the_largest_frame_is_taken_and_one_more_byte_is_not() -> None:
 
 
 @pytest.mark.parametrize("look", [cut, needed])
-def test_what_the_first_eight_bytes_show_is_refused_before_the_rest_has_come(
+def test_errors_in_the_first_eight_bytes_are_refused_before_the_frame_is_complete(
     look: Callable[[bytes], object],
 ) -> None:
     with pytest.raises(FrameError, match="unknown serialize type 3"):
@@ -165,7 +165,7 @@ def test_what_the_first_eight_bytes_show_is_refused_before_the_rest_has_come(
         look(prefix(MAX_HEADER_BYTES + 100, header_length=MAX_HEADER_BYTES + 1))
 
 
-def test_a_command_that_fits_into_no_frame_is_our_own_mistake() -> None:
+def test_a_command_too_large_for_a_frame_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="command 10: a header"):
         encode(Command(10, remark="x" * (1 << 24)))
     with pytest.raises(ValueError, match="fit into no frame"):

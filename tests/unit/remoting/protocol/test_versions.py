@@ -45,6 +45,6 @@ def test_every_ordinal_has_a_name() -> None:
     assert name_of(-1) == "V3 (ordinal -1)"
 
 
-def test_we_are_what_we_say() -> None:
+def test_our_version_is_the_one_we_send() -> None:
     assert ordinal_of("4.9.7") == VERSION
     assert ordinal_of("4.9.4") == versions.V4_9_4

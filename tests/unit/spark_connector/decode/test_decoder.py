@@ -107,14 +107,14 @@ def test_hosts_of_ipv6_are_bracketed() -> None:
     assert row["messageId"] == "20010DB800000000000000000000000700002A9F0000000000000000"
 
 
-def test_columns_come_in_the_order_asked_for() -> None:
+def test_columns_come_in_the_order_requested() -> None:
     chosen = [COLUMNS["tags"], COLUMNS["body"], COLUMNS["queueOffset"]]
     batch = decoder(chosen).decode(numbered(2)).batch
     assert batch.schema.equals(arrow_schema(chosen))
     assert batch.to_pylist()[1] == {"tags": "T1", "body": b"body 1", "queueOffset": 1}
 
 
-def test_a_file_name_is_told_of_each_row() -> None:
+def test_each_row_has_its_file_name() -> None:
     chosen = (STORE_COLUMNS["file"], STORE_COLUMNS["storeSize"])
     buffer = record(body=b"x")
     (row,) = decoder(chosen).decode(buffer, file="0" * 20).batch.to_pylist()
@@ -127,7 +127,7 @@ def test_an_empty_buffer_is_an_empty_batch() -> None:
     assert found.rows == 0
 
 
-def test_offsets_outside_the_range_are_left_out() -> None:
+def test_offsets_outside_the_range_are_omitted() -> None:
     found = decoder().decode(numbered(10), first_offset=3, end_offset=6)
     assert found.batch.column("queueOffset").to_pylist() == [3, 4, 5]
     assert found.skipped == 0
@@ -249,7 +249,7 @@ def test_a_wrong_crc_is_null_or_raw_and_counted_by_option(policy: str, body: obj
     assert (found.rows, found.damaged, found.skipped) == (3, 1, 0)
 
 
-def test_the_crc_is_told_even_if_it_is_no_error() -> None:
+def test_the_crc_column_is_set_even_if_a_mismatch_is_no_error() -> None:
     (row,) = decoder(BODY_AND_CRC).decode(damaged_body()).batch.to_pylist()
     assert row == {"body": b"hullo", "crcOk": False}
 
@@ -262,7 +262,7 @@ def test_a_body_that_does_not_inflate_is_an_error(bits: int, reason: str) -> Non
         decoder(BODY).decode(record(body=b"not compressed", sys_flag=bits))
 
 
-def test_a_body_is_not_inflated_if_nobody_wants_it() -> None:
+def test_a_body_is_not_inflated_unless_selected() -> None:
     broken = record(body=b"not compressed", sys_flag=1)
     assert decoder((COLUMNS["queueId"],)).decode(broken).damaged == 0
     found = decoder(BODY, decompress=False).decode(broken)
@@ -289,7 +289,7 @@ def test_damaged_records_are_skipped_and_counted_by_option(policy: OnDecodeError
 
 
 @pytest.mark.parametrize("rest", [b"\0" * 200, b"xyz", record()[:-1]])
-def test_what_can_not_be_passed_over_is_an_error_whatever_the_option(rest: bytes) -> None:
+def test_damage_that_cannot_be_skipped_is_an_error_with_every_option(rest: bytes) -> None:
     with pytest.raises(DecodeError, match="where the next one begins can't be told"):
         decoder(on_decode_error=OnDecodeError.RAW).decode(record() + rest)
 

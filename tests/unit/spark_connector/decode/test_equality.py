@@ -48,7 +48,7 @@ def agree(quick: DecodedBatch, slow: DecodedBatch) -> None:
 
 
 @given(buffer=buffers)
-def test_every_column_of_tidy_records_is_made_the_quick(buffer: bytes) -> None:
+def test_regular_records_are_decoded_by_the_fast_path(buffer: bytes) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", verify_crc=True)
     selection = Selection(file="00000000000000000000")
     agree(fast_decode(buffer, settings, selection), slow_decode(buffer, settings, selection))
@@ -70,7 +70,7 @@ def test_offsets_and_tags_choose_the_same_rows(
     ).map(b"".join),
     decompress=st.booleans(),
 )
-def test_compressed_bodies_are_inflated_the_quick(buffer: bytes, decompress: bool) -> None:
+def test_compressed_bodies_are_inflated_by_the_fast_path(buffer: bytes, decompress: bool) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", decompress=decompress)
     selection = Selection()
     agree(fast_decode(buffer, settings, selection), slow_decode(buffer, settings, selection))
@@ -99,7 +99,7 @@ odd_records = made.records(
     verify=st.booleans(),
     on_error=st.sampled_from(OnDecodeError),
 )
-def test_odd_records_are_read_alike_or_left_to_the_slow(
+def test_odd_records_are_read_the_same_or_left_to_the_fallback(
     buffer: bytes, chosen: tuple[Column, ...], verify: bool, on_error: OnDecodeError
 ) -> None:
     settings = DecodeSettings(chosen, "broker-a", verify_crc=verify, on_decode_error=on_error)
@@ -113,7 +113,7 @@ def test_odd_records_are_read_alike_or_left_to_the_slow(
 
 @given(texts=st.lists(made.odd_texts | made.tidy_texts, min_size=1, max_size=5))
 @example([b"x", b"x", b"x\x01"])
-def test_properties_texts_are_read_alike_or_left_to_the_slow(texts: list[bytes]) -> None:
+def test_properties_are_read_the_same_or_left_to_the_fallback(texts: list[bytes]) -> None:
     buffer = b"".join(made.record(properties=text) for text in texts)
     settings = DecodeSettings((STORE_COLUMNS["properties"], STORE_COLUMNS["tags"]), "broker-a")
     try:
@@ -124,7 +124,7 @@ def test_properties_texts_are_read_alike_or_left_to_the_slow(texts: list[bytes])
 
 
 @given(buffer=buffers, data=st.data())
-def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObject) -> None:
+def test_damage_is_never_read_as_valid_data(buffer: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(buffer) - 1))
     damaged = bytearray(buffer)
     damaged[at] = data.draw(st.integers(0, 255))
@@ -146,7 +146,7 @@ def test_damage_is_never_read_as_something_else(buffer: bytes, data: st.DataObje
     starts=st.lists(st.integers(0, 500), max_size=5),
     on_error=st.sampled_from(OnDecodeError),
 )
-def test_starts_that_lead_nowhere_are_no_rows(
+def test_starts_without_a_record_are_no_rows(
     buffer: bytes, starts: list[int], on_error: OnDecodeError
 ) -> None:
     settings = DecodeSettings(EVERYTHING, "broker-a", on_decode_error=on_error)

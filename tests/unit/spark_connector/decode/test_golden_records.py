@@ -32,7 +32,7 @@ def host(text: str) -> str:
 
 
 @pytest.mark.parametrize("case", READABLE, ids=lambda case: f"{case['name']}-{case['version']}")
-def test_a_row_says_what_java_says(case: dict[str, Any]) -> None:
+def test_a_row_has_the_values_that_java_reads(case: dict[str, Any]) -> None:
     java = case["decode"]
     batch = decoded(bytes.fromhex(case["hex"]))
     row = {name: batch.column(name)[0] for name in STORE_COLUMNS}
@@ -55,7 +55,7 @@ def test_a_row_says_what_java_says(case: dict[str, Any]) -> None:
         assert row["storeTimestamp"].value == java["storeTimestamp"] * 1000
 
 
-def test_all_readable_records_at_once_are_the_rows_they_are_alone() -> None:
+def test_records_decoded_together_give_the_same_rows_as_alone() -> None:
     buffers = [bytes.fromhex(case["hex"]) for case in READABLE if case["name"] not in TIMELESS]
     together = decoded(b"".join(buffers))
     assert together.to_pylist() == [decoded(each).to_pylist()[0] for each in buffers]

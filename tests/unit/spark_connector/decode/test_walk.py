@@ -24,7 +24,7 @@ def test_a_part_of_a_buffer_can_be_walked() -> None:
     assert starts.tolist() == [3, 3 + SIZE]
 
 
-def test_nothing_has_no_records() -> None:
+def test_an_empty_buffer_has_no_records() -> None:
     starts = walk(b"")
     assert starts is not None
     assert starts.tolist() == []

@@ -63,7 +63,7 @@ def test_no_more_is_in_flight_than_the_limit() -> None:
     assert world.most_in_flight == MAX_IN_FLIGHT_REQUESTS
 
 
-def test_of_an_ordered_queue_only_one_is_in_flight_and_nothing_overtakes() -> None:
+def test_an_ordered_queue_has_one_request_in_flight() -> None:
     world = World()
     world.outcomes["a:10911"].extend([0, ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY, DOWN])
     run(dispatcher(world), *(parcel(b"%d" % number, queue=1) for number in range(5)))
@@ -101,7 +101,9 @@ def test_a_slow_disk_counts_as_stored_and_gets_a_pause() -> None:
 
 
 @pytest.mark.parametrize("outcome", [DOWN, SILENT, ResponseCode.SERVICE_NOT_AVAILABLE])
-def test_what_one_broker_fails_another_stores_at_once(outcome: int | str) -> None:
+def test_a_request_that_fails_at_one_broker_is_stored_by_another_at_once(
+    outcome: int | str,
+) -> None:
     world = World("a", "b")
     for script in world.outcomes.values():
         script.append(outcome)
@@ -112,7 +114,7 @@ def test_what_one_broker_fails_another_stores_at_once(outcome: int | str) -> Non
     assert len(world.slept) <= 1
 
 
-def test_all_that_was_on_a_lost_connection_goes_again() -> None:
+def test_all_requests_of_a_lost_connection_are_sent_again() -> None:
     world = World()
     world.outcomes["a:10911"].extend([0, DOWN])
     run(dispatcher(world), *(parcel(b"%d" % number) for number in range(6)))
@@ -120,7 +122,7 @@ def test_all_that_was_on_a_lost_connection_goes_again() -> None:
     assert world.closed_after_error == 1
 
 
-def test_a_connection_that_ended_while_spark_had_no_rows_is_made_anew_at_no_cost() -> None:
+def test_a_connection_closed_while_idle_is_reopened_without_an_attempt() -> None:
     world = World()
     made = dispatcher(world, retries="0")
     made.send(parcel(b"before"))
@@ -144,7 +146,7 @@ def test_a_broker_that_comes_back_in_time_costs_no_attempt() -> None:
     assert bodies(world) == [b"x"]
 
 
-def test_attempts_end_with_the_brokers_words() -> None:
+def test_after_the_last_attempt_the_brokers_error_is_raised() -> None:
     world = World()
     world.outcomes["a:10911"].extend([ResponseCode.SERVICE_NOT_AVAILABLE] * 10)
     with pytest.raises(BrokerError) as caught:
@@ -155,14 +157,14 @@ def test_attempts_end_with_the_brokers_words() -> None:
     assert "a:10911" in words
 
 
-def test_an_answer_that_never_came_leaves_it_open_whether_it_is_stored() -> None:
+def test_a_missing_answer_leaves_the_outcome_unknown() -> None:
     world = World()
     world.outcomes["a:10911"].extend([SILENT] * 10)
     with pytest.raises(BrokerError, match="may or may not have been stored after 2 attempts"):
         run(dispatcher(world, retries="1"), parcel(b"x"))
 
 
-def test_a_refusal_for_good_is_not_tried_again() -> None:
+def test_a_final_refusal_is_not_retried() -> None:
     world = World()
     world.outcomes["a:10911"].append(ResponseCode.MESSAGE_ILLEGAL)
     with pytest.raises(BrokerError, match="MESSAGE_ILLEGAL: as scripted"):
@@ -179,7 +181,7 @@ def test_after_a_failure_no_connection_is_used_again() -> None:
     assert world.closed_after_error == 2
 
 
-def test_one_way_nothing_is_waited_for_and_a_lost_connection_is_made_anew() -> None:
+def test_oneway_sends_wait_for_nothing_and_reconnect() -> None:
     world = World()
     world.outcomes["a:10911"].append(DOWN)
     run(dispatcher(world, sendMode="oneway"), parcel(b"x"), parcel(b"y", queue=1))
@@ -187,7 +189,7 @@ def test_one_way_nothing_is_waited_for_and_a_lost_connection_is_made_anew() -> N
     assert world.most_in_flight == 0
 
 
-def test_a_request_says_what_a_producer_says() -> None:
+def test_a_request_has_the_fields_of_a_producers() -> None:
     world = World()
     run(dispatcher(world, producerGroup="etl"), parcel(b"b"), parcel(b"s", properties="a\x01b"))
     batched, single = world.headers
@@ -196,14 +198,14 @@ def test_a_request_says_what_a_producer_says() -> None:
     assert batched.born_timestamp == 1_000_000
 
 
-def test_a_topic_that_does_not_exist_is_left_to_the_brokers_to_make() -> None:
+def test_a_missing_topic_is_created_by_the_brokers() -> None:
     world = World()
     world.topics = {}
     run(dispatcher(world), *(parcel(b"%d" % number) for number in range(20)))
     assert {queue for _, queue, _ in world.stored} == {0, 1, 2, 3}
 
 
-def test_a_topic_that_nobody_makes_is_an_error_with_the_nearest_names() -> None:
+def test_a_topic_that_no_broker_creates_is_an_error_with_the_nearest_names() -> None:
     world = World()
     world.topics, world.template = {"fligths": 1, "other": 1}, False
     with pytest.raises(UnknownTopicError, match=r"flights to write to does not .*mean fligths"):
@@ -217,7 +219,7 @@ def test_without_brokers_the_error_says_so() -> None:
         run(dispatcher(world), parcel(b"x"))
 
 
-def test_a_name_server_that_is_down_is_asked_some_rounds() -> None:
+def test_a_name_server_that_is_down_is_retried_a_few_times() -> None:
     world = World()
     world.unreachable.add(NAME_SERVER)
     with pytest.raises(BrokerError, match=r"no name server answers: names:9876 .* for the route"):
@@ -249,7 +251,7 @@ def test_a_queue_whose_broker_has_left_the_route_is_waited_for() -> None:
     assert world.stored == [("b:10911", 0, b"x")]
 
 
-def test_a_broker_that_ends_the_connection_when_asked_for_its_version_is_asked_again() -> None:
+def test_a_broker_that_closes_during_the_version_query_is_queried_again() -> None:
     world = World()
     world.version = 453
     world.lost_requests = 1

@@ -69,7 +69,7 @@ def test_columns_become_properties() -> None:
     assert text == {"UNIQ_KEY": "0A" * 16, "TAGS": "arrival", "KEYS": "DL1 DL2", "carrier": "DL"}
 
 
-def test_keys_and_tags_of_the_map_stand_in_where_the_columns_have_nothing() -> None:
+def test_keys_and_tags_of_the_map_are_used_where_the_columns_are_null() -> None:
     entries = [("KEYS", "k"), ("TAGS", "t"), ("UNIQ_KEY", "u")]
     batch = frame(body=[b"1", b"2"], keys=[None, "mine"], properties=[entries, entries])
     first, second = (text for _, text, _ in messages(encoded(batch)))
@@ -78,7 +78,7 @@ def test_keys_and_tags_of_the_map_stand_in_where_the_columns_have_nothing() -> N
     assert "u" not in {first["UNIQ_KEY"], second["UNIQ_KEY"]}
 
 
-def test_a_key_goes_to_the_queue_that_other_clients_send_it_to() -> None:
+def test_a_key_selects_the_same_queue_as_in_other_clients() -> None:
     keys = [f"order-{number % 7}" for number in range(100)]
     batch = frame(body=[b"%d" % number for number in range(100)], shardingKey=keys)
     for parcel in encoded(batch):
@@ -103,7 +103,7 @@ def test_rows_for_any_queue_are_spread_over_all_of_them() -> None:
     assert max(p.messages for p in encoded(frame(body=[b"x"] * 80_000))) <= SINK_MAX_BATCH_ROWS
 
 
-def test_a_large_message_leaves_alone_and_the_others_around_it() -> None:
+def test_a_large_message_is_sent_alone() -> None:
     batch = frame(body=[b"a", b"b" * 5000, b"c"])
     assert [parcel.messages for parcel in encoded(batch, max_batch_bytes=1024)] == [1, 1, 1]
 
@@ -133,7 +133,7 @@ def test_rows_are_numbered_over_all_batches_of_a_task() -> None:
     assert messages(list(again.encode(batch))) == first
 
 
-def test_much_is_encoded_in_slices() -> None:
+def test_large_batches_are_encoded_in_slices() -> None:
     batch = frame(body=[b"x" * 99] * 100, properties=[[("a", "b" * 100)]] * 100)
     parcels = list(Encoder(recipe(batch), queues_of, slice_bytes=1000).encode(batch))
     assert len(parcels) >= 20

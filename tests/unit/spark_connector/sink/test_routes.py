@@ -22,7 +22,7 @@ def routes(world: World, *more: str, **given: Any) -> WriteRoutes:
     return WriteRoutes(NameServerCalls(calls), 4, clock=world.clock, **given)
 
 
-def test_a_route_is_asked_for_once() -> None:
+def test_a_route_is_requested_once() -> None:
     world = World("a", "b")
     known = routes(world)
     assert [queue.broker_name for queue in known.queues("flights")] == ["a", "a", "b", "b"]
@@ -31,7 +31,7 @@ def test_a_route_is_asked_for_once() -> None:
     assert world.asked == ["flights"]
 
 
-def test_a_route_in_doubt_is_asked_for_again_but_not_all_the_time() -> None:
+def test_a_doubtful_route_is_requested_again_at_a_limited_rate() -> None:
     world = World()
     known = routes(world)
     known.queues("flights")
@@ -78,7 +78,7 @@ def test_a_topic_that_nobody_may_write_to_is_an_error() -> None:
         ({"code": ResponseCode.SYSTEM_ERROR, "remark": "no"}, r"names:9876 answered code 1: no"),
     ],
 )
-def test_a_name_server_that_makes_no_sense_is_named(reply: dict[str, Any], words: str) -> None:
+def test_a_name_server_with_an_invalid_answer_is_named(reply: dict[str, Any], words: str) -> None:
     class Senseless(World):
         def answer(self, address: str, command: Command) -> Command:
             return command.reply(**reply)

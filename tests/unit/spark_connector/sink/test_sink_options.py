@@ -12,14 +12,14 @@ REQUIRED = {"nameServer": "127.0.0.1:9876"}
 BODY = ("body", "binary")
 
 
-def test_a_write_needs_little() -> None:
+def test_a_write_needs_few_options() -> None:
     options = sink_options(REQUIRED)
     assert options.connection.name_servers == ("127.0.0.1:9876",)
     assert (options.send_mode, options.retries, options.max_batch_bytes) == ("sync", 3, 1 << 20)
     assert (options.topic, options.uniq_key, options.partitioner) == (None, None, None)
 
 
-def test_names_and_words_are_taken_in_any_case() -> None:
+def test_names_and_values_are_case_insensitive() -> None:
     given = {
         "SENDMODE": "OneWay",
         "maxbatchbytes": "64k",
@@ -49,7 +49,7 @@ def test_names_and_words_are_taken_in_any_case() -> None:
         ({"tls": "true"}, "TLS is not served yet"),
     ],
 )
-def test_what_is_wrong_is_refused_with_advice(given: dict[str, str], words: str) -> None:
+def test_invalid_options_are_refused_with_a_remedy(given: dict[str, str], words: str) -> None:
     with pytest.raises(OptionError, match=words):
         sink_options({**REQUIRED, **given})
 

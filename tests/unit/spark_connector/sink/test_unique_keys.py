@@ -27,7 +27,7 @@ def test_keys_by_position_do_not_depend_on_the_batches_they_are_made_in() -> Non
     assert texts(keys(5, None, 10)) == texts(keys(5, None, 4)) + texts(keys(9, None, 6))
 
 
-def test_keys_by_position_go_on_beyond_the_eight_digits_of_a_row() -> None:
+def test_keys_by_position_continue_beyond_the_eight_digits_of_a_row() -> None:
     keys = texts(PositionKeys("r", 0)((1 << 32) - 2, None, 4))
     assert len(set(keys)) == 4
     assert [key[24:] for key in keys] == ["FFFFFFFE", "FFFFFFFF", "00000000", "00000001"]

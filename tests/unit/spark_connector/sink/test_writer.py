@@ -46,11 +46,11 @@ def test_a_stream_whose_micro_batch_is_unknown_warns_that_keys_do_not_repeat(
     assert "use uniqKey=column" in caplog.text
 
 
-def test_a_task_without_rows_asks_nobody() -> None:
+def test_a_task_without_rows_sends_no_request() -> None:
     assert batch_writer(OPTIONS, SCHEMA, False).write(iter(())).rows == 0
 
 
-def test_writers_and_what_they_return_survive_the_way_to_the_executors() -> None:
+def test_writers_and_their_results_survive_pickling() -> None:
     for writer in (batch_writer(OPTIONS, SCHEMA, False), stream_writer(OPTIONS, SCHEMA, False)):
         assert pickle.loads(pickle.dumps(writer)).plan == writer.plan
     assert pickle.loads(pickle.dumps(written())) == written()

@@ -34,7 +34,7 @@ def test_without_limits_everything_is_taken():
     assert admission().end(offsets(0, 5), facts((0, 10), (0, 7)), 1.0) == offsets(10, 7)
 
 
-def test_a_backlog_is_worked_off_a_million_at_a_time_until_its_end():
+def test_a_backlog_is_read_a_million_at_a_time():
     limited = admission()
     first = limited.end(offsets(0), facts((0, 2_500_000)), 1.0)
     assert first == offsets(CATCH_UP_OFFSETS)
@@ -103,14 +103,14 @@ def test_limits_of_bytes_and_of_offsets_hold_together():
         assert limited.end(offsets(0, 0), known, 1.0, mean_size=lambda *_: 100.0) == end
 
 
-def test_a_limit_of_bytes_alone_is_limit_enough():
+def test_a_limit_of_bytes_alone_is_sufficient():
     backlog = 2 * CATCH_UP_OFFSETS
     limited = admission(max_bytes=2 * backlog)
     end = limited.end(offsets(0), facts((0, backlog)), 1.0, mean_size=lambda *_: 1.0)
     assert end == offsets(backlog)
 
 
-def test_messages_that_nobody_can_sample_are_taken_to_have_a_usual_size():
+def test_messages_that_cannot_be_sampled_are_assumed_to_have_a_typical_size():
     limited = admission(max_bytes=10 * UNSEEN_BYTES)
     assert limited.end(offsets(0), facts((0, 500)), 1.0) == offsets(10)
 
@@ -125,7 +125,7 @@ def test_bytes_are_no_limit_for_a_trigger_that_takes_all():
     assert limited.end(offsets(0), facts((0, 99)), 1.0, take_all=True) == offsets(99)
 
 
-def test_a_query_with_a_limit_of_bytes_comes_to_its_target():
+def test_a_query_with_a_limit_of_bytes_reaches_its_target():
     ending = admission(max_bytes=1000)
     ending.target = offsets(7, 9)
     at, steps = offsets(0, 0), 0
@@ -136,7 +136,7 @@ def test_a_query_with_a_limit_of_bytes_comes_to_its_target():
     assert steps == 4
 
 
-def test_a_target_holds_whatever_comes_later():
+def test_a_target_is_not_changed_by_later_messages():
     ending = admission(max_offsets=4)
     ending.target = offsets(10)
     known = facts((0, 99), (0, 50))
@@ -153,7 +153,7 @@ def test_a_new_queue_is_read_from_its_earliest_offset():
     assert admission(max_offsets=3).end(offsets(5), facts((0, 5), (40, 50)), 1.0) == offsets(5, 43)
 
 
-def test_a_vanished_queue_stays_where_it_is():
+def test_a_vanished_queue_keeps_its_offset():
     assert admission().end(offsets(5, 6), facts((0, 9)), 1.0) == offsets(9, 6)
 
 
@@ -162,7 +162,7 @@ def test_lost_messages_are_an_error_that_says_which():
         admission().end(offsets(5), facts((40, 90)), 1.0)
 
 
-def test_lost_messages_are_passed_over_and_counted_if_wanted():
+def test_lost_messages_are_skipped_and_counted_on_request():
     skipping = admission(OnDataLoss.SKIP, max_offsets=10)
     assert skipping.end(offsets(5), facts((40, 90)), 1.0) == offsets(50)
     assert skipping.lost == 35
@@ -170,12 +170,12 @@ def test_lost_messages_are_passed_over_and_counted_if_wanted():
     assert skipping.lost == 35
 
 
-def test_a_topic_made_anew_is_an_error_of_its_own():
+def test_a_recreated_topic_has_its_own_error():
     with pytest.raises(DataLossError, match=r"ends at offset 7, before the 50.*deleted and made"):
         admission().end(offsets(50), facts((0, 7)), 1.0)
 
 
-def test_a_topic_made_anew_goes_on_at_its_end_or_from_its_beginning():
+def test_a_recreated_topic_continues_at_its_end_or_from_its_beginning():
     assert admission(OnDataLoss.SKIP).end(offsets(50), facts((0, 7)), 1.0) == offsets(7)
     earliest = admission(OnDataLoss.EARLIEST, max_offsets=3)
     assert earliest.end(offsets(50), facts((0, 7)), 1.0) == offsets(3)

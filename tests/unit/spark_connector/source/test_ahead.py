@@ -118,7 +118,7 @@ def test_an_empty_range_takes_none() -> None:
     assert ReadAhead(7, 3, width=10, depth=2).done
 
 
-def test_a_broker_that_gives_32_is_asked_for_32_ever_after() -> None:
+def test_a_broker_that_returns_32_is_asked_for_32_from_then_on() -> None:
     simulation = Simulation(0, 32 * 200, cap=32)
     simulation.run()
     assert simulation.asked[0] == (0, 1024)
@@ -151,7 +151,7 @@ def test_answers_that_skip_far_make_windows_wider() -> None:
     assert len(simulation.asked) < 200
 
 
-def test_what_other_answers_brought_is_not_asked_for_again() -> None:
+def test_messages_in_other_answers_are_not_requested_again() -> None:
     ahead = ReadAhead(0, 100, width=10, depth=2)
     first = _send(ahead)
     assert first is not None
@@ -171,7 +171,7 @@ def test_what_other_answers_brought_is_not_asked_for_again() -> None:
     assert ahead.position == 40
 
 
-def test_a_remainder_that_another_answer_brought_is_not_asked_for() -> None:
+def test_a_remainder_in_another_answer_is_not_requested() -> None:
     ahead = ReadAhead(0, 100, width=10, depth=2)
     first = _send(ahead)
     assert first is not None
@@ -212,7 +212,7 @@ def test_a_range_can_be_cut_short() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 16])
-def test_answers_that_wait_for_their_turn_are_bounded(depth: int) -> None:
+def test_answers_waiting_for_delivery_are_bounded(depth: int) -> None:
     ahead = ReadAhead(0, 10_000, width=10, depth=depth)
     first = _send(ahead)
     assert first is not None
@@ -249,7 +249,7 @@ ranges = st.tuples(st.integers(0, 50), st.integers(0, 3000)).map(lambda r: (r[0]
         lambda turns: sorted(turns, reverse=True)
     ),
 )
-def test_every_offset_is_given_out_once_and_in_order(
+def test_every_offset_is_returned_once_and_in_order(
     reach: tuple[int, int],
     width: int,
     depth: int,

@@ -51,13 +51,13 @@ def test_what_answers_mean_with_a_filter_and_without(
     assert meant == expected or type(meant) is expected
 
 
-def test_nothing_found_is_a_loss_unless_a_filter_looked() -> None:
+def test_an_empty_answer_is_a_loss_without_a_filter() -> None:
     for nothing in (answer(RETRY, 900, 0, 1000), answer(FOUND, 900, 0, 1000)):
         assert said(nothing, is_filtered=True) == Covered(900)
         assert said(nothing) == Gone(900)
 
 
-def test_an_answer_that_leads_nowhere_is_refused_not_repeated_for_ever() -> None:
+def test_an_answer_without_progress_is_refused_and_not_repeated_forever() -> None:
     for code in (FOUND, RETRY):
         assert said(answer(code, 100)) == PullRefused("it says that after 100 comes 100")
     assert isinstance(said(Command(FOUND)), PullRefused)

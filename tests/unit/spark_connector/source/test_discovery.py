@@ -26,7 +26,7 @@ def source(**options: str) -> RocketMQDataSource:
     return RocketMQDataSource(OPTIONS | options)
 
 
-def test_looking_for_sources_imports_nothing_heavy():
+def test_discovering_sources_imports_nothing_heavy():
     script = "import sys, pyspark_rocketmq; print(*{m.split('.')[0] for m in sys.modules})"
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
@@ -41,7 +41,7 @@ def test_the_format_is_found_by_its_module():
     assert not hasattr(shim, "AnythingElse")
 
 
-def test_what_can_not_be_imported_is_said_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch):
+def test_a_failed_import_is_reported_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch):
     shim = importlib.import_module("pyspark_rocketmq")
     monkeypatch.setitem(sys.modules, "spark_connector.source.data_source", None)
     unusable = shim.DefaultSource
@@ -67,7 +67,7 @@ def test_a_stream_has_no_ending():
         source(endingtimestamp="now").streamReader(BODY)
 
 
-def test_limits_of_streams_are_told_to_be_without_effect_in_a_batch(
+def test_stream_limits_are_logged_as_without_effect_in_a_batch(
     caplog: pytest.LogCaptureFixture,
 ):
     source(maxoffsetspertrigger="5").reader(BODY)
@@ -85,13 +85,13 @@ def test_filters_are_offered_by_the_planner_alone(tmp_path: Path):
     assert type(names["made"]) is PushDownReader
 
 
-def test_this_spark_has_that_planner():
+def test_this_spark_has_the_filter_planner():
     from pyspark.sql.worker import data_source_pushdown_filters
 
     assert Path(data_source_pushdown_filters.__file__).name == PLANNER
 
 
-def test_a_python_without_a_needed_module_is_told_of(monkeypatch: pytest.MonkeyPatch):
+def test_a_python_without_a_needed_module_is_reported(monkeypatch: pytest.MonkeyPatch):
     check_interpreter()
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConnectorError, match=r"has no usable pyarrow.*PYSPARK_PYTHON"):

@@ -28,7 +28,7 @@ class Together:
         self.made.append([(header.topic, header.queue_id) for header in headers])
 
 
-def test_one_of_each_topic_goes_ahead_and_later_all_go_at_once():
+def test_the_first_commit_of_each_topic_goes_alone_and_later_ones_together():
     brokers = Brokers(ConnectionOptions(name_servers=("127.0.0.1:9876",)))
     together: Any = Together()
     brokers.calls = together

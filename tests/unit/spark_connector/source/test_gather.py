@@ -23,7 +23,7 @@ def receive(gather: Gather, body: bytes) -> memoryview:
     return room
 
 
-def test_bodies_received_into_it_stay_where_they_are() -> None:
+def test_bodies_received_into_the_buffer_are_not_copied() -> None:
     gather = Gather(100_000)
     gather.add(receive(gather, records(5, 10)), 5, 10)
     gather.add(receive(gather, records(10, 12)), 10, 12)
@@ -47,7 +47,7 @@ def test_what_was_not_added_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("is_received_here", [True, False])
-def test_messages_that_were_brought_before_are_left_out(is_received_here: bool) -> None:
+def test_messages_that_were_brought_before_are_omitted(is_received_here: bool) -> None:
     gather = Gather(100_000)
     gather.add(receive(gather, records(0, 8)), 0, 8)
     body = records(5, 12)
@@ -98,5 +98,5 @@ def test_an_answer_without_messages_moves_the_end() -> None:
         (b"\x7f\xff\xff\xff" + bytes(100), 9, 104),
     ],
 )
-def test_where_the_news_begin(body: bytes, first: int, start: int) -> None:
+def test_the_first_new_message_is_found(body: bytes, first: int, start: int) -> None:
     assert start_of(memoryview(body), first) == start

@@ -41,7 +41,7 @@ def everywhere(position: Position) -> Positions:
     return Positions("startingOffsets", position)
 
 
-def test_ends_of_queues():
+def test_positions_at_the_ends_of_queues():
     assert resolve(everywhere(Edge.EARLIEST), FACTS, Brokers(), RULES, NOW_MS) == {Q0: 10, Q1: 0}
     assert resolve(everywhere(Edge.LATEST), FACTS, Brokers(), RULES, NOW_MS) == {Q0: 100, Q1: 0}
 
@@ -67,7 +67,7 @@ def test_an_instant_after_the_last_message_is_an_error_if_wanted():
         resolve(everywhere(Instant(50_000)), FACTS, Brokers(), strict, NOW_MS)
 
 
-def test_committed_offsets_and_what_is_taken_without():
+def test_committed_offsets_and_their_fallback():
     asked = Brokers(q0=70)
     begin = everywhere(Edge.COMMITTED)
     facts = FACTS | {Q1: QueueFacts(3, 8)}

@@ -36,7 +36,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_range_is_read_with_one_pull_if_that_brings_it() -> None:
+def test_a_range_is_read_with_one_pull_if_possible() -> None:
     broker = FakeBroker()
     reading = reader(broker, partition(100, 500))
     assert offsets(reading) == list(range(100, 500))
@@ -45,7 +45,7 @@ def test_a_range_is_read_with_one_pull_if_that_brings_it() -> None:
     assert broker.returned == 1
 
 
-def test_an_empty_range_asks_nobody() -> None:
+def test_an_empty_range_sends_no_request() -> None:
     broker = FakeBroker()
     assert offsets(reader(broker, partition(5, 5))) == []
     assert broker.leases == []
@@ -121,7 +121,7 @@ def test_every_message_comes_once_and_in_order(
     ]
 
 
-def test_a_message_that_can_not_be_decoded_is_placed(clock: Clock) -> None:
+def test_an_undecodable_message_is_reported_with_its_offset(clock: Clock) -> None:
     class Decoding(FakeDecoder):
         def batches(self, *_: Any, **__: Any) -> Any:
             raise DecodeError("a record is damaged", "set onDecodeError")
@@ -137,7 +137,7 @@ def test_a_message_that_can_not_be_decoded_is_placed(clock: Clock) -> None:
     assert str(caught.value).endswith("set onDecodeError")
 
 
-def test_a_broker_that_repeats_messages_is_not_believed() -> None:
+def test_messages_repeated_by_a_broker_are_dropped() -> None:
     broker = FakeBroker()
     twice = b"".join(record(n // 2) for n in range(20))
     broker.special = lambda _: answer(ResponseCode.SUCCESS, 10, 0, 1000, twice)
@@ -152,14 +152,14 @@ def test_a_refusal_with_a_body_is_a_refusal() -> None:
         offsets(reader(broker, partition(0, 10)))
 
 
-def test_records_beside_the_range_are_left_out() -> None:
+def test_records_beside_the_range_are_omitted() -> None:
     broker = FakeBroker()
     everything = b"".join(record(n) for n in range(90, 120))
     broker.special = lambda _: answer(ResponseCode.SUCCESS, 120, 0, 1000, everything)
     assert offsets(reader(broker, partition(100, 110))) == list(range(100, 110))
 
 
-def test_pulls_say_what_they_want() -> None:
+def test_pulls_have_the_requested_fields() -> None:
     headers: list[PullMessageRequestHeader] = []
     broker = FakeBroker()
 

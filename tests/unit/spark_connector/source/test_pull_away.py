@@ -37,7 +37,7 @@ def times(count: int, what: Callable[[], Command | Exception]) -> Any:
     return lambda _: what() if next(left, 1) is None else None
 
 
-def test_a_lost_connection_goes_on_where_it_ended(
+def test_after_a_lost_connection_reading_continues(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = FakeBroker(cap=32)
@@ -55,7 +55,7 @@ def test_a_lost_connection_goes_on_where_it_ended(
     ] * 2
 
 
-def test_pauses_grow_and_progress_makes_them_short_again(clock: Clock) -> None:
+def test_pauses_grow_and_progress_resets_them(clock: Clock) -> None:
     broker = FakeBroker(high=40, cap=32)
     broker.special = lambda header: (
         ConnectionLost(ADDRESS, "reset") if len(broker.asked) in {*range(1, 9), 10} else None
@@ -94,7 +94,7 @@ def test_a_broker_that_stays_away_is_named_with_the_offset_and_the_time(clock: C
     assert 30 <= clock.now < 32
 
 
-def test_time_in_which_spark_works_does_not_count(clock: Clock) -> None:
+def test_time_spent_in_spark_does_not_count(clock: Clock) -> None:
     broker = FakeBroker(high=5000)
     broker.special = lambda header: (
         ConnectionLost(ADDRESS, "reset") if len(broker.asked) % 5 == 4 else None
@@ -120,7 +120,7 @@ def test_a_broker_that_is_always_busy_is_given_up(clock: Clock) -> None:
     assert 20 <= clock.now < 22
 
 
-def test_an_error_is_tried_again_a_few_times(clock: Clock) -> None:
+def test_an_error_is_retried_a_few_times(clock: Clock) -> None:
     broker = FakeBroker()
     broker.special = times(REFUSALS - 1, lambda: Command(1, remark="queueId[3] is illegal"))
     assert len(offsets(reader(broker, partition(0, 500), clock))) == 500
@@ -137,7 +137,7 @@ def test_an_error_is_tried_again_a_few_times(clock: Clock) -> None:
         (ResponseCode.SUBSCRIPTION_PARSE_FAILED, "filterTags"),
     ],
 )
-def test_a_refusal_is_said_at_once_with_what_to_do(clock: Clock, code: int, hint: str) -> None:
+def test_a_refusal_is_raised_at_once_with_a_remedy(clock: Clock, code: int, hint: str) -> None:
     broker = FakeBroker()
     broker.special = lambda _: Command(code, remark="no")
     with pytest.raises(BrokerError, match=hint):
@@ -153,7 +153,7 @@ def test_a_refusal_is_said_at_once_with_what_to_do(clock: Clock, code: int, hint
         Command(9999, remark=None),
     ],
 )
-def test_a_broker_that_talks_nonsense_is_given_up(clock: Clock, nonsense: Command) -> None:
+def test_a_broker_with_invalid_answers_is_given_up(clock: Clock, nonsense: Command) -> None:
     broker = FakeBroker()
     broker.special = lambda _: nonsense
     with pytest.raises(BrokerError, match="refuses to give messages from offset 0"):

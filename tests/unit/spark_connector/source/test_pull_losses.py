@@ -21,7 +21,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_messages_gone_from_the_beginning_fail_the_range() -> None:
+def test_messages_deleted_at_the_beginning_fail_the_range() -> None:
     broker = FakeBroker(low=200)
     with pytest.raises(DataLossError) as caught:
         offsets(reader(broker, partition(100, 500)))
@@ -30,7 +30,7 @@ def test_messages_gone_from_the_beginning_fail_the_range() -> None:
 
 
 @pytest.mark.parametrize("policy", [OnDataLoss.SKIP, OnDataLoss.EARLIEST])
-def test_by_option_the_rest_is_read_and_the_loss_counted_and_said(
+def test_with_skip_the_remaining_messages_are_read_and_the_loss_counted_and_logged(
     policy: OnDataLoss, caplog: pytest.LogCaptureFixture
 ) -> None:
     reading = reader(FakeBroker(low=200), partition(100, 500), on_data_loss=policy)
@@ -41,7 +41,7 @@ def test_by_option_the_rest_is_read_and_the_loss_counted_and_said(
     assert "queue=T" in caplog.text
 
 
-def test_a_range_that_is_gone_altogether_is_counted_once() -> None:
+def test_a_completely_deleted_range_is_counted_once() -> None:
     reading = reader(FakeBroker(low=800), partition(0, 700), on_data_loss=OnDataLoss.SKIP)
     assert offsets(reading) == []
     assert reading.counts.lost == 700
@@ -65,7 +65,7 @@ def test_retention_that_overtakes_a_reader_is_noticed_in_the_middle() -> None:
         offsets(reader(broker, partition(0, 1000)))
 
 
-def test_a_hole_within_an_answer_is_noticed() -> None:
+def test_a_gap_within_an_answer_is_noticed() -> None:
     broker = FakeBroker()
     broker.holes = {250, 251}
     with pytest.raises(DataLossError, match="2 of the messages from offset 0 up to 500 are gone"):
@@ -75,7 +75,7 @@ def test_a_hole_within_an_answer_is_noticed() -> None:
     assert reading.counts.lost == 2
 
 
-def test_records_gone_from_the_log_before_their_queue_are_noticed() -> None:
+def test_records_deleted_before_their_queue_entries_are_noticed() -> None:
     broker = FakeBroker()
     broker.holes = set(range(900))
     reading = reader(broker, partition(0, 1000), on_data_loss=OnDataLoss.SKIP)
@@ -95,7 +95,7 @@ def test_a_queue_that_ends_too_soon_is_waited_for_a_little(clock: Clock) -> None
 
 
 @pytest.mark.parametrize("high", [400, 0])
-def test_a_topic_made_anew_fails_the_range(clock: Clock, high: int) -> None:
+def test_a_recreated_topic_fails_the_range(clock: Clock, high: int) -> None:
     broker = FakeBroker(high=high)
     with pytest.raises(DataLossError) as caught:
         offsets(reader(broker, partition(450, 500), clock))
@@ -110,7 +110,7 @@ def test_by_option_a_queue_that_ends_too_soon_is_read_to_its_end(clock: Clock) -
     assert reading.counts.lost == 100
 
 
-def test_a_topic_that_vanished_is_said_at_once(clock: Clock) -> None:
+def test_a_deleted_topic_is_reported_at_once(clock: Clock) -> None:
     broker = FakeBroker()
     broker.special = lambda header: (
         Command(ResponseCode.TOPIC_NOT_EXIST, remark="topic[T] not exist")

@@ -20,7 +20,7 @@ def of(**given: Any) -> SourceOptions:
     return SourceOptions.of(BASE | {name: str(value) for name, value in given.items()})
 
 
-def test_little_has_to_be_given():
+def test_few_options_are_required():
     options = of()
     assert options.connection.name_servers == ("127.0.0.1:9876",)
     assert options.subscription.topics == ("orders",)
@@ -32,7 +32,7 @@ def test_little_has_to_be_given():
     assert (options.group, options.commit) == ("spark-rocketmq", False)
 
 
-def test_names_are_taken_in_any_case():
+def test_names_are_case_insensitive():
     options = SourceOptions.of({"NAMESERVER": "a:1", "TOPIC": "t", "MaxOffsetsPerTrigger": "7"})
     assert options.limits.max_offsets == 7
 
@@ -42,7 +42,7 @@ def test_errors_spell_names_as_documentation_does():
         SourceOptions.of(BASE | {"maxoffsetspertrigger": "0"})
 
 
-def test_name_servers_come_in_a_list_or_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+def test_name_servers_are_a_list_or_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
     options = SourceOptions.of({"namesrvAddr": "a:1;b:2,a:1", "topic": "t"})
     assert options.connection.name_servers == ("a:1", "b:2")
     monkeypatch.setenv("NAMESRV_ADDR", "c:3")
@@ -82,18 +82,18 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name():
 @pytest.mark.parametrize(
     "name", ["tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey", "secretKeyFile"]
 )
-def test_what_is_not_served_yet_is_refused_without_telling_its_value(name: str):
+def test_unsupported_options_are_refused_without_showing_their_value(name: str):
     with pytest.raises(OptionError, match="not served yet") as caught:
         of(**{name: "hush-hush"})
     assert "hush-hush" not in str(caught.value)
 
 
-def test_kafkas_servers_are_pointed_to_ours():
+def test_kafkas_server_option_is_refused_with_ours():
     with pytest.raises(OptionError, match="nameServer=host:port"):
         SourceOptions.of(BASE | {"kafka.bootstrap.servers": "a:1"})
 
 
-def test_sparks_own_options_are_passed_over():
+def test_sparks_own_options_are_ignored():
     assert of(checkpointLocation="/x", queryName="q") == of()
 
 
@@ -115,7 +115,7 @@ def test_one_way_to_name_topics_is_enough(one: str, other: str):
         of(**{one: other})
 
 
-def test_a_query_must_be_told_what_to_read():
+def test_a_query_needs_a_topic():
     with pytest.raises(OptionError, match=r"not told what to read.*topic="):
         SourceOptions.of({"nameServer": "a:1"})
 
@@ -182,7 +182,7 @@ def test_unreadable_offsets_are_errors_that_name_the_option(text: str):
         of(startingOffsets=text)
 
 
-def test_an_end_can_not_be_the_beginning():
+def test_endings_do_not_accept_earliest():
     assert of(endingOffsets="latest").ending is not None
     with pytest.raises(OptionError, match="endingOffsets"):
         of(endingOffsets="earliest")
@@ -204,7 +204,7 @@ def test_committed_offsets_need_a_group():
         of(commitOffsets="broker")
 
 
-def test_a_group_is_committed_for_unless_told_otherwise():
+def test_a_consumer_group_commits_by_default():
     assert of(consumerGroup="G").commit is True
     assert of(consumerGroup="G", commitOffsets="none").commit is False
 

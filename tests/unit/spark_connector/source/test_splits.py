@@ -48,19 +48,19 @@ def test_pieces_of_a_range_differ_by_one_at_most(
         assert not lengths or max(lengths) - min(lengths) <= 1
 
 
-def test_nothing_is_split_without_need():
+def test_nothing_is_split_unnecessarily():
     whole = ranges([(0, 100), (5, 0), (7, 250)])
     assert split(whole, max_records=250) == [whole[0], whole[2]]
     assert split([], min_partitions=9, max_records=1) == []
 
 
-def test_the_larger_range_gets_the_more_pieces():
+def test_larger_ranges_get_more_pieces():
     parts = split(ranges([(0, 100), (0, 900)]), min_partitions=10, max_records=10**6)
     assert Counter(part.queue_id for part in parts) == {0: 1, 1: 9}
 
 
 @given(st.lists(st.integers(0, 10**9), max_size=20), st.integers(1, 10**9))
-def test_a_limit_is_given_out_whole_and_starves_nobody(available: list[int], limit: int):
+def test_a_limit_is_used_fully_and_starves_no_queue(available: list[int], limit: int):
     given_out = share(available, limit)
     waiting = sum(size > 0 for size in available)
     assert sum(given_out) == min(sum(available), max(limit, waiting))

@@ -35,7 +35,7 @@ def test_records_of_a_topic_are_those_whose_view_says_so(
     parts=st.lists(records(), min_size=1, max_size=4),
     wounds=st.lists(st.tuples(st.integers(36, 10_000), st.binary(min_size=1, max_size=8))),
 )
-def test_a_record_whose_topic_cannot_be_told_is_kept(
+def test_a_record_whose_topic_is_unreadable_is_kept(
     parts: list[bytes], wounds: list[tuple[int, bytes]]
 ) -> None:
     """The decoder then says what is wrong with it."""

@@ -26,12 +26,12 @@ def bounds_of(*filters: Filter) -> Pushed:
     return narrowed(OPTIONS, filters)[1]
 
 
-def test_without_filters_everything_is_wanted() -> None:
+def test_without_filters_everything_is_read() -> None:
     assert narrowed(OPTIONS, []) == (OPTIONS, Pushed())
     assert bounds_of(StringContains(("keys",), "k")) == bounds_of()
 
 
-def test_places_and_offsets_become_bounds() -> None:
+def test_queues_and_offsets_become_bounds() -> None:
     found = bounds_of(
         EqualTo(("topic",), "A"),
         In(("queueId",), (1, 2)),
@@ -62,7 +62,7 @@ def test_times_become_bounds_in_milliseconds() -> None:
         ([LessThanOrEqual(("physicalOffset",), 7)], (0, 8)),
     ],
 )
-def test_places_in_the_log_become_a_span(
+def test_physical_offsets_become_a_range(
     filters: list[Filter], span: tuple[int, int | None]
 ) -> None:
     found = bounds_of(*filters)
@@ -73,13 +73,13 @@ def test_tags_are_read_alone() -> None:
     assert narrowed(OPTIONS, [EqualTo(("tags",), "x")])[0].tags == "x"
 
 
-def test_what_can_never_hold_reads_nothing() -> None:
+def test_a_contradictory_filter_reads_nothing() -> None:
     nothing = Pushed({"topic": frozenset()}, high=0)
     assert bounds_of(EqualTo(("brokerName",), "broker-b")) == nothing
     assert bounds_of(EqualTo(("tags",), "x"), EqualTo(("tags",), "y")) == nothing
 
 
-def test_a_scan_of_the_log_looks_for_topics_in_the_records() -> None:
+def test_a_scan_of_the_log_compares_topics_in_the_records() -> None:
     options = StoreOptions(path="/store", topics=("A", "B"), scan=ScanMode.LOG)
     found, bounds = narrowed(options, [In(("topic",), ("B", "C"))])
     assert found.topics == ("B",)

@@ -60,7 +60,7 @@ def test_entries_of_several_queues_come_in_the_order_of_the_log() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), gap=st.sampled_from([0, 300, 4096]), most=st.sampled_from([1, 700, 9000]))
-def test_whatever_is_asked_for_comes_in_order(
+def test_requested_records_come_in_order(
     root: Path, positions: list[int], data: st.DataObject, gap: int, most: int
 ) -> None:
     chosen = data.draw(st.lists(st.sampled_from(positions), max_size=60))
@@ -79,7 +79,7 @@ def test_whatever_is_asked_for_comes_in_order(
     assert found == chosen
 
 
-def test_near_ones_are_read_at_once(root: Path, positions: list[int]) -> None:
+def test_nearby_records_are_read_together(root: Path, positions: list[int]) -> None:
     view = StoreView(root)
     reads = []
     read_into = view.log.read_into

@@ -9,7 +9,7 @@ from spark_connector.options import OnDecodeError
 from spark_connector.store.options import ScanMode, StoreOptions, store_options
 
 
-def test_a_path_is_enough() -> None:
+def test_a_path_is_sufficient() -> None:
     found = store_options({"path": "/var/store"})
     assert found == StoreOptions(path="/var/store", broker_name="/var/store")
     assert found.tag_expression is None
@@ -69,7 +69,7 @@ def test_every_option_has_its_effect() -> None:
         ({"path": "  "}, "it is empty"),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(given: dict[str, str], says: str) -> None:
+def test_errors_are_reported_with_a_remedy(given: dict[str, str], says: str) -> None:
     with pytest.raises(OptionError) as raised:
         store_options(given)
     assert says in str(raised.value)

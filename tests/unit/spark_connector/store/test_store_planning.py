@@ -56,7 +56,7 @@ def test_no_task_has_more_messages_than_it_may(root: Path) -> None:
     assert sum(sizes) == COUNT
 
 
-def test_there_are_as_many_tasks_as_asked_for(root: Path) -> None:
+def test_there_are_as_many_tasks_as_requested(root: Path) -> None:
     assert len(planned(root, minPartitions="9")) >= 9
     assert len(planned(root, minPartitions="9", scan="log")) == 9
 
@@ -80,7 +80,7 @@ def test_parts_of_the_log_lie_end_to_end(root: Path) -> None:
         assert end == begin
 
 
-def test_bounds_leave_out_what_nobody_wants(root: Path) -> None:
+def test_bounds_exclude_unneeded_messages(root: Path) -> None:
     found = ranges(
         planned(
             root,
@@ -90,7 +90,7 @@ def test_bounds_leave_out_what_nobody_wants(root: Path) -> None:
     assert [(one.topic, one.queue_id, one.start, one.end) for one in found] == [("Orders", 1, 3, 9)]
 
 
-def test_bounds_of_time_leave_what_was_stored_then(root: Path) -> None:
+def test_time_bounds_keep_messages_of_that_time(root: Path) -> None:
     times = [round(row["storeTimestamp"].timestamp() * 1000) for row in rows(root)]
     margin = 10_000
     assert ranges(planned(root, Pushed(since_ms=times[-1] + margin + 1))) == []
@@ -99,14 +99,14 @@ def test_bounds_of_time_leave_what_was_stored_then(root: Path) -> None:
     assert sum(one.offsets for one in ranges(planned(root, all_of_it))) == COUNT
 
 
-def test_bounds_of_place_leave_a_part_of_the_log(root: Path) -> None:
+def test_offset_bounds_keep_a_part_of_the_log(root: Path) -> None:
     whole = places(root)
     found = spans(planned(root, Pushed(low=whole[10] - 5, high=whole[20] + 1), scan="log"))
     assert found == [(whole[10], whole[21])]
     assert spans(planned(root, Pushed(high=0), scan="log")) == []
 
 
-def test_what_is_torn_at_the_end_is_left_out_and_said(
+def test_a_torn_end_is_omitted_and_logged(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     copy = tmp_path / "store"

@@ -111,14 +111,14 @@ def test_however_it_is_split_every_message_is_read_once(
 
 
 @pytest.mark.parametrize("scan", ["queue", "log"])
-def test_topics_and_tags_choose(whole: Path, scan: str) -> None:
+def test_topics_and_tags_select_messages(whole: Path, scan: str) -> None:
     found = rows(whole, scan=scan, topic="Bills", filterTags="even")
     assert [number_of(row) for row in found] == list(range(0, COUNT, 10))
     found = rows(whole, scan=scan, topic="Orders,Bills", filterTags="odd || none")
     assert [number_of(row) for row in found] == list(range(1, COUNT, 2))
 
 
-def test_delayed_messages_are_chosen_by_their_tags_too(golden: Path, tmp_path: Path) -> None:
+def test_delayed_messages_are_selected_by_their_tags_too(golden: Path, tmp_path: Path) -> None:
     """Their queue has times of delivery where others have hashes of tags."""
     root = golden_store(golden, "clean", tmp_path)
     found = rows(root, topic="SCHEDULE_TOPIC_XXXX")
@@ -221,7 +221,7 @@ def test_a_missing_file_of_the_log_is_one_row(root: Path) -> None:
 # --- files that go
 
 
-def test_what_retention_took_after_planning_is_data_loss(root: Path) -> None:
+def test_messages_deleted_after_planning_are_data_loss(root: Path) -> None:
     queues, log = planned(root), planned(root, scan="log")
     (root / "commitlog" / f"{0:020d}").unlink()
     with pytest.raises(DataLossError, match=r"message 0 of queue 0 of topic Bills .* is gone"):

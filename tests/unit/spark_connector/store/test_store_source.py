@@ -29,7 +29,9 @@ def test_spark_finds_the_source_by_a_module_that_imports_nothing() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_what_is_missing_is_said_when_the_format_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported_when_the_format_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "spark_connector.store.data_source", None)
     found = pyspark_rocketmq_store.DefaultSource
     assert found.name() == "rocketmq.store"
@@ -39,12 +41,12 @@ def test_what_is_missing_is_said_when_the_format_is_used(monkeypatch: pytest.Mon
     assert not hasattr(pyspark_rocketmq_store, "DefaultSource")
 
 
-def test_wrong_options_are_said_first() -> None:
+def test_wrong_options_are_reported_first() -> None:
     with pytest.raises(OptionError, match="did you mean 'scan'"):
         source(scam="log").schema()
 
 
-def test_a_schema_chooses_columns() -> None:
+def test_a_schema_selects_columns() -> None:
     reader = source().reader(StructType().add("file", "string").add("body", "binary"))
     assert isinstance(reader, StoreScanReader)
     assert reader.columns == (STORE_COLUMNS["file"], STORE_COLUMNS["body"])
@@ -52,7 +54,7 @@ def test_a_schema_chooses_columns() -> None:
         source().reader(StructType().add("fle", "string"))
 
 
-def test_it_neither_follows_nor_writes() -> None:
+def test_streaming_and_writing_are_refused() -> None:
     with pytest.raises(ConnectorError, match="to follow topics use format"):
         source().streamReader(StructType())
     with pytest.raises(ConnectorError, match="to write to topics use format"):

@@ -74,7 +74,7 @@ def test_a_copy_of_an_open_store_has_what_was_put_before(
     assert sizes == {QUEUE_FILE}
 
 
-def test_a_copy_opens_without_looking_into_its_log_and_goes_on(
+def test_a_copy_opens_without_reading_its_log_and_continues(
     store: MessageStore, root: Path, target: Path
 ) -> None:
     fill(store, 0, 1, topic="Other")
@@ -119,9 +119,7 @@ def test_messages_that_are_not_visible_yet_are_in_the_copy(tmp_path: Path, targe
     store.close()
 
 
-def test_entries_that_a_crash_took_are_made_anew(
-    store: MessageStore, root: Path, target: Path
-) -> None:
+def test_entries_lost_in_a_crash_are_rebuilt(store: MessageStore, root: Path, target: Path) -> None:
     crashed = target.with_name("crashed")
     shutil.copytree(root, crashed)
     # As another broker leaves it: no safe point, and the checkpoint of some time ago.
@@ -137,7 +135,7 @@ def test_entries_that_a_crash_took_are_made_anew(
     assert len(records) == COUNT
 
 
-def test_a_queue_that_lost_earlier_entries_is_told_and_healed_when_the_copy_opens(
+def test_a_queue_that_lost_earlier_entries_is_reported_and_repaired_when_the_copy_opens(
     store: MessageStore, root: Path, target: Path
 ) -> None:
     store.close()
@@ -153,7 +151,7 @@ def test_a_queue_that_lost_earlier_entries_is_told_and_healed_when_the_copy_open
     copy.close()
 
 
-def test_a_queue_that_was_lost_is_told_and_healed_when_the_copy_opens(
+def test_a_lost_queue_is_reported_and_rebuilt_when_the_copy_opens(
     store: MessageStore, root: Path, target: Path
 ) -> None:
     store.close()
@@ -164,7 +162,9 @@ def test_a_queue_that_was_lost_is_told_and_healed_when_the_copy_opens(
     copy.close()
 
 
-def test_retention_may_take_files_meanwhile(store: MessageStore, root: Path, target: Path) -> None:
+def test_retention_may_delete_files_meanwhile(
+    store: MessageStore, root: Path, target: Path
+) -> None:
     files = sorted((root / "commitlog").iterdir())
 
     def take(what: str, done: int) -> None:
@@ -184,7 +184,7 @@ def test_retention_may_take_files_meanwhile(store: MessageStore, root: Path, tar
     copy.close()
 
 
-def test_a_topic_that_was_deleted_and_made_again_has_its_new_messages(
+def test_a_recreated_topic_has_its_new_messages(
     store: MessageStore, root: Path, target: Path
 ) -> None:
     fill(store, 0, 30, topic="Again")
@@ -207,7 +207,7 @@ def test_a_store_without_a_message_is_copied(tmp_path: Path, target: Path) -> No
     copy.close()
 
 
-def test_a_log_on_other_disks_comes_together(store: MessageStore, root: Path, target: Path) -> None:
+def test_a_log_on_several_disks_is_joined(store: MessageStore, root: Path, target: Path) -> None:
     store.close()
     disks = [target.with_name("disk-0"), target.with_name("disk-1")]
     for number, path in enumerate(sorted((root / "commitlog").iterdir())):

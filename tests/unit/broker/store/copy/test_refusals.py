@@ -82,7 +82,7 @@ def test_a_target_without_a_directory_above_it(root: Path, target: Path) -> None
     assert "directory above it exists" in refusal(root, target / "a" / "b")
 
 
-def test_a_copy_that_was_broken_off_before(root: Path, target: Path) -> None:
+def test_an_earlier_interrupted_copy(root: Path, target: Path) -> None:
     target.with_name("copy.part").mkdir()
     assert "copy.part is there" in refusal(root, target)
 
@@ -93,13 +93,13 @@ def test_a_mount_point(root: Path, target: Path, monkeypatch: pytest.MonkeyPatch
     assert f"such as {target}/store" in refusal(root, target)
 
 
-def test_what_is_no_store(tmp_path: Path, target: Path) -> None:
+def test_a_directory_that_is_not_a_store(tmp_path: Path, target: Path) -> None:
     assert "there is no store" in refusal(tmp_path / "nothing", target)
     (tmp_path / "other").mkdir()
     assert "there is no commit log" in refusal(tmp_path / "other", target)
 
 
-def test_an_offset_that_the_log_has_not(root: Path, target: Path) -> None:
+def test_an_offset_outside_the_log(root: Path, target: Path) -> None:
     assert "can't be copied up to 999999999" in refusal(root, target, until=999_999_999)
     assert "can't be copied up to 0" in refusal(root, target, until=0)
 
@@ -115,7 +115,7 @@ def test_a_full_disk(root: Path, target: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "make room" in said
 
 
-def test_a_target_that_can_not_be_synced(
+def test_a_target_that_cannot_be_synced(
     root: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(_: int) -> None:
@@ -153,7 +153,7 @@ def test_a_source_whose_log_vanishes(root: Path, target: Path) -> None:
     assert not target.with_name("copy.part").exists()
 
 
-def test_a_file_that_becomes_shorter_is_damage(root: Path, target: Path) -> None:
+def test_a_file_truncated_meanwhile_is_damage(root: Path, target: Path) -> None:
     def shorten(what: str, _: int) -> None:
         if what == "copying the log":
             os.truncate(root / "commitlog" / f"{LOG_FILE:020d}", 100)
@@ -193,7 +193,7 @@ def wrong_lengths(data: bytearray) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_body, zero_page, wrong_lengths])
-def test_damage_is_copied_as_it_is_and_told(root: Path, target: Path, damage: Break) -> None:
+def test_damage_is_copied_unchanged_and_reported(root: Path, target: Path, damage: Break) -> None:
     path = root / "commitlog" / f"{0:020d}"
     data = bytearray(path.read_bytes())
     damage(data)
@@ -214,7 +214,7 @@ def test_damage_is_copied_as_it_is_and_told(root: Path, target: Path, damage: Br
 
 
 @pytest.mark.parametrize("share", [lambda *_: None, file_copy.share_range])
-def test_a_system_that_does_not_copy_by_itself(
+def test_a_system_without_copy_file_range(
     root: Path, target: Path, share: Callable[..., int | None]
 ) -> None:
     source = root / "commitlog" / f"{0:020d}"
@@ -226,7 +226,7 @@ def test_a_system_that_does_not_copy_by_itself(
     assert sum(moved) == end
 
 
-def test_what_has_no_blocks_gets_none(tmp_path: Path) -> None:
+def test_unallocated_blocks_stay_unallocated(tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     with source.open("wb") as file:
         file.truncate(64 << 20)

@@ -59,7 +59,9 @@ def table(root: Path, name: str) -> Any:
     return content["offsetTable"]
 
 
-def test_state_is_as_it_was_and_offsets_end_with_their_queue(root: Path, target: Path) -> None:
+def test_state_is_unchanged_and_offsets_are_limited_to_their_queue(
+    root: Path, target: Path
+) -> None:
     report = copied(root, target)
     check(target, report)
     assert {path.name for path in (target / "config").iterdir()} == set(EVERYTHING)
@@ -94,7 +96,7 @@ def test_a_copy_of_the_past_has_offsets_and_deliveries_of_the_past(
     assert table(early.target, "consumerOffset.json")["TopicTest@g"] == {0: 5, 1: 5}
 
 
-def test_what_was_not_due_then_is_delivered_again(tmp_path: Path, target: Path) -> None:
+def test_messages_not_yet_due_then_are_delivered_again(tmp_path: Path, target: Path) -> None:
     store = opened(tmp_path / "store")
     for number in range(10):
         due = 1_000 * number if number < 4 else 2**50
@@ -108,9 +110,7 @@ def test_what_was_not_due_then_is_delivered_again(tmp_path: Path, target: Path) 
     assert table(target, "delayOffset.json") == {1: 4}
 
 
-def test_offsets_are_those_of_the_beginning_and_topics_those_of_the_end(
-    root: Path, target: Path
-) -> None:
+def test_offsets_are_read_first_and_topics_last(root: Path, target: Path) -> None:
     def change(what: str, _: int) -> None:
         if what == "copying the log":
             for name in ("consumerOffset.json", "topics.json"):
@@ -154,7 +154,7 @@ def test_the_checkpoint_says_that_all_is_on_the_disk(root: Path, target: Path) -
     assert (target / "checkpoint").stat().st_size == 4096
 
 
-def test_deliveries_are_believed_by_the_copy(root: Path, target: Path) -> None:
+def test_the_copy_accepts_the_delivery_progress(root: Path, target: Path) -> None:
     end = StoreView(root).log_end().position
     (root / "config" / "deliveryProgress").write_bytes(encode({1: 9}, end))
     report = copied(root, target)
@@ -162,7 +162,7 @@ def test_deliveries_are_believed_by_the_copy(root: Path, target: Path) -> None:
     assert decode(data, report.end) == {1: 9}
 
 
-def test_what_others_keep_is_copied_from_a_closed_store_alone(root: Path, target: Path) -> None:
+def test_other_brokers_files_are_copied_from_a_closed_store_only(root: Path, target: Path) -> None:
     (root / "timerlog").mkdir()
     (root / "timerlog" / f"{0:020d}").write_bytes(b"timers")
     (root / "namesrv").mkdir()

@@ -199,7 +199,7 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
     assert links[0].pages(marked, 64) == links[1].pages(marked, 64)
 
 
-def test_flags_that_a_flipped_bit_made_are_not_taken_for_a_rolled_back_message() -> None:
+def test_flags_with_a_flipped_bit_are_not_taken_for_a_rolled_back_message() -> None:
     log = bytearray(log_of(SERIES["ids"][:2]))
     second = int.from_bytes(log[:4], "big")
     log[second + SYS_FLAG_AT + 3] ^= TRANSACTION_ROLLBACK | BORN_HOST_V6

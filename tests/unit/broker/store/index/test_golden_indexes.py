@@ -97,7 +97,7 @@ def contents(store: MessageStore) -> list[bytes]:
 
 
 @pytest.mark.parametrize("named", CLEAN, indirect=True)
-def test_an_index_that_is_made_anew_has_the_bytes_of_the_real_one(store: MessageStore) -> None:
+def test_a_rebuilt_index_has_the_bytes_of_the_original(store: MessageStore) -> None:
     theirs = contents(store)
     shutil.rmtree(store.paths.index)
     store.open()

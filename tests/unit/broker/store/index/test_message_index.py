@@ -49,7 +49,7 @@ async def test_of_messages_with_one_key_the_newest_come_first(store: MessageStor
     store.close()
 
 
-async def test_a_span_of_time_is_looked_at_in_whole_seconds(
+async def test_a_time_range_is_searched_in_whole_seconds(
     store: MessageStore, clock: ManualClock
 ) -> None:
     begun = clock.now_ms()
@@ -71,7 +71,7 @@ async def test_files_roll_when_they_are_full_and_all_are_searched(store: Message
     store.close()
 
 
-async def test_names_of_files_go_on_when_the_clock_goes_back(
+async def test_names_of_files_continue_when_the_clock_goes_back(
     store: MessageStore, clock: SettableClock
 ) -> None:
     fill(store, range(15))
@@ -84,7 +84,7 @@ async def test_names_of_files_go_on_when_the_clock_goes_back(
     store.close()
 
 
-async def test_files_that_know_only_what_retention_took_are_dropped(store: MessageStore) -> None:
+async def test_index_files_of_deleted_messages_only_are_removed(store: MessageStore) -> None:
     fill(store, range(100))
     await check(store, range(100))
     assert store.engine.index.drop_before(0) == 0
@@ -164,9 +164,7 @@ async def test_an_index_that_cannot_be_read_says_so(
         (0, 0, LIMITS.index_min_slice_bytes),
     ],
 )
-def test_a_slice_has_about_as_many_keys_as_are_worth_one(
-    used: int, keys: int, expected: int
-) -> None:
+def test_a_slice_has_about_the_intended_number_of_keys(used: int, keys: int, expected: int) -> None:
     found = KeyBatch([1] * keys, [], [])
     assert slice_for(Walked(found, used), LIMITS) == expected
 

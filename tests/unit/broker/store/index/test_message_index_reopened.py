@@ -30,7 +30,7 @@ from tests.unit.broker.store.stores import FailingFiles, opened
 pytestmark = pytest.mark.usefixtures("way")
 
 
-async def test_a_closed_store_has_all_indexed_and_goes_on(store: MessageStore) -> None:
+async def test_a_closed_store_has_all_indexed_and_continues(store: MessageStore) -> None:
     fill(store, range(30))
     store = reopen(store)
     fill(store, range(30, 60))
@@ -38,7 +38,7 @@ async def test_a_closed_store_has_all_indexed_and_goes_on(store: MessageStore) -
     store.close()
 
 
-async def test_the_checkpoint_tells_of_full_files_which_a_crash_leaves_alone(
+async def test_the_checkpoint_covers_full_files_which_a_crash_leaves_unchanged(
     store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, range(30))
@@ -61,7 +61,7 @@ async def test_the_checkpoint_tells_of_full_files_which_a_crash_leaves_alone(
     store.close()
 
 
-async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_index(
+async def test_a_store_without_saved_progress_continues_after_the_last_indexed_message(
     store: MessageStore,
 ) -> None:
     fill(store, range(30))
@@ -84,9 +84,7 @@ async def test_a_store_without_a_note_goes_on_behind_the_last_message_of_the_ind
         {"indexed": 7},
     ],
 )
-async def test_a_note_that_is_not_of_these_files_is_not_believed(
-    store: MessageStore, note: object
-) -> None:
+async def test_saved_progress_of_other_files_is_ignored(store: MessageStore, note: object) -> None:
     fill(store, range(30))
     store.close()
     path = store.paths.own_checkpoint
@@ -105,7 +103,7 @@ async def test_after_a_crash_everything_is_found_again(store: MessageStore) -> N
     store.close()
 
 
-async def test_after_a_crash_a_file_that_was_not_full_is_made_anew(store: MessageStore) -> None:
+async def test_after_a_crash_a_file_that_was_not_full_is_rebuilt(store: MessageStore) -> None:
     fill(store, range(50))
     await check(store, range(50))
     names = index_files(store)
@@ -130,7 +128,7 @@ async def test_after_a_crash_a_file_that_was_not_full_is_made_anew(store: Messag
         (0, 0, 0, 0, 5, 1),
     ],
 )
-async def test_a_file_whose_header_is_none_is_made_anew(
+async def test_a_file_with_an_invalid_header_is_rebuilt(
     store: MessageStore, header: tuple[int, ...]
 ) -> None:
     fill(store, range(10))
@@ -143,7 +141,9 @@ async def test_a_file_whose_header_is_none_is_made_anew(
     store.close()
 
 
-async def test_files_of_another_length_and_foreign_ones_are_let_be(store: MessageStore) -> None:
+async def test_files_of_another_length_and_foreign_files_are_left_unchanged(
+    store: MessageStore,
+) -> None:
     fill(store, range(10))
     store.close()
     (path,) = store.paths.index.iterdir()
@@ -156,7 +156,7 @@ async def test_files_of_another_length_and_foreign_ones_are_let_be(store: Messag
     store.close()
 
 
-async def test_a_store_that_shall_not_index_finds_what_was_indexed(store: MessageStore) -> None:
+async def test_a_store_with_indexing_off_finds_what_was_indexed(store: MessageStore) -> None:
     fill(store, range(5))
     store.close()
     store = opened(store.paths.root, message_index_enable=False, **SMALL)

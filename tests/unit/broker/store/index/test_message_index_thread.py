@@ -37,7 +37,9 @@ async def test_the_thread_indexes_by_itself_when_the_store_is_idle(tmp_path: Pat
 
 
 @pytest.mark.parametrize("bounded_by", ["memory", "keys"])
-async def test_a_busy_store_is_left_alone_until_much_waits(tmp_path: Path, bounded_by: str) -> None:
+async def test_a_busy_store_is_not_indexed_until_the_backlog_is_large(
+    tmp_path: Path, bounded_by: str
+) -> None:
     limits = replace(HASTY, index_busy_bytes=-1)
     if bounded_by == "memory":
         limits = replace(limits, trusted_memory_ratio=2000 / memory_bytes())
@@ -73,7 +75,7 @@ async def test_a_full_disk_stops_the_index_and_nothing_else(tmp_path: Path) -> N
     store.close()
 
 
-async def test_a_fault_of_ours_ends_the_index_and_nothing_else(
+async def test_an_internal_error_ends_indexing_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = opened(tmp_path / "store", limits=HASTY, **SMALL)

@@ -43,7 +43,7 @@ def take(path: Path, length: int | None) -> None:
 
 
 @pytest.mark.parametrize("length", [None, 0, 5000])
-async def test_what_the_last_file_knew_is_indexed_anew(
+async def test_the_contents_of_a_lost_last_file_are_reindexed(
     store: MessageStore, length: int | None
 ) -> None:
     places = put(store, 0)
@@ -62,7 +62,7 @@ async def test_what_the_last_file_knew_is_indexed_anew(
 
 
 @pytest.mark.parametrize("length", [None, 0, 5000])
-async def test_without_an_earlier_file_all_others_serve(
+async def test_without_an_earlier_file_the_others_are_searched(
     store: MessageStore, length: int | None
 ) -> None:
     places = put(store, 0)
@@ -76,7 +76,7 @@ async def test_without_an_earlier_file_all_others_serve(
 
 
 @pytest.mark.parametrize("length", [None, 0])
-async def test_without_any_file_all_is_indexed_anew(
+async def test_without_any_file_everything_is_reindexed(
     store: MessageStore, length: int | None
 ) -> None:
     places = put(store, 0)

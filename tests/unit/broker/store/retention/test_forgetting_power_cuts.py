@@ -141,7 +141,7 @@ def seeds_of(chunk: int) -> range:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_what_is_not_old_is_there_after_a_power_cut(chunk: int) -> None:
+def test_messages_that_have_not_expired_survive_a_power_cut(chunk: int) -> None:
     forgotten = 0
     for seed in seeds_of(chunk):
         try:

@@ -34,7 +34,7 @@ def queue_of(directory: Path, entries: list[int | None]) -> ConsumeQueue:
     start=st.integers(0, 9000),
     low=st.integers(0, 60),
 )
-def test_it_is_the_first_message_that_is_left(
+def test_the_minimum_is_the_first_remaining_message(
     tmp_path_factory: pytest.TempPathFactory,
     gaps: list[tuple[bool, int]],
     start: int,
@@ -62,7 +62,7 @@ def test_a_damaged_entry_may_be_that_of_the_first_message(
     assert first_alive(queue, 200) == 2
 
 
-def test_a_file_that_is_gone_is_an_error_and_not_a_number(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_and_not_an_offset(tmp_path: Path) -> None:
     queue = queue_of(tmp_path, [0, 100, 200])
     queue.files[0].unmap()
     (tmp_path / f"{0:020d}").unlink()

@@ -46,35 +46,35 @@ def plan_of(config: RetentionConfig, at: DiskMoment, files: list[LogFile]) -> tu
     return plan.files, plan.young
 
 
-def test_files_past_their_time_go_in_the_hours_for_it() -> None:
+def test_expired_files_are_deleted_in_the_configured_hours() -> None:
     assert plan_of(CONFIG, moment(hour=4), OLD_AND_YOUNG) == (3, 0)
     assert plan_of(CONFIG, moment(hour=5), OLD_AND_YOUNG) == (0, 0)
     several = RetentionConfig(delete_hours=frozenset({2, 22}))
     assert plan_of(several, moment(hour=22), OLD_AND_YOUNG) == (3, 0)
 
 
-def test_beyond_the_first_bound_or_asked_for_they_go_at_any_hour() -> None:
+def test_above_the_first_limit_or_on_request_expired_files_are_deleted_at_any_hour() -> None:
     assert plan_of(CONFIG, moment(75), OLD_AND_YOUNG) == (0, 0)
     assert plan_of(CONFIG, moment(75.1), OLD_AND_YOUNG) == (3, 0)
     assert plan_of(CONFIG, moment(asked=True), OLD_AND_YOUNG) == (3, 0)
 
 
-def test_files_are_kept_for_as_long_as_was_said() -> None:
+def test_files_are_kept_for_the_configured_time() -> None:
     day = RetentionConfig(reserved_ms=24 * HOUR_MS)
     assert plan_of(day, moment(hour=4), hours_old(80, 24, 23.9)) == (2, 0)
 
 
-def test_a_file_whose_age_is_unknown_does_not_go_for_age() -> None:
+def test_a_file_of_unknown_age_is_not_deleted_for_its_age() -> None:
     files = [LogFile(100, None), *hours_old(100)]
     assert plan_of(CONFIG, moment(hour=4), files) == (0, 0)
 
 
-def test_only_a_few_files_go_in_one_run() -> None:
+def test_one_run_deletes_a_bounded_number_of_files() -> None:
     assert plan_of(CONFIG, moment(hour=4), hours_old(*[100] * 30)) == (10, 0)
     assert plan_of(CONFIG, moment(99.9), hours_old(*[1] * 30, size=1)) == (10, 10)
 
 
-def test_beyond_the_second_bound_young_files_go_but_no_more_than_make_room() -> None:
+def test_above_the_second_limit_unexpired_files_are_deleted_only_as_far_as_needed() -> None:
     files = hours_old(100, 2, 1, 1, 1, size=20)
     assert plan_of(CONFIG, moment(85), files) == (1, 0)
     # 30 bytes too many: of two files one is past its time.
@@ -82,13 +82,13 @@ def test_beyond_the_second_bound_young_files_go_but_no_more_than_make_room() -> 
     assert plan_of(CONFIG, moment(95), files) == (5, 4)
 
 
-def test_room_that_slow_readers_still_hold_counts_as_made() -> None:
+def test_space_held_by_slow_readers_counts_as_freed() -> None:
     files = hours_old(2, 1, 1, size=20)
     assert plan_of(CONFIG, moment(88, coming_bytes=30), files) == (0, 0)
     assert plan_of(CONFIG, moment(88, coming_bytes=20), files) == (1, 1)
 
 
-def test_young_files_stay_when_that_was_said_however_full_the_disk_is() -> None:
+def test_unexpired_files_are_kept_without_forced_cleaning_however_full_the_disk_is() -> None:
     kept = RetentionConfig(forcibly=False)
     plan = decide(kept, moment(95), hours_old(80, 1, size=20))
     assert (plan.files, plan.young, plan.pressed) == (1, 0, True)
@@ -103,7 +103,7 @@ def test_the_fuller_of_two_disks_decides() -> None:
     assert str(QUEUES) in plan.full
 
 
-def test_nothing_is_stored_beyond_the_last_bound_and_the_sentence_says_why() -> None:
+def test_nothing_is_stored_above_the_last_limit_and_the_message_says_why() -> None:
     assert decide(CONFIG, moment(90), []).full is None
     full = decide(CONFIG, moment(91), []).full
     assert full == (
@@ -113,7 +113,7 @@ def test_nothing_is_stored_beyond_the_last_bound_and_the_sentence_says_why() -> 
     )
 
 
-def test_free_bytes_take_the_place_of_percents() -> None:
+def test_free_bytes_replace_percentages() -> None:
     config = RetentionConfig(forced_free_bytes=100, full_free_bytes=50)
     # 95 % of a large disk are in use, which is no trouble.
     large = (DiskUsage(LOG, percent(95, 100_000)),)
@@ -128,12 +128,12 @@ def test_free_bytes_take_the_place_of_percents() -> None:
     assert "40 bytes free, less than the 50 of pocketmqDiskFullFreeBytes" in full
 
 
-def test_files_go_too_when_the_last_bound_is_the_narrower_one() -> None:
+def test_files_are_deleted_too_when_the_last_limit_is_the_lower_one() -> None:
     config = RetentionConfig(full_free_bytes=200)
     assert plan_of(config, moment(81), hours_old(2, 1)) == (1, 1)
 
 
-def test_no_more_files_are_looked_at_than_needed() -> None:
+def test_no_more_files_are_read_than_needed() -> None:
     looked_at: list[int] = []
 
     def files() -> Iterator[LogFile]:

@@ -24,7 +24,7 @@ from tests.unit.broker.store.retention.forgetful import (
 from tests.unit.broker.store.stores import LOG_FILE, QUEUE_FILE, message, opened
 
 
-def test_old_files_go_with_the_queues_files_and_the_first_offset_is_right(
+def test_expired_log_and_queue_files_are_deleted_and_the_first_offset_is_right(
     store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, 300)
@@ -45,7 +45,7 @@ def test_old_files_go_with_the_queues_files_and_the_first_offset_is_right(
     assert store.max_offset("TopicTest", 0) == 600
 
 
-def test_readers_below_the_beginning_are_told_where_it_is(
+def test_readers_before_the_beginning_get_the_first_offset(
     store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, 300)
@@ -60,7 +60,7 @@ def test_readers_below_the_beginning_are_told_where_it_is(
     assert store.offset_by_time("TopicTest", 0, 1) == low
 
 
-def test_a_queue_whose_messages_are_all_gone_goes_on_counting(
+def test_a_queue_whose_messages_are_all_deleted_continues_its_offsets(
     store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, 60, topic="Old")
@@ -101,7 +101,7 @@ def test_what_a_crash_left_of_queues_is_removed_after_the_next_start(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_store_that_has_forgotten_is_opened_again_as_it_was(
+def test_a_store_with_deleted_files_reopens_unchanged(
     store: MessageStore, clock: ManualClock, clean: bool
 ) -> None:
     fill(store, 60, topic="Old")
@@ -135,7 +135,7 @@ def test_the_last_file_stays_however_old_it_is(store: MessageStore, clock: Manua
     assert numbers(store)[-1] == 299
 
 
-def test_nothing_goes_before_it_is_on_the_disk_and_visible(
+def test_nothing_is_deleted_before_it_is_synced_and_visible(
     tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
     store = opened(
@@ -154,7 +154,7 @@ def test_nothing_goes_before_it_is_on_the_disk_and_visible(
     store.close()
 
 
-def test_old_files_go_when_somebody_asks_whatever_the_hour(
+def test_expired_files_are_deleted_on_request_at_any_hour(
     tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
     store = opened(tmp_path, files=disk, clock=clock, retention=kept(delete_hours=frozenset()))
@@ -188,7 +188,7 @@ def test_old_files_go_when_somebody_asks_whatever_the_hour(
     store.close()
 
 
-async def test_index_files_of_deleted_messages_go_with_them(
+async def test_index_files_of_deleted_messages_are_deleted(
     store: MessageStore, clock: ManualClock
 ) -> None:
     async def indexed() -> set[str]:

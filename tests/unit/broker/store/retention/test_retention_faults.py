@@ -13,7 +13,7 @@ from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, log_na
 from tests.unit.broker.store.stores import LOG_FILE
 
 
-def test_what_can_not_be_removed_is_tried_again_and_holds_up_what_is_younger(
+def test_a_file_that_cannot_be_deleted_is_retried_and_holds_up_newer_ones(
     store: MessageStore, disk: Disk, clock: ManualClock
 ) -> None:
     fill(store, 300)
@@ -34,7 +34,7 @@ def test_what_can_not_be_removed_is_tried_again_and_holds_up_what_is_younger(
     assert log_names(store)[0] == store.start_offset
 
 
-def test_a_queue_that_can_not_be_read_keeps_its_beginning_and_serves_what_is_there(
+def test_an_unreadable_queue_keeps_its_beginning_and_serves_existing_messages(
     store: MessageStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, 300)

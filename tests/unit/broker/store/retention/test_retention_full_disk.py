@@ -12,7 +12,7 @@ from tests.unit.broker.store.retention.forgetful import Disk, fill, numbers
 from tests.unit.broker.store.stores import LOG_FILE, message
 
 
-def test_a_full_disk_takes_young_files_and_only_as_many_as_make_room(
+def test_a_full_disk_deletes_unexpired_files_only_as_far_as_needed(
     store: MessageStore, disk: Disk
 ) -> None:
     fill(store, 600)
@@ -30,7 +30,7 @@ def test_a_full_disk_takes_young_files_and_only_as_many_as_make_room(
     assert len(store.engine.log.files) == files - 3
 
 
-def test_a_disk_that_is_too_full_refuses_with_path_and_bound_and_heals_by_itself(
+def test_a_full_disk_refuses_with_path_and_limit_until_there_is_space(
     store: MessageStore, disk: Disk, clock: ManualClock
 ) -> None:
     disk.use = DiskUse(91, 9)
@@ -60,7 +60,7 @@ def test_a_disk_that_has_refused_stays_refused_when_it_is_measured(
     assert store.writable
 
 
-def test_a_reader_keeps_its_slices_and_their_room_is_waited_for(
+def test_a_reader_keeps_its_slices_and_their_space_is_waited_for(
     store: MessageStore, disk: Disk, clock: ManualClock
 ) -> None:
     fill(store, 600)
@@ -83,7 +83,7 @@ def test_a_reader_keeps_its_slices_and_their_room_is_waited_for(
     assert store.engine.retention.held_bytes == 0
 
 
-def test_a_disk_that_can_not_be_asked_is_not_too_full(store: MessageStore, disk: Disk) -> None:
+def test_a_disk_whose_usage_is_unknown_is_not_too_full(store: MessageStore, disk: Disk) -> None:
     disk.use_error = OSError(5, "Input/output error")
     store.engine.retention.step()
     assert store.writable

@@ -13,7 +13,7 @@ from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, 
 from tests.unit.broker.store.stores import opened
 
 
-async def test_a_cold_read_of_a_file_that_goes_meanwhile_finds_the_new_beginning(
+async def test_a_cold_read_of_a_file_deleted_meanwhile_returns_the_new_beginning(
     store: MessageStore, clock: ManualClock
 ) -> None:
     fill(store, 300)
@@ -57,7 +57,7 @@ async def test_the_thread_deletes_and_ends_with_the_store(
     store.close()
 
 
-async def test_nothing_goes_soon_after_the_start_but_the_disk_is_looked_at(
+async def test_nothing_is_deleted_soon_after_the_start_but_the_disk_is_checked(
     tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
     disk.use = DiskUse(95, 5)
@@ -82,7 +82,7 @@ async def test_nothing_goes_soon_after_the_start_but_the_disk_is_looked_at(
     store.close()
 
 
-async def test_a_store_that_closes_while_files_go_ends_at_once(
+async def test_a_store_closes_at_once_while_files_are_deleted(
     tmp_path: Path, disk: Disk, clock: ManualClock
 ) -> None:
     store = opened(

@@ -23,7 +23,7 @@ def packed(count: int) -> bytearray:
     return bytearray(table.link(list(range(count)), [7] * count, [1000] * count).entries)
 
 
-def test_sound_chains_bring_the_slots_on() -> None:
+def test_intact_chains_advance_the_slots() -> None:
     newest = array("i", bytes(4 * SLOTS))
     assert index_entries.chain(packed(12), 1, newest)
     assert newest.tolist() == [11, 12, 8, 9, 10]

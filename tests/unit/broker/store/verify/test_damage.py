@@ -141,7 +141,7 @@ def test_damage_of_the_log_is_found_and_left_alone(
     ("harm", "wanted"), [row[1:] for row in DERIVED], ids=[r[0] for r in DERIVED]
 )
 @pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
-def test_what_is_derived_is_found_and_healed(
+def test_damage_of_derived_files_is_found_and_repaired(
     root: Path, harm: Harm, wanted: list[Said], *, plain: bool
 ) -> None:
     before = files_of(root)
@@ -160,7 +160,7 @@ def test_what_is_derived_is_found_and_healed(
 TOO_MANY = DERIVED[6][1]
 
 
-def test_an_altered_topic_is_told_from_a_lost_message(root: Path) -> None:
+def test_an_altered_topic_is_distinguished_from_a_lost_message(root: Path) -> None:
     flip(root / LOG, 101)
     found = both(root)
     assert ("damage", "record-queue", LOG, 0) in said(found, root)
@@ -173,7 +173,7 @@ def test_an_altered_tag_is_found_by_its_entry(root: Path) -> None:
     assert said(both(root), root) == [("derived", "entry-tags", place, 0)]
 
 
-def test_a_message_with_another_number_than_its_neighbours_leave_it_is_damaged(root: Path) -> None:
+def test_a_message_whose_offset_contradicts_its_neighbours_is_damaged(root: Path) -> None:
     # Message 10 of the queue; of its number nothing but the neighbours tell.
     (position,) = [
         int.from_bytes((root / QUEUE).read_bytes()[200:208], "big"),
@@ -183,7 +183,7 @@ def test_a_message_with_another_number_than_its_neighbours_leave_it_is_damaged(r
     assert mend(root).done == []
 
 
-def test_a_damaged_table_with_a_backup_is_but_noted(root: Path) -> None:
+def test_a_damaged_table_with_a_backup_is_only_a_note(root: Path) -> None:
     (root / "config" / "topics.json").write_text("{")
     found = check(root, CheckOptions())
     assert found.findings.is_sound
@@ -205,7 +205,7 @@ def test_offsets_beyond_a_queue_and_lost_offsets_are_noted(root: Path) -> None:
     assert found.findings.is_sound
 
 
-def test_more_findings_than_anybody_reads_are_counted(root: Path) -> None:
+def test_findings_above_the_limit_are_only_counted(root: Path) -> None:
     zeros(INDEX, ENTRIES_AT + 200, 400)(root)
     found = check(root, CheckOptions(max_shown=5))
     assert len(found.findings.shown) == 5

@@ -21,7 +21,7 @@ from tests.unit.broker.store.verify.damaged import both, said
         ("torn-properties", 118, 236, {"abort": 1, "entries-to-come": 4}),
     ],
 )
-def test_it_is_sound(
+def test_a_captured_store_is_intact(
     golden: Path, tmp_path: Path, name: str, records: int, keys: int, notes: dict[str, int]
 ) -> None:
     unpack(golden / "store" / f"{name}.tar.gz", tmp_path)
@@ -34,7 +34,7 @@ def test_it_is_sound(
         assert (found.entries, found.index_entries) == (records, keys)
 
 
-def test_it_is_told_what_is_in_it(golden: Path, tmp_path: Path) -> None:
+def test_the_overview_shows_what_is_in_a_captured_store(golden: Path, tmp_path: Path) -> None:
     unpack(golden / "store" / "clean.tar.gz", tmp_path)
     found = overview(tmp_path / "store")
     assert found.writer == "Apache RocketMQ 4"

@@ -69,7 +69,7 @@ def live(tmp_path: Path) -> Iterator[MessageStore]:
     store.close()
 
 
-def test_a_stopped_store_is_sound(root: Path) -> None:
+def test_a_stopped_store_is_intact(root: Path) -> None:
     found = both(root)
     assert said(found, root) == []
     assert found.findings.kinds == {"no-offsets": 1}
@@ -77,7 +77,7 @@ def test_a_stopped_store_is_sound(root: Path) -> None:
     assert found.records == 400
 
 
-def test_a_store_at_work_is_sound_and_known_to_be_at_work(live: MessageStore) -> None:
+def test_a_store_in_use_is_intact_and_recognized_as_in_use(live: MessageStore) -> None:
     root = live.paths.root
     assert is_open(root)
     found = both(root)
@@ -87,7 +87,7 @@ def test_a_store_at_work_is_sound_and_known_to_be_at_work(live: MessageStore) ->
         mend(root)
 
 
-def test_a_killed_store_is_sound_but_for_what_a_start_puts_right(
+def test_a_killed_store_is_intact_except_for_what_a_start_repairs(
     live: MessageStore, tmp_path: Path
 ) -> None:
     root = tmp_path / "killed"
@@ -134,7 +134,7 @@ def test_messages_of_a_deleted_topic_are_no_finding(tmp_path: Path) -> None:
     assert said(both(root), root) == []
 
 
-def test_entries_of_messages_that_retention_took_are_no_finding(root: Path) -> None:
+def test_entries_of_deleted_messages_are_no_finding(root: Path) -> None:
     first, second = sorted((root / "commitlog").iterdir())[:2]
     first.unlink()
     second.unlink()
@@ -154,21 +154,21 @@ def test_a_message_may_be_longer_than_what_is_read_at_once(tmp_path: Path) -> No
     assert found.records == 21
 
 
-def test_an_empty_store_is_sound(tmp_path: Path) -> None:
+def test_an_empty_store_is_intact(tmp_path: Path) -> None:
     opened(tmp_path / "store").close()
     found = both(tmp_path / "store")
     assert found.findings.shown == []
     assert found.records == 0
 
 
-def test_no_store_is_one_sentence(tmp_path: Path) -> None:
+def test_no_store_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no commit log at"):
         check(tmp_path, CheckOptions())
     with pytest.raises(StoreError, match="there is no store at"):
         mend(tmp_path / "nothing")
 
 
-def test_a_healed_store_opens_and_goes_on_with_its_numbers(root: Path) -> None:
+def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
     store = opened(root)
     wanted = {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)}
     ends = {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)}
@@ -191,7 +191,7 @@ def test_a_healed_store_opens_and_goes_on_with_its_numbers(root: Path) -> None:
     assert said(both(root), root) == []
 
 
-def test_an_index_of_another_size_is_but_noted(root: Path) -> None:
+def test_an_index_of_another_size_is_only_a_note(root: Path) -> None:
     store = opened(root, max_hash_slots=70)
     fill(store, 30)
     store.close()
@@ -200,7 +200,7 @@ def test_an_index_of_another_size_is_but_noted(root: Path) -> None:
     assert found.findings.kinds["index-other"] > 0
 
 
-def test_a_queue_without_messages_keeps_its_number(root: Path) -> None:
+def test_a_queue_without_messages_keeps_its_next_offset(root: Path) -> None:
     store = opened(root)
     end = store.max_offset("TopicTest", 1)
     fill(store, 300, topic="Other")
@@ -219,7 +219,7 @@ def test_a_queue_without_messages_keeps_its_number(root: Path) -> None:
     store.close()
 
 
-def test_when_retention_takes_files_of_a_running_store_the_check_begins_again(
+def test_the_check_restarts_when_retention_deletes_files(
     live: MessageStore,
 ) -> None:
     told: list[int] = []
@@ -235,7 +235,7 @@ def test_when_retention_takes_files_of_a_running_store_the_check_begins_again(
     assert first == third == -second == -fourth > 0
 
 
-def test_a_store_that_is_not_open_is_not_known_to_be(tmp_path: Path) -> None:
+def test_a_closed_store_is_not_reported_as_open(tmp_path: Path) -> None:
     assert not is_open(tmp_path)
     (tmp_path / "lock").write_bytes(b"lock")
     assert not is_open(tmp_path)
@@ -275,7 +275,7 @@ asyncio.run(main(*sys.argv[1:]))
 @pytest.mark.parametrize(
     ("flush", "keep"), [("ASYNC_FLUSH", ""), ("SYNC_FLUSH", ""), ("ASYNC_FLUSH", "short")]
 )
-def test_a_store_under_load_is_sound(tmp_path: Path, flush: str, keep: str) -> None:
+def test_a_store_under_load_is_intact(tmp_path: Path, flush: str, keep: str) -> None:
     command = [sys.executable, "-c", WRITER, str(tmp_path / "store"), flush, keep]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
         try:

@@ -44,7 +44,7 @@ def overwrite(path: Path, at: int, data: bytes) -> bool:
     place=st.floats(0, 1, exclude_max=True),
     data=st.binary(min_size=1, max_size=60) | st.just(bytes(60)),
 )
-def test_random_damage_of_what_is_derived_is_found_and_healed(
+def test_random_damage_of_derived_files_is_found_and_repaired(
     source: Path, name: str, place: float, data: bytes
 ) -> None:
     root = fresh(source, source.parent / "copy")
@@ -65,7 +65,7 @@ def test_random_damage_of_what_is_derived_is_found_and_healed(
     at=st.integers(0, 65_535),
     data=st.binary(min_size=1, max_size=300) | st.integers(1, 9000).map(bytes),
 )
-def test_random_damage_of_the_log_is_seen_alike_and_survived(
+def test_both_checks_find_the_same_random_damage_of_the_log(
     source: Path, file: int, at: int, data: bytes
 ) -> None:
     root = fresh(source, source.parent / "copy")

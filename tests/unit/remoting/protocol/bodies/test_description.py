@@ -15,7 +15,7 @@ from remoting.protocol.codes import OWN_REQUEST_CODES
 from remoting.protocol.own_codes import OwnRequestCode
 
 
-def test_own_codes_lie_in_the_range_that_is_kept_for_them() -> None:
+def test_own_codes_are_within_their_reserved_range() -> None:
     assert set(OwnRequestCode) <= set(OWN_REQUEST_CODES)
 
 

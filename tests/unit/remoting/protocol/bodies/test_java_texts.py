@@ -160,7 +160,7 @@ def test_lists_in_files_have_a_line_for_each_element() -> None:
     assert text == '{\n\t"topicList":[\n\t\t"a",\n\t\t"b"\n\t]\n}'
 
 
-def test_a_new_version_counts_the_change_and_tells_its_time() -> None:
+def test_a_new_version_has_a_counter_and_a_time() -> None:
     version = topic.DataVersion(5, 7).next(1600)
     assert (version.timestamp, version.counter, version.state_version) == (1600, 8, None)
 

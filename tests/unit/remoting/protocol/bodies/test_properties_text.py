@@ -52,7 +52,7 @@ def test_a_broken_escape_is_refused() -> None:
         parse("a=\\u12x")
 
 
-def test_bytes_that_are_not_utf_8_are_refused_with_their_place() -> None:
+def test_bytes_that_are_not_utf_8_are_refused_with_their_position() -> None:
     with pytest.raises(BodyError, match="not UTF-8 at byte 2"):
         parse(b"a=\xff")
 

@@ -113,7 +113,7 @@ def test_a_damaged_stream_is_refused(data: bytes, sentence: str) -> None:
         decode_registration(data, compressed=True)
 
 
-def test_a_bomb_is_refused_while_it_inflates() -> None:
+def test_a_decompression_bomb_is_refused_while_it_inflates() -> None:
     with pytest.raises(BodyError, match="inflates to more than 10000 bytes"):
         decode_registration(
             zlib.compress(bytes(10_001)), compressed=True, max_inflated_bytes=10_000

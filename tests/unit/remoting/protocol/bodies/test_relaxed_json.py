@@ -133,7 +133,7 @@ def test_a_number_of_too_many_digits_is_refused(form: str) -> None:
         loads(form.encode() % digits)
 
 
-def test_bytes_that_are_not_utf_8_are_refused_with_their_place() -> None:
+def test_bytes_that_are_not_utf_8_are_refused_with_their_position() -> None:
     with pytest.raises(BodyError, match="not UTF-8 at byte 3"):
         loads(b"'ab\xff'")
 
@@ -309,7 +309,7 @@ def test_standard_json_is_read_by_any_reader(tree: object, pretty: bool) -> None
 
 @settings(deadline=None)
 @given(trees)
-def test_strict_texts_are_read_alike_by_both_readers(tree: object) -> None:
+def test_strict_json_is_read_the_same_by_both_readers(tree: object) -> None:
     text = dumps(tree, standard=True)
     assert shape(relaxed_json.RelaxedReader(text.decode()).read()) == shape(loads(text))
 

@@ -26,7 +26,7 @@ def test_missing_keys_have_defaults_and_unknown_ones_are_ignored() -> None:
     assert command == Command(0, language=Language.JAVA, version=0)
 
 
-def test_null_is_as_good_as_missing() -> None:
+def test_null_counts_as_missing() -> None:
     command = decode('{"code":null,"flag":null,"remark":null,"extFields":null,"language":null}')
     assert (command.code, command.flag, command.remark, command.pairs) == (0, 0, None, None)
     assert command.language is None
@@ -209,7 +209,7 @@ def test_a_part_without_fields_is_written_as_an_empty_object() -> None:
     assert b"extFields" not in encode_header(Command(34))
 
 
-def test_an_unknown_language_and_a_missing_remark_are_left_out() -> None:
+def test_an_unknown_language_and_a_missing_remark_are_omitted() -> None:
     header = encode_header(Command(34, language=None))
     assert b"language" not in header
     assert b"remark" not in header
@@ -220,6 +220,6 @@ def test_text_is_written_raw() -> None:
     assert '"remark":"中文 \\u0001\x7f"'.encode() in header
 
 
-def test_a_text_without_utf_8_form_is_our_own_mistake() -> None:
+def test_text_that_cannot_be_utf_8_is_a_value_error() -> None:
     with pytest.raises((TypeError, ValueError)):
         encode_header(Command(1, remark="\ud800"))

@@ -63,7 +63,7 @@ def test_the_form_is_an_array_of_eight() -> None:
     ]
 
 
-def test_values_and_extra_fields_come_back() -> None:
+def test_values_and_extra_fields_round_trip() -> None:
     command = decode_header(packed(fields=["t", 3], extra={"x": "y"}, remark="r"))
     assert command == Command(
         10,

@@ -136,6 +136,6 @@ def test_the_number_of_ext_fields_is_bounded() -> None:
         decode_header(with_entries(*most, entry(b"a", b"b")))
 
 
-def test_a_key_that_does_not_fit_is_our_own_mistake() -> None:
+def test_a_key_that_does_not_fit_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="a name of 32768 bytes"):
         encode_header(Command(1, pairs=(("k" * 32768, "v"),)))

@@ -34,7 +34,7 @@ def test_the_documented_checkpoint() -> None:
 
 
 @given(LONG, LONG, LONG)
-def test_a_checkpoint_comes_back(physic_ms: int, logics_ms: int, index_ms: int) -> None:
+def test_a_checkpoint_round_trips(physic_ms: int, logics_ms: int, index_ms: int) -> None:
     checkpoint = Checkpoint(physic_ms, logics_ms, index_ms)
     assert Checkpoint.decode(checkpoint.encode()) == checkpoint
 
@@ -66,5 +66,5 @@ def test_a_file_name_says_its_offset(offset: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "0", "0" * 19 + "x", "0" * 21, "٣" * 20, "-" + "0" * 19])
-def test_other_names_say_nothing(name: str) -> None:
+def test_other_names_are_no_log_files(name: str) -> None:
     assert offset_of(name) is None

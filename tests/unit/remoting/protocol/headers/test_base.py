@@ -139,7 +139,7 @@ def test_what_java_parses_is_parsed(text: str, value: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["true", "TRUE", "tRuE"])
-def test_true_is_read_in_any_case(text: str) -> None:
+def test_true_is_case_insensitive(text: str) -> None:
     assert Example.from_fields(FIELDS | {"order": text}).order is True
 
 

@@ -69,7 +69,7 @@ def test_the_numbers_that_java_ignores_are_ignored() -> None:
     assert [tuple(element) for element in batch.iter_elements(body)] == [(1, b"b", b"")]
 
 
-def test_nothing_is_an_empty_batch() -> None:
+def test_an_empty_body_is_an_empty_batch() -> None:
     assert list(batch.iter_elements(b"")) == []
     assert batch.encode([]) == b""
 

@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 
 
 @given(st.binary(max_size=2000), st.sampled_from(KINDS))
-def test_a_body_comes_back(body: bytes, kind: CompressionKind) -> None:
+def test_a_body_round_trips(body: bytes, kind: CompressionKind) -> None:
     packed, bits = compress(body, kind)
     assert bits == BITS[kind]
     assert decompress(packed, bits, max_bytes=len(body)) == body
@@ -29,7 +29,7 @@ def test_a_body_comes_back(body: bytes, kind: CompressionKind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_large_body_comes_back(kind: CompressionKind) -> None:
+def test_a_large_body_round_trips(kind: CompressionKind) -> None:
     body = bytes(range(256)) * 4096
     packed, bits = compress(body, kind, 1)
     assert decompress(packed, bits, max_bytes=len(body)) == body

@@ -15,16 +15,16 @@ from remoting.protocol.message.record import host_bytes, host_of
         ("2001:db8::1", 5, "20010db800000000000000000000000100000005"),
     ],
 )
-def test_an_address_comes_back(ip: str, port: int, packed: str) -> None:
+def test_an_address_round_trips(ip: str, port: int, packed: str) -> None:
     assert host_bytes(ip, port).hex() == packed
     assert host_of(bytes.fromhex(packed)) == (ip, port)
 
 
-def test_ipv4_in_ipv6_clothes_is_ipv4() -> None:
+def test_ipv4_mapped_ipv6_is_ipv4() -> None:
     assert host_bytes("::ffff:10.1.2.3", 1) == host_bytes("10.1.2.3", 1)
 
 
-def test_a_zone_is_left_out() -> None:
+def test_a_zone_is_omitted() -> None:
     assert host_of(host_bytes("fe80::1%eth0", 1)) == ("fe80::1", 1)
 
 
@@ -35,6 +35,6 @@ def test_a_port_on_disk_is_shown_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("ip", "port"), [("localhost", 1), ("", 1), ("1.2.3.4", -1), ("::", 65536)]
 )
-def test_what_is_no_address_is_refused(ip: str, port: int) -> None:
+def test_an_invalid_address_is_refused(ip: str, port: int) -> None:
     with pytest.raises(ValueError, match=r"is not in 0\.\.65535|does not appear to be"):
         host_bytes(ip, port)

@@ -50,7 +50,7 @@ def test_the_documented_offset_ids() -> None:
     st.integers(0, 65535),
     st.integers(-(2**63), 2**63 - 1),
 )
-def test_an_offset_id_comes_back(address: Any, port: int, offset: int) -> None:
+def test_an_offset_id_round_trips(address: Any, port: int, offset: int) -> None:
     mapped = getattr(address, "ipv4_mapped", None) or address
     text = ids.offset_id(str(address), port, offset)
     assert ids.parse_offset_id(text) == (str(mapped), port, offset)
@@ -68,7 +68,7 @@ def test_a_unique_id_is_made_as_java_made_it(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7F", "x" * 32, "7F 00 " * 5 + "AB", "0" * 33, "0" * 58])
-def test_what_is_no_id_is_refused(text: str) -> None:
+def test_an_invalid_id_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no offset id"):
         ids.parse_offset_id(text)
 
@@ -79,7 +79,7 @@ def test_a_long_text_is_not_repeated_whole_in_the_error() -> None:
     assert len(str(caught.value)) < 200
 
 
-def test_the_time_part_starts_anew_with_the_month() -> None:
+def test_the_time_part_restarts_with_the_month() -> None:
     clock = iter([DECEMBER_MS - 1, DECEMBER_MS, DECEMBER_MS + 5, DECEMBER_MS - 2])
     months = [(NOVEMBER_MS, DECEMBER_MS), (DECEMBER_MS, DECEMBER_MS + 31 * 86_400_000)]
     generator = UniqueIdGenerator(

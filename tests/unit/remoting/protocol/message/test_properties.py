@@ -68,7 +68,7 @@ def test_append_puts_a_separator_only_where_one_is_needed() -> None:
     assert properties.join(b"x\x011", b"") == b"x\x011"
 
 
-def test_remove_keeps_the_bytes_of_the_rest() -> None:
+def test_remove_keeps_the_other_bytes() -> None:
     assert properties.remove(b"WAIT\x01true\x02b\x012", b"WAIT") == b"b\x012"
     assert properties.remove(b"a\x011\x02WAIT\x01true", b"WAIT") == b"a\x011\x02"
     assert properties.remove(b"a\x011\x02WAIT\x01true\x02", b"WAIT") == b"a\x011\x02"
@@ -91,7 +91,7 @@ def test_find_takes_the_last_of_equal_names_that_has_a_value() -> None:
         ({"a": "x\x02y"}, "value of the property 'a' holds 0x02"),
     ],
 )
-def test_what_no_reader_could_tell_apart_is_refused(entries: dict[str, str], message: str) -> None:
+def test_ambiguous_properties_are_refused(entries: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         properties.encode({"b": "1"} | entries)
 

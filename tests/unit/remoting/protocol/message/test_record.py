@@ -118,7 +118,7 @@ def test_the_documented_commit_log_is_found_record_by_record() -> None:
 
 
 @given(records)
-def test_every_field_comes_back(fields: dict[str, Any]) -> None:
+def test_every_field_round_trips(fields: dict[str, Any]) -> None:
     raw = encode_record(**fields)
     view = RecordView(raw)
     hosts = sys_flag.BORN_HOST_V6 * (len(fields["born_host"]) == 20)
@@ -236,7 +236,7 @@ def test_the_bits_of_the_hosts_follow_the_hosts() -> None:
     assert RecordView(plain(born_host=V6, store_host=V6)).sys_flag == both
 
 
-def test_a_crc_at_hand_is_not_taken_again() -> None:
+def test_a_given_crc_is_not_computed_again() -> None:
     view = RecordView(plain(crc=7))
     assert view.body_crc == 7
     assert not view.check_crc()
@@ -282,13 +282,13 @@ def test_a_blank_record_with_a_wrong_size_is_invalid(size: int) -> None:
     assert f"says {size} bytes" in scan.reason
 
 
-def test_nothing_was_written_where_the_size_is_zero() -> None:
+def test_a_size_of_zero_marks_unwritten_space() -> None:
     assert examine(bytes(100), 0) == End()
     assert examine(bytes(7), 0) == End()
     assert examine(b"", 0) == End()
 
 
-def test_examine_tells_why_a_record_is_invalid() -> None:
+def test_examine_returns_why_a_record_is_invalid() -> None:
     raw = plain()
     torn = bytearray(raw)
     torn[record.HEAD_BYTES_V4] ^= 1

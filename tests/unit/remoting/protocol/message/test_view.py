@@ -88,7 +88,7 @@ def test_records_follow_one_another() -> None:
     assert list(iter_records(b"")) == []
 
 
-def test_what_came_before_the_damage_is_given_out() -> None:
+def test_records_before_the_damage_are_returned() -> None:
     one = bytes(view_of(b"one").raw)
     views = iter_records(one + one[:-1])
     assert next(views).body == b"one"
