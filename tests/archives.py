@@ -1,4 +1,4 @@
-"""Unpacking what was captured."""
+"""Unpack the captured stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every test shares: the paths of the captured vectors, and the rule about skipping.
+"""Shared by all tests: the paths of the captured vectors, and the rule for skipped tests.
 
 A test that this machine can't run is skipped with its reason, and the last lines of the run list
 the reasons. Under ``CI=true`` a skip fails the run.

@@ -1,4 +1,4 @@
-"""Whether there is a compiled core to be tested, whichever one the tests themselves run on."""
+"""Whether a compiled core can be tested, whichever core the tests themselves use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Free ports for servers that can't be told to pick one, and waiting for a server to listen."""
+"""Free ports for servers that can't use port 0, and waiting for a server to listen."""
 
 from __future__ import annotations
 

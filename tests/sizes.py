@@ -1,4 +1,4 @@
-"""The sizes of long tests: one code; small in ``make test``, full in ``make soak``."""
+"""The sizes of long tests: small in ``make test``, full in ``make soak``."""
 
 from __future__ import annotations
 

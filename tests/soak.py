@@ -1,4 +1,4 @@
-"""``make soak``: every test in its full size, and the figures of start and memory.
+"""``make soak``: run every test in its full size, and measure start and memory.
 
 Writes ``docs/evidence/soak.md`` with the commit, the date and the machine, so that what it says can
 be held against the code it was measured on. It ends with the tests' own exit code.

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: waits take no time, and a test says what happens when.
+"""An event loop with virtual time: waits take no time, and tests are deterministic.
 
 Nothing in such a test may wait for the world: no sockets, no threads.
 """

@@ -1,4 +1,4 @@
-"""Many messages a second from several producers, what was acknowledged of them, and one reader.
+"""Producers that send many messages per second, their acknowledgements, and one reader.
 
 A message's body tells its number, and is the only right one for it. Every other producer tries each
 message once only: what it sent can be in the store twice under no circumstances.

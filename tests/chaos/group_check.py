@@ -1,4 +1,4 @@
-"""Whether a group handled its messages as it should: a judgement over what its members wrote.
+"""Checks that a group handled its messages correctly, from what its members logged.
 
 Per queue, the offsets of the handlers' calls rise by one from the first to the last, whoever has
 the queue. Only a member that was killed may be followed by one that starts again earlier, at the

@@ -1,4 +1,4 @@
-"""What members of a group write down about the messages they handle, and how it is read again.
+"""The log that members of a group write about handled messages, and its reader.
 
 A line is an event: ``call`` (the handler began and ended at once), ``begin`` or ``end`` of a call
 that waited. Each is one ``write`` to the file, so that ``kill -9`` tears none and loses none. Times

@@ -1,4 +1,4 @@
-"""A member of a group as a process of its own: ``python -m tests.chaos.group_member ...``.
+"""A group member as a separate process: ``python -m tests.chaos.group_member ...``.
 
 A message says what its handler has to do: its body is ``NUMBER FAILURES WAIT_MS``. The handler
 writes down each call (``group_log``). Commands come on standard input: ``owned`` is answered with

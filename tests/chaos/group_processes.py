@@ -1,4 +1,4 @@
-"""The members of a group as processes, ours and others', driven by a test."""
+"""Group members as processes, ours and foreign ones, controlled by a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers sent to servers that are killed meanwhile."""
+"""A load of numbered messages on servers that are killed meanwhile."""
 
 from __future__ import annotations
 

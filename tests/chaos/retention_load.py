@@ -1,4 +1,4 @@
-"""Senders and readers of all kinds, for stores that delete messages all the time."""
+"""Producers and readers of all kinds, for stores that delete messages continuously."""
 
 from __future__ import annotations
 

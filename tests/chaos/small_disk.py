@@ -1,4 +1,4 @@
-"""A disk with little room, and what a store in this process takes of it."""
+"""A small disk, and the memory and files that a store in this process uses."""
 
 from __future__ import annotations
 

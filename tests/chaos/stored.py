@@ -1,4 +1,4 @@
-"""What a store's directory holds, read without a broker while it grows."""
+"""Read the contents of a store's directory without a broker while it grows."""
 
 from __future__ import annotations
 

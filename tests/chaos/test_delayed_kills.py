@@ -1,4 +1,4 @@
-"""The broker is killed while delayed messages wait and are delivered: none is lost."""
+"""Kills of the broker while delayed messages wait or are delivered lose none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The judgement over what a group did finds what it should, and only that."""
+"""``group_check`` finds every violation, and nothing else."""
 
 from __future__ import annotations
 

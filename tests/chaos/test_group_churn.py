@@ -1,4 +1,4 @@
-"""Members come, go and are killed, the broker restarts, and 5,000 messages a second flow on.
+"""Members join, leave and are killed, and brokers restart, at 5,000 messages per second.
 
 What the members wrote down is judged by ``group_check``: nothing is lost, clean joins and leaves
 repeat nothing, and after a kill a queue starts again where the broker had it, not before.

@@ -1,4 +1,4 @@
-"""Servers and clients are killed under load: nothing acknowledged is lost, clients go on alone."""
+"""Servers and clients killed under load lose nothing acknowledged, and clients reconnect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are deleted all the time, under load and below slow readers: nobody gets a wrong one."""
+"""Continuous deletion under load and slow readers never returns a wrong message."""
 
 from __future__ import annotations
 

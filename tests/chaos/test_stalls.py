@@ -1,4 +1,4 @@
-"""What one peer asks for must not keep the others waiting: a client that behaves well is timed.
+"""Expensive requests of one client must not delay the others: a well-behaved one is timed.
 
 Its sends are timed in a process of its own, first at rest, then under each attack. In full size no
 send may take longer than the longest one at rest and what the loop may be blocked for; in any size

@@ -1,4 +1,4 @@
-"""A process that writes a store is killed; whatever it acknowledged is there afterwards."""
+"""A process that writes a store is killed; everything it acknowledged is still there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look into a store that the tests of kills take sees what is wrong."""
+"""The store reader used by the kill tests detects every kind of error."""
 
 from __future__ import annotations
 

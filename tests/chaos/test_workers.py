@@ -1,4 +1,4 @@
-"""Two workers behind one command, one of them killed under load."""
+"""Two workers of one command, one of them killed under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every command that the documents show runs, whatever the directory holds where it is typed."""
+"""Every command shown in the documents runs, whatever is in the current directory."""
 
 from __future__ import annotations
 

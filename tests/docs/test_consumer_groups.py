@@ -1,4 +1,4 @@
-"""The page on consumer groups names what there is: sections, log lines, doctor lines."""
+"""The page on consumer groups matches the code: sections, log lines, doctor lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents show works: every Python block, the tour, every link."""
+"""What the documents show works: every Python block, the README's tour, every link."""
 
 from __future__ import annotations
 

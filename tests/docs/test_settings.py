@@ -1,4 +1,4 @@
-"""The settings on the operating page are there, with the defaults that are shown."""
+"""The settings on the operating page exist, with the defaults shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on Spark has every option with its default and its other names, and no others."""
+"""The page on Spark lists every option with its default and aliases, and no others."""
 
 from __future__ import annotations
 

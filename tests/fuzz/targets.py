@@ -1,4 +1,4 @@
-"""Everything that parses what a peer or a disk gives: bytes in, the protocol's errors at worst."""
+"""Fuzz targets: everything that parses bytes of a peer or a disk; only our errors may be raised."""
 
 from __future__ import annotations
 

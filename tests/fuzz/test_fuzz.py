@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing of all that parses: a bounded number of cases from captured ones on."""
+"""Coverage-guided fuzzing of all parsers: a bounded number of cases, seeded with captures."""
 
 from __future__ import annotations
 

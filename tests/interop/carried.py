@@ -1,4 +1,4 @@
-"""What is in a store that is carried between brokers, as our client and the Java client see it.
+"""The contents of a store moved between brokers, as read by our client and the Java client.
 
 Both say the same of each message, field by field, so that what one reads at one broker can be
 compared with what the other reads at the next.

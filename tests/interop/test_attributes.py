@@ -1,4 +1,4 @@
-"""Topic attributes: our broker answers each change as RocketMQ 5.3.3 does; our admin keeps them."""
+"""Topic attributes: our broker answers each change as RocketMQ 5.3.3 does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``pocketmq bench`` measures Apache's brokers too."""
+"""``pocketmq bench`` measures Apache's brokers, too."""
 
 from __future__ import annotations
 

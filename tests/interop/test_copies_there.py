@@ -1,4 +1,4 @@
-"""Apache's broker opens a copy that was made of a store while its broker took messages."""
+"""Apache's broker opens a copy made while its store was being written."""
 
 from __future__ import annotations
 

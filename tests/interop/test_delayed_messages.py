@@ -1,4 +1,4 @@
-"""Delayed messages and retries that wait in a store are delivered by whichever broker opens it."""
+"""Either broker delivers the delayed messages and retries of the other's store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose oldest messages are gone: Apache's broker opens it, and Apache's tools delete."""
+"""A store whose oldest files are deleted: Apache's broker opens it, Apache's tools delete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our figures of a group's lag, and our resets, beside those of Apache's own tool."""
+"""The lag and resets of a group, compared with those of Apache's own tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache's tools ask our broker about a group whose members are online, and move its offsets."""
+"""Apache's tools inspect an online group at our broker, and move its offsets."""
 
 from __future__ import annotations
 

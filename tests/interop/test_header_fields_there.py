@@ -1,4 +1,4 @@
-"""Our broker reads numbers and booleans of a header, however they are written, as Apache's does."""
+"""Our broker parses numbers and booleans in headers exactly as Apache's does."""
 
 from __future__ import annotations
 

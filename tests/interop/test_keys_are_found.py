@@ -1,4 +1,4 @@
-"""Messages are found by their keys whoever asks, whoever stored them, and whose index it is."""
+"""Messages are found by key with either tool, store and index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups of unmodified Java clients and our own, on our broker and on Apache's."""
+"""Groups of unmodified Java clients and ours, on our broker and on Apache's."""
 
 from __future__ import annotations
 

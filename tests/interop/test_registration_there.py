@@ -1,4 +1,4 @@
-"""Apache's name servers add topics that come alone or in portions to those they have."""
+"""Apache's name servers add topics registered singly or in portions."""
 
 from __future__ import annotations
 

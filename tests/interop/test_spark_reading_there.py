@@ -1,4 +1,4 @@
-"""Ranges of queues at a real Apache RocketMQ, read as Spark's tasks do; without Spark."""
+"""Ranges of queues at a real Apache RocketMQ, read as Spark tasks do, without Spark."""
 
 from __future__ import annotations
 

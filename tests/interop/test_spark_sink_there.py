@@ -1,4 +1,4 @@
-"""Rows written to a real Apache RocketMQ as Spark's tasks do; without Spark."""
+"""Rows written to a real Apache RocketMQ as Spark tasks do, without Spark."""
 
 from __future__ import annotations
 

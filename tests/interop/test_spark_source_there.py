@@ -1,4 +1,4 @@
-"""The Spark source's planning at a real Apache RocketMQ: batches, streams, keys; without Spark."""
+"""The Spark source's planning at a real Apache RocketMQ: batches, streams, keys."""
 
 from __future__ import annotations
 

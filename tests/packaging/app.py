@@ -1,4 +1,4 @@
-"""An application of twenty lines, as its author's type checker sees it."""
+"""An application of twenty lines, as checked by its author's type checker."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A message in and out of a broker on the compiled core, with plain dependencies alone.
+"""Send and read a message with the compiled core and without extras.
 
 The test of every wheel that the release builds, too.
 """

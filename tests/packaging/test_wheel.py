@@ -1,4 +1,4 @@
-"""The wheel, in an environment of its own outside the repository."""
+"""The wheel, installed in a separate environment outside the repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands in front of the real orjson when the suite runs without it."""
+"""Shadows the real orjson when the suite runs without it."""
 
 msg = "orjson is blocked by tests/plain"
 raise ImportError(msg)

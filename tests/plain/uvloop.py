@@ -1,4 +1,4 @@
-"""Stands in front of the real uvloop when the suite runs without it."""
+"""Shadows the real uvloop when the suite runs without it."""
 
 msg = "uvloop is blocked by tests/plain"
 raise ImportError(msg)

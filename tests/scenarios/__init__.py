@@ -1,1 +1,1 @@
-"""The life of consumer groups, as stories with expected output; see ``script``."""
+"""Consumer groups over time, as scripts with expected output; see ``script``."""

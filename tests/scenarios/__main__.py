@@ -1,4 +1,4 @@
-"""``python -m tests.scenarios``: tell scenarios without sockets, and rewrite what they expect."""
+"""``python -m tests.scenarios``: run scenarios without sockets, update their expectations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part: members that are push consumers of ours, and clients of others."""
+"""The participants: members that are our push consumers, and foreign clients."""
 
 from __future__ import annotations
 

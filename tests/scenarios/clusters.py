@@ -1,4 +1,4 @@
-"""Where stories are told: brokers of ours in this loop or in processes, and Apache's."""
+"""Where scenarios run: our brokers in this event loop or in processes, or Apache's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What members saw: who handled what, whether twice, in which order, and whether at once."""
+"""What members handled: by whom, whether twice, in which order, and whether concurrently."""
 
 from __future__ import annotations
 

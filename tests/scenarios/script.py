@@ -1,4 +1,4 @@
-"""The text of a scenario: steps, and below each what is expected to have come of it.
+"""The text of a scenario: steps, and the expected outcome below each.
 
 A line is a step, an expectation, a comment or empty. The comment ``# on: virtual processes apache``
 says where the story can be told. Expectations begin with ``->``; ``-> [ours]`` and ``-> [apache]``

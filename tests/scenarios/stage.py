@@ -1,4 +1,4 @@
-"""Carries out a scenario's steps and tells what came of each.
+"""Run a scenario's steps, and describe the outcome of each.
 
 A step tells what has changed since the one before: who owns which queues, who handled how many
 messages, what members were told, what the brokers find wrong with the groups. On a cluster without

@@ -1,4 +1,4 @@
-"""Tells a scenario in one of its places; what happened comes back as its text."""
+"""Run a scenario on one kind of cluster, and return its text with the actual outcomes."""
 
 from __future__ import annotations
 

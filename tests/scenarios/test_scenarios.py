@@ -1,4 +1,4 @@
-"""Every scenario goes as its text says: without sockets, over processes, and at Apache's brokers.
+"""Every scenario has the outcome in its text: without sockets, in processes, at Apache's brokers.
 
 What has changed on purpose is rewritten by ``python -m tests.scenarios --update NAME``, for review.
 """

@@ -1,4 +1,4 @@
-"""A query that archives a topic, and can be made to die anywhere: what the exactly-once drill runs.
+"""A query that archives a topic and can be killed at any message, for the exactly-once test.
 
 ``python -m tests.spark.drilled NAMESERVER TOPIC DIRECTORY`` reads the topic into Parquet files in
 ``DIRECTORY/out`` until it is killed. Its source is ours but for charges, files in

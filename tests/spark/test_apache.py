@@ -1,4 +1,4 @@
-"""Topics of a real Apache RocketMQ in Spark: read, written, followed, and seen by its tools."""
+"""Topics of a real Apache RocketMQ in Spark: read, written, streamed, and shown by its tools."""
 
 from __future__ import annotations
 

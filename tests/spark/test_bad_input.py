@@ -1,4 +1,4 @@
-"""What users read when something is wrong: what, where, and what to do."""
+"""Error messages: what is wrong, where, and what to do."""
 
 from __future__ import annotations
 

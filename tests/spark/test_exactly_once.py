@@ -1,4 +1,4 @@
-"""The drill: everything that takes part is killed, and every message is archived exactly once.
+"""Everything involved is killed, and every message is archived exactly once.
 
 In each round the archiving query starts anew while a producer goes on sending; a worker dies in the
 middle of a task at a seeded message, at once the broker is killed or stopped and comes back, and at

@@ -1,4 +1,4 @@
-"""What the tools for lag say of a query's consumer group."""
+"""The lag of a query's consumer group, as the tools show it."""
 
 from __future__ import annotations
 

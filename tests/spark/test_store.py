@@ -1,4 +1,4 @@
-"""``rocketmq.store``: a store's directory read by Spark, beside its broker and without one."""
+"""``rocketmq.store``: Spark reads a store's directory, with and without its broker."""
 
 from __future__ import annotations
 

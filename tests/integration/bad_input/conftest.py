@@ -1,4 +1,4 @@
-"""Two server processes under attack, and a client that behaves well meanwhile.
+"""Two server processes under attack, and a well-behaved client.
 
 The servers live as long as these tests: what one attack leaves behind, the next ones would show.
 """

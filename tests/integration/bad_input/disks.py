@@ -1,5 +1,4 @@
-"""Disks that run full under a broker: a real small one where this user may mount, and a pretended
-one, which runs everywhere."""
+"""Full disks under a broker: a real one where mounting is allowed, and a simulated one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A well-behaved client that sends and reads all the time, in a thread of its own."""
+"""A well-behaved client that sends and reads continuously, in its own thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A peer that sends what it likes: a plain socket, and frames made by hand."""
+"""A peer that can send anything: a plain socket, and frames built by hand."""
 
 from __future__ import annotations
 

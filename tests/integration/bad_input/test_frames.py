@@ -1,4 +1,4 @@
-"""What is no frame, at both servers: the connection is dropped and counted, all else goes on."""
+"""Invalid frames at both servers: the connection is dropped and counted, others continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that runs full: read-only with one sentence, reads go on, writes come back by themselves.
+"""A full disk makes the broker read-only with one clear error, until there is space.
 
 On a real disk of 24 MiB where the user of the tests may mount one, and always on a pretended one.
 """

@@ -1,4 +1,4 @@
-"""More than there may be: connections, topics, groups, parked pulls, members, brokers, routes.
+"""Limits on connections, topics, groups, parked pulls, members, brokers and routes.
 
 The servers of most of these tests have small limits. Whoever asks for more is told so or is turned
 away; those who were there before notice nothing, and what the greedy held is free when they go.

@@ -1,4 +1,4 @@
-"""Messages, names and registrations beyond their limits: refused as a whole, with a reason."""
+"""Messages, names and registrations above their limits are refused with a reason."""
 
 from __future__ import annotations
 

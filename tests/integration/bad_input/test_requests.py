@@ -1,4 +1,4 @@
-"""Frames that are right and requests that are not: each is answered, and the connection goes on."""
+"""Valid frames with invalid requests: each is answered, and the connection stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Peers that dawdle or take nothing: bounded while they last, dropped in time and counted.
+"""Slow peers use bounded memory, and are dropped in time and counted.
 
 What takes half a minute with a server's own time limits is tried in this process with shorter ones.
 """

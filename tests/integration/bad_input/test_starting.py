@@ -1,4 +1,4 @@
-"""Servers that can't start, or start on damaged files: one sentence that says what to do."""
+"""Servers that can't start, or start with damaged files: one error that says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load generator in C against a broker: what it counts is what the broker has."""
+"""The load generator in C against a broker: its counts match the broker's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our side of the push consumers' benchmark, against a broker."""
+"""Our side of the push consumer benchmark, against a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the requests and the time of a streaming query are counted."""
+"""Counting the requests and the time of a streaming query."""
 
 from __future__ import annotations
 

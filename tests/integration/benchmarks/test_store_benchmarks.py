@@ -1,4 +1,4 @@
-"""The benchmarks of the store, as small as they go."""
+"""The store benchmarks in their smallest size."""
 
 from __future__ import annotations
 

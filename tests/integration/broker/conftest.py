@@ -1,4 +1,4 @@
-"""Brokers and clients of the integration tests."""
+"""Broker and client fixtures of the integration tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes no sense, or is too much: answered or dropped, and the broker goes on."""
+"""Invalid or excessive input is answered or dropped, and the broker continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole broker over loopback, asked with raw commands."""
+"""A whole broker over loopback, tested with raw commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pull of messages that are on the disk alone keeps nobody else waiting."""
+"""A pull of messages that are only on disk delays no other request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged messages are never delivered; clients of ours get all others once and in order."""
+"""Damaged messages are never delivered; our clients get all others once and in order."""
 
 from __future__ import annotations
 

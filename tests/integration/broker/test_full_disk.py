@@ -1,4 +1,4 @@
-"""A broker whose disk is fuller than it may be says so to everybody who asks."""
+"""A broker whose disk is above its limit reports it to every client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker on each captured store: topics, groups, offsets, ids, and what waited for its time."""
+"""A broker on each captured store: topics, groups, offsets, ids and delayed messages."""
 
 from __future__ import annotations
 

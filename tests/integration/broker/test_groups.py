@@ -1,4 +1,4 @@
-"""Consumer groups over sockets: who is told what, and questions that reach a consumer."""
+"""Consumer groups over sockets: notifications, and requests forwarded to a consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many pulls that wait for the same moment are answered a few at a time, and none is forgotten."""
+"""Many pulls that wait for one message are answered in portions, and none is forgotten."""
 
 from __future__ import annotations
 

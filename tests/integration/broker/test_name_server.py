@@ -1,4 +1,4 @@
-"""A broker and a name server: what is made here is in the route there."""
+"""A broker and a name server: topics created at the broker are in the route."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts that can't be, starts that take long, and the VIP port."""
+"""Starts that fail, starts that take long, and the VIP port."""
 
 from __future__ import annotations
 

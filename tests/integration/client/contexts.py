@@ -1,4 +1,4 @@
-"""Producers on a context of the test's own, which can be looked at and behave differently."""
+"""Producers on a context that the test can inspect and modify."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of pull consumers share."""
+"""Helpers of the pull consumer tests."""
 
 from __future__ import annotations
 

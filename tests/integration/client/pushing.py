@@ -1,4 +1,4 @@
-"""What tests of push consumers share."""
+"""Helpers of the push consumer tests."""
 
 from __future__ import annotations
 

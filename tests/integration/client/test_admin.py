@@ -1,4 +1,4 @@
-"""Administering name server and brokers of ours."""
+"""``Admin`` at our name server and brokers."""
 
 from __future__ import annotations
 

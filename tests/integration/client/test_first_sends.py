@@ -1,4 +1,4 @@
-"""Sending while there is no connection to the broker yet."""
+"""Sends before there is a connection to the broker."""
 
 from __future__ import annotations
 

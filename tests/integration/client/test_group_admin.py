@@ -1,4 +1,4 @@
-"""Looking at groups of our brokers and moving them: describe, lag, reset, skip, dead letters."""
+"""Inspecting and resetting groups: describe, lag, reset, skip, dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moving a group whose consumers run, and its dead letters' way there and back."""
+"""Resetting a group with running consumers, and sending its dead letters back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pull consumers that share queues with their group, at a broker of ours."""
+"""Pull consumers that share queues with their group, at our broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many parts on one instance, heartbeats, routes that change, and the blocking client."""
+"""Several objects on one instance, heartbeats, route changes, and the blocking client."""
 
 from __future__ import annotations
 

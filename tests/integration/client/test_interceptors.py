@@ -1,4 +1,4 @@
-"""Interceptors around sends and handlers, and for what the application takes itself."""
+"""Interceptors around sends, handlers and received messages."""
 
 from __future__ import annotations
 

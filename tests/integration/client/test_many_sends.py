@@ -1,4 +1,4 @@
-"""More sends at once than the loop, or the producer, can take in one turn."""
+"""More concurrent sends than the event loop or the producer can accept at once."""
 
 from __future__ import annotations
 

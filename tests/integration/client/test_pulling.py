@@ -1,4 +1,4 @@
-"""Reading from a broker of ours with a pull consumer."""
+"""Reading from our broker with a pull consumer."""
 
 from __future__ import annotations
 

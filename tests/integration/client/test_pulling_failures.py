@@ -1,4 +1,4 @@
-"""What a pull consumer does and says when something fails, is refused or ends."""
+"""A pull consumer when something fails, is refused or ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a pull consumer begins, goes on and is sent to, and what it commits."""
+"""Where a pull consumer starts, continues and seeks to, and what it commits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push consumers with handlers, and a broker of ours."""
+"""Push consumers with handlers, at our broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A push consumer whose handler has a bug, and a broker of ours."""
+"""A push consumer whose handler has a bug, at our broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A consumer that can't go on leaves its group and says so; it never holds queues in silence."""
+"""A consumer that fails leaves its group and raises; it never keeps queues silently."""
 
 from __future__ import annotations
 

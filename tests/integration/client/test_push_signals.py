@@ -1,4 +1,4 @@
-"""What signals do to a push consumer that runs."""
+"""Signals and a running push consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending when things go wrong: peers that refuse, are silent, die, come back."""
+"""Failing sends: peers that refuse, don't answer, die or come back."""
 
 from __future__ import annotations
 

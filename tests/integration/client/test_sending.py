@@ -1,4 +1,4 @@
-"""Sending to a broker of ours."""
+"""Sending to our broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single messages are found by key and by id, over real sockets."""
+"""Finding single messages by key and by id, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compose file's services as processes of this machine.
+"""The services of a compose file as local processes.
 
 What a service runs, with which arguments and variables, comes from the file as it is. Replaced is
 only what a container would have of its own: ports are moved by one distance to free ones, names of

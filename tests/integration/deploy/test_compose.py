@@ -1,4 +1,4 @@
-"""The compose file's own command lines, run here, are a cluster that the README's tour works on."""
+"""The compose file's command lines, run locally, form a cluster that passes the README's tour."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Dockerfile says what it should; a machine with Docker builds it in ``docker compose up``."""
+"""The contents of the Dockerfile; with Docker, ``docker compose up`` builds it."""
 
 from __future__ import annotations
 

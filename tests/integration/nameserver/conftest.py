@@ -1,4 +1,4 @@
-"""Name servers on the loopback, and what a broker and a client say to them."""
+"""Name servers on loopback, and the requests of brokers and clients to them."""
 
 from __future__ import annotations
 

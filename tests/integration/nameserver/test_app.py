@@ -1,4 +1,4 @@
-"""A name server as a running thing."""
+"""A running name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker and its name servers over real sockets: registering, losing and finding each other."""
+"""A broker and its name servers over real sockets: registration, loss and reconnection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker for the tests of the command line, and a way to call commands in this process."""
+"""A broker for the command line tests, and a runner for commands in this process."""
 
 from __future__ import annotations
 

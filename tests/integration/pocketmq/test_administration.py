@@ -1,4 +1,4 @@
-"""topic, group, cluster: against a real broker."""
+"""The commands topic, group and cluster against a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""health, doctor, metrics, demo: against real servers, healthy and broken ones."""
+"""health, doctor, metrics and demo against real servers, healthy and broken."""
 
 from __future__ import annotations
 

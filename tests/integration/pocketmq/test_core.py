@@ -1,4 +1,4 @@
-"""A server says which core it runs, wherever somebody may look, and works on either."""
+"""A server reports the core that it runs, and works on either."""
 
 from __future__ import annotations
 

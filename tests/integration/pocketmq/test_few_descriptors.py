@@ -1,4 +1,4 @@
-"""More connections than there are file descriptors: the store keeps those that it needs."""
+"""More connections than file descriptors: the store keeps the descriptors it needs."""
 
 from __future__ import annotations
 

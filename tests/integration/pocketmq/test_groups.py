@@ -1,4 +1,4 @@
-"""group and message dlq: against a real broker, with real consumers in it."""
+"""group and message dlq against a real broker, with running consumers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``--json`` prints: numbers are numbers and truths are truths, in every command."""
+"""``--json`` prints numbers as numbers and booleans as booleans, in every command."""
 
 from __future__ import annotations
 

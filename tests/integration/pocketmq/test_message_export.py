@@ -1,4 +1,4 @@
-"""message export, from a cluster: against a real broker."""
+"""message export from a cluster, against a real broker."""
 
 from __future__ import annotations
 

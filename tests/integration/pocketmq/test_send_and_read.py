@@ -1,4 +1,4 @@
-"""send and read: every format, and everything in between, against a real broker."""
+"""send and read with every format, against a real broker."""
 
 from __future__ import annotations
 

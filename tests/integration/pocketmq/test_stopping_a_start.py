@@ -1,4 +1,4 @@
-"""A broker that is told to stop while it still looks through its log stops soon, and harms nothing.
+"""A broker stopped during recovery stops soon, and does no harm.
 
 The disk of these brokers is so slow that a whole recovery takes far longer than the test waits.
 """

@@ -1,4 +1,4 @@
-"""store copy: of a broker that is under load, and what the command says."""
+"""store copy of a broker under load, and the command's output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start found in its store is told by the log, the metrics, the doctor and store info."""
+"""What a start found in its store is shown by log, metrics, doctor and store info."""
 
 from __future__ import annotations
 

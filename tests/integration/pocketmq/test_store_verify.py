@@ -1,4 +1,4 @@
-"""``pocketmq store verify`` and ``info``: what they print, and how they end."""
+"""``pocketmq store verify`` and ``info``: output and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal of 80 columns shows, and what a shell completes."""
+"""Output on a terminal of 80 columns, and shell completion."""
 
 from __future__ import annotations
 

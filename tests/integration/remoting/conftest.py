@@ -1,4 +1,4 @@
-"""Everything here runs on asyncio's loop and, where it can be had, on uvloop."""
+"""Run everything here on asyncio's event loop and, if installed, on uvloop."""
 
 from __future__ import annotations
 

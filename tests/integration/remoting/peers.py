@@ -1,4 +1,4 @@
-"""What the tests over real sockets share."""
+"""Helpers of the tests over real sockets."""
 
 from __future__ import annotations
 

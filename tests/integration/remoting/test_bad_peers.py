@@ -1,4 +1,4 @@
-"""Peers that are slow, greedy, mad or hostile: each is dropped and counted, the others served."""
+"""Slow, greedy or hostile peers: each is dropped and counted, the others are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocking connection, as a thread or a Spark task uses it."""
+"""The blocking connection, as used by threads and Spark tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agreement on msgpack over real sockets."""
+"""Negotiation of msgpack over real sockets."""
 
 from __future__ import annotations
 

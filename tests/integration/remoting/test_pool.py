@@ -1,4 +1,4 @@
-"""One connection per address, made when it is needed and again when it is lost."""
+"""One connection per address, opened on demand and reopened after a loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make`` takes the fastest interpreter that can build an environment, and says which."""
+"""``make`` selects the fastest usable interpreter, and prints its choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker process and what fills it."""
+"""A broker process, and helpers that fill it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A way to a broker that breaks after so many bytes of answers, again and again."""
+"""A proxy to a broker that repeatedly closes after a number of bytes of answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics with messages in them, at any broker: ours or Apache's."""
+"""Topics filled with messages, at our or Apache's broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The readers of the source as Spark would use them, without Spark."""
+"""The readers of the source, called as Spark would, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges read from a broker, and what is in them."""
+"""Ranges read from a broker, and their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch reader against a broker of ours: positions, filters, splits."""
+"""The batch reader against our broker: positions, filters, splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker process that is killed, stopped and held up while a range is read from it."""
+"""A broker process is killed, stopped and paused while a range is read from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""maxBytesPerTrigger against a broker: a target, estimated from some messages of every broker."""
+"""maxBytesPerTrigger against a broker: a target, estimated from samples of every broker."""
 
 from __future__ import annotations
 

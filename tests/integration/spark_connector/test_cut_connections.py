@@ -1,4 +1,4 @@
-"""Connections that break at any byte of an answer: every message comes once, whatever is lost."""
+"""Connections cut at any byte of an answer: every message is read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges read from a broker process of ours: whole, filtered, large, after retention."""
+"""Ranges read from our broker: whole, filtered, large, after retention."""
 
 from __future__ import annotations
 

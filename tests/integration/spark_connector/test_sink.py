@@ -1,4 +1,4 @@
-"""Write tasks against a broker of ours, without Spark."""
+"""Write tasks against our broker, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming reader against a broker of ours: batches, targets, commits, idleness."""
+"""The streaming reader against our broker: batches, targets, commits, idle queries."""
 
 from __future__ import annotations
 

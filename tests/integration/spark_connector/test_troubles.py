@@ -1,4 +1,4 @@
-"""The driver's side when brokers fail, and topics and queues come and go."""
+"""The driver's side when brokers fail, and when topics and queues are added or deleted."""
 
 from __future__ import annotations
 

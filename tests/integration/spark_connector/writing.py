@@ -1,4 +1,4 @@
-"""Rows that are written as a task of Spark's writes them, and what came of them."""
+"""Rows written as a Spark task writes them, and the results."""
 
 from __future__ import annotations
 

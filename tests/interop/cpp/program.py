@@ -1,4 +1,4 @@
-"""What the C++ client does for a test: ``program.py WHAT NAMESERVER TOPIC COUNT``.
+"""The C++ client's part of a test: ``program.py WHAT NAMESERVER TOPIC COUNT``.
 
 Each line that it prints is a JSON object: a receipt or a message. The group is named as the topic.
 """

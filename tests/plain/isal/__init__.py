@@ -1,4 +1,4 @@
-"""Stands in front of the real isal when the suite runs without it."""
+"""Shadows the real isal when the suite runs without it."""
 
 msg = "isal is blocked by tests/plain"
 raise ImportError(msg)

@@ -1,4 +1,4 @@
-"""The examples as modules, topics with flights, and what is in topics afterwards."""
+"""The examples as modules, topics with flights, and the contents of topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the pipelines share."""
+"""Helpers of the pipeline tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines 2 and 4: into Parquet and back, with nothing lost, repeated or out of order."""
+"""Pipelines 2 and 4: to Parquet and back, with nothing lost, repeated or out of order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline 3 finds what is in a store, and what is damaged in it."""
+"""Pipeline 3 lists the contents of a store, and its damage."""
 
 from __future__ import annotations
 

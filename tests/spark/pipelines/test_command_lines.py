@@ -1,4 +1,4 @@
-"""The examples as somebody calls them, one after the other on the same topics."""
+"""The examples as commands, one after the other on the same topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline 1 counts what a few lines of plain Python count."""
+"""Pipeline 1 computes what a few lines of plain Python compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/spark.md shows works, one block after the other."""
+"""The blocks of docs/spark.md work, one after the other."""
 
 from __future__ import annotations
 

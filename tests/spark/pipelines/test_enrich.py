@@ -1,4 +1,4 @@
-"""Pipeline 6: every message ends in one of two topics, the bad ones with their reason."""
+"""Pipeline 6: every message arrives in one of two topics, invalid ones with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline 5 reports lags, keys and dead letters that are known."""
+"""Pipeline 5 reports known lags, keys and dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipeline 1 on a Spark master and a worker of their own: the compose file's command lines."""
+"""Pipeline 1 on a separate Spark master and worker: the compose file's command lines."""
 
 from __future__ import annotations
 

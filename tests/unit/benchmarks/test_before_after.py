@@ -1,4 +1,4 @@
-"""Ratios of a commit and an earlier one, and which bars a load has."""
+"""Ratios of two commits, and the bars of each load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of clients: what it makes of the figures, without any server."""
+"""The comparison of clients: its computations, without any server."""
 
 from __future__ import annotations
 

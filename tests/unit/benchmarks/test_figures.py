@@ -1,4 +1,4 @@
-"""Ratios always read "more is better for PocketMQ", and a missed bar is named."""
+"""Ratios always mean "more is better for PocketMQ", and a missed bar is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The load in Python, the tables and the stalls."""
+"""The Python load generator, the tables and the stalls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Push consumers beside Java's: more is better for PocketMQ, and what came twice is said."""
+"""Push consumers compared with Java's: more is better, and duplicates are reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads that are measured until their broker has come to rest."""
+"""Loads that are measured until their broker is idle again."""
 
 from __future__ import annotations
 

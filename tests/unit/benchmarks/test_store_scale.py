@@ -1,4 +1,4 @@
-"""Where is pulled from, what an answer has to hold, and what is told."""
+"""Which positions are pulled, how answers are checked, and the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the disk takes by itself, and how the broker's share is made of it."""
+"""The disk's own latency, and how the broker's share is computed from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker says about itself to name servers."""
+"""What a broker sends to name servers about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that contradict each other: told in the log and the description, refused if ours."""
+"""Conflicting members: logged, described, and refused if ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that come or go together are one change: who is told how often, counted by turns."""
+"""Members that join or leave together are one change: who is notified how often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the queues of a group, and how a group is described."""
+"""Problems with the queues of a group, and the description of a group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of what a broker does."""
+"""Rates of a broker's operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker registers, and how often, counted at a server that stands for a name server."""
+"""What a broker registers, and how often, counted at a server in place of a name server."""
 
 from __future__ import annotations
 

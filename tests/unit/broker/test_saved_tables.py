@@ -1,4 +1,4 @@
-"""The tables in ``config/``: RocketMQ's file forms, written on change, read at the start."""
+"""The tables in ``config/``: RocketMQ's file formats, saved on change, read at the start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files: one whole version is always there, and damage is said, not guessed around."""
+"""State files: one complete version always exists, and damage is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State files and power cuts: what was saved is there, whole; what was being saved is or is not."""
+"""State files and power cuts: the file is a complete version, the old or the new one."""
 
 from __future__ import annotations
 

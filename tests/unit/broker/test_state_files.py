@@ -1,4 +1,4 @@
-"""State files: every change gets to the disk, in few writes, and failures are told."""
+"""State files: every change is saved, in few writes, and failures are logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests make of a topic's attributes; codes and sentences are those of Apache's 5.3.3."""
+"""How requests change a topic's attributes; codes and remarks are those of Apache's 5.3.3."""
 
 from __future__ import annotations
 

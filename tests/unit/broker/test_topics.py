@@ -1,4 +1,4 @@
-"""The topic table: what exists at boot, what a send may make."""
+"""The topic table: topics at start, and topics that a send may create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members of one consumer group at a bench, and what the broker says about it."""
+"""Members of one consumer group at a test bench, and the broker's findings about it."""
 
 from __future__ import annotations
 

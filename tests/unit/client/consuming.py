@@ -1,4 +1,4 @@
-"""A consumer's inside without a broker: messages are put in by hand, what comes out is recorded."""
+"""The inside of a consumer without a broker: messages are put in directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The least that a consumer can be, for groups in a simulated cluster."""
+"""A minimal consumer, for groups in a simulated cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The circuit breaker: a handler that fails alike again and again is not called any more."""
+"""The circuit breaker: a handler that keeps failing the same way is paused."""
 
 from __future__ import annotations
 

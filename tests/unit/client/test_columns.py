@@ -1,4 +1,4 @@
-"""Plain messages by column: cut, joined, counted and written like single ones."""
+"""Plain messages by column: cut, joined, counted and encoded like single ones."""
 
 from __future__ import annotations
 

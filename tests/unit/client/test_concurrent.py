@@ -1,4 +1,4 @@
-"""How messages that are handled at once and in any order are handed out."""
+"""How messages are passed to concurrent handlers."""
 
 from __future__ import annotations
 

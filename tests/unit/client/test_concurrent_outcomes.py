@@ -1,4 +1,4 @@
-"""What becomes of a message by what its handler does with it."""
+"""The outcome of a message for each result of its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an answer, or none, means for a batch."""
+"""What an answer, or a missing one, means for a batch."""
 
 from __future__ import annotations
 

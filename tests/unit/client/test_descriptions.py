@@ -1,4 +1,4 @@
-"""Answers of several brokers about one group, put together."""
+"""Merging several brokers' answers about one group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a queue's next pull is asked for: behind or before what the last one brought."""
+"""When a queue's next pull is sent: before or after the previous answer is handled."""
 
 from __future__ import annotations
 

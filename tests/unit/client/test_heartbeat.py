@@ -1,4 +1,4 @@
-"""What heartbeats say about who uses an instance."""
+"""What heartbeats say about the users of an instance."""
 
 from __future__ import annotations
 

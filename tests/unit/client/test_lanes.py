@@ -1,4 +1,4 @@
-"""Which messages leave together, and when: as a state machine under arbitrary events."""
+"""Which messages are sent together, and when: a state machine under arbitrary events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a queue's last commit waits for: older commits on their way, and a broker that is away."""
+"""What a queue's last commit waits for: commits in flight, and a broker that is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broadcasting consumer's offsets file: whole, or its backup, or a refusal to start."""
+"""A broadcasting consumer's offsets file: complete, or its backup, or a refusal to start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of a queue one at a time and in order, whatever happens to one of them."""
+"""Messages of a queue are handled one by one and in order, whatever happens to one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clock of a producer's deadlines stands still while the loop does."""
+"""The clock of a producer's deadlines stops while the event loop is blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read ahead of a queue, and how far it was handed out."""
+"""What was prefetched of a queue, and how much of it was delivered."""
 
 from __future__ import annotations
 

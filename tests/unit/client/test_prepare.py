@@ -1,4 +1,4 @@
-"""From an application's message to one that is ready for the wire."""
+"""From an application's message to one ready to be sent."""
 
 from __future__ import annotations
 

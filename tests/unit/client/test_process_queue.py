@@ -1,4 +1,4 @@
-"""What a consumer holds of a queue, and the lowest offset that is not settled."""
+"""The messages a consumer holds of a queue, and the lowest unsettled offset."""
 
 from __future__ import annotations
 

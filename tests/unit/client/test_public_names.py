@@ -1,4 +1,4 @@
-"""The public face: every name is there, and the blocking client has the same."""
+"""The public API: every name exists, and the blocking client has the same names."""
 
 from __future__ import annotations
 

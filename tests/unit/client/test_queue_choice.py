@@ -1,4 +1,4 @@
-"""Which queue a message goes to."""
+"""The queue that a message is sent to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quick walk over an answer finds what reading record by record finds, and no more."""
+"""The fast scan of an answer finds what reading record by record finds."""
 
 from __future__ import annotations
 

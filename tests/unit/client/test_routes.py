@@ -1,4 +1,4 @@
-"""What a client makes of a route."""
+"""How a client interprets a route."""
 
 from __future__ import annotations
 

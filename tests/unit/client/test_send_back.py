@@ -1,4 +1,4 @@
-"""The ways back for a message whose handling failed."""
+"""How a failed message is returned to the brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster without sockets, on a loop with virtual time: real processors, real client parts.
+"""A simulated cluster on a loop with virtual time: real processors, real client objects.
 
 Between them are connections that pass commands on after ``LATENCY``, and a test that pulls plugs:
 brokers can be down, silent or busy, clients can crash or be cut off.

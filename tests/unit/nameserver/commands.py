@@ -1,4 +1,4 @@
-"""What brokers, clients and administrators ask the name server."""
+"""Requests of brokers, clients and administrators to the name server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Apache's name server was asked and answered, asked again here."""
+"""Requests captured at Apache's name server, replayed to ours."""
 
 from __future__ import annotations
 

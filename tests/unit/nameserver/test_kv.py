@@ -1,4 +1,4 @@
-"""The key-value table as a value."""
+"""The key-value table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the name server answers brokers, and how long it believes that they are there."""
+"""The name server's answers to brokers, and when it drops a silent broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the name server tells of topics and where they are, asked and unasked."""
+"""The name server's answers and notifications about topics and routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries and settings that the name server is given are shown and kept."""
+"""Changed entries and settings are returned and saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small files that are whole whenever the process dies."""
+"""Small files that are complete whenever the process dies."""
 
 from __future__ import annotations
 

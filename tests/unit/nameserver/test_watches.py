@@ -1,4 +1,4 @@
-"""Who hears about which topic."""
+"""Which connections are notified about which topic."""
 
 from __future__ import annotations
 

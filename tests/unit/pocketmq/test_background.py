@@ -1,4 +1,4 @@
-"""Reading a blocking source beside a running loop."""
+"""Reading a blocking source while the event loop runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's latencies: bounded memory, quantiles right to a percent."""
+"""The bench's latencies: bounded memory, quantiles exact to a percent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line's frame: every command is there, helps with an example, and imports little."""
+"""The command line: every command exists, has help with an example, and imports little."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's group: what its journal proves, and how it is shown in a pipe."""
+"""The demo's group: what its journal proves, and its output in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo with Spark says what it lacks before it starts anything."""
+"""The demo with Spark reports missing requirements before it starts anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flights as a pipeline's messages, what is counted of them, and how it is drawn."""
+"""Flights as a pipeline's messages, their counts and their plot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor finds, against servers that say what the test tells them to."""
+"""The doctor's findings, against scripted servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor finds wrong with consumer groups, at brokers of ours and at Apache's."""
+"""The doctor's findings about consumer groups, at our brokers and at Apache's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What metrics are made of: request times, loop stalls, and the demo's figures and checks."""
+"""Parts of the metrics: request times, loop stalls, and the demo's figures and checks."""
 
 from __future__ import annotations
 

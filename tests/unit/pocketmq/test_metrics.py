@@ -1,4 +1,4 @@
-"""The metrics port: what it says of a server, before, while and after it serves."""
+"""The metrics port before, while and after a server serves."""
 
 from __future__ import annotations
 

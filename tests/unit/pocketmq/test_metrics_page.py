@@ -1,4 +1,4 @@
-"""What the metrics page names."""
+"""The names on the metrics page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package's own names: the client's, looked up when they are used."""
+"""The package's own names: those of the client, imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables at a terminal, tabs in a pipe, JSON when asked for."""
+"""Tables at a terminal, tabs in a pipe, JSON on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users call stays as it is: names, signatures, commands, options and metrics.
+"""The public API is unchanged: names, signatures, commands, options and metrics.
 
 ``python -m tests.unit.pocketmq.test_public_api`` writes the snapshot again. A change of it belongs
 in the CHANGELOG, with its reason.

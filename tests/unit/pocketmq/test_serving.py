@@ -1,4 +1,4 @@
-"""Serving until told to stop, with parts that the test controls."""
+"""Serving until stopped, with parts that the test controls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages written as text, JSON lines, CSV or as they are."""
+"""Messages written as text, JSON lines, CSV or raw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers: who gets which name, port and store, and how long a dead one waits."""
+"""Workers: names, ports and stores, and the restart delay of a dead one."""
 
 from __future__ import annotations
 

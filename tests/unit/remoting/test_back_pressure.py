@@ -1,4 +1,4 @@
-"""Nobody can make us hold more than we want: not by sending fast, not by reading slowly."""
+"""No peer can make us hold more than the limits, by sending fast or reading slowly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two ends agree on the msgpack header, or go on without it."""
+"""Two ends negotiate the msgpack header, or continue without it."""
 
 from __future__ import annotations
 

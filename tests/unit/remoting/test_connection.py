@@ -1,4 +1,4 @@
-"""A connection turns bytes into commands, and commands into as few writes as can be."""
+"""A connection decodes bytes to commands, and encodes commands in few writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler returns, raises or leaves for later is what its request is answered."""
+"""The answer to a request for everything a handler returns, raises or leaves for later."""
 
 from __future__ import annotations
 

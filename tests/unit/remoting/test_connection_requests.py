@@ -1,4 +1,4 @@
-"""Who asks over a connection gets the answer, or an error in time."""
+"""A request over a connection gets its answer, or an error in time."""
 
 from __future__ import annotations
 

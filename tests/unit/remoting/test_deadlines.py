@@ -1,4 +1,4 @@
-"""A connection that does nothing, or nothing whole, ends."""
+"""A connection that is idle, or sends only parts of frames, is closed."""
 
 from __future__ import annotations
 

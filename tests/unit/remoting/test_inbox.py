@@ -1,4 +1,4 @@
-"""The inbox gives back every frame, in whatever pieces it came."""
+"""The inbox returns every frame, however the input is split."""
 
 from __future__ import annotations
 

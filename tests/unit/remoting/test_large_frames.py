@@ -1,4 +1,4 @@
-"""Large frames are read into a buffer of their own; nothing else about a connection changes."""
+"""Large frames are read into their own buffer; nothing else about a connection changes."""
 
 from __future__ import annotations
 

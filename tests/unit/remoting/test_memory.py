@@ -1,4 +1,4 @@
-"""How much memory a process may use, and what peers may take of it."""
+"""How much memory a process may use, and how much of it peers may use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clock, errors, addresses, warnings, loop: one or two promises each."""
+"""Clock, errors, addresses, warnings, event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks have an owner, who hears of their death."""
+"""Tasks have an owner, which is notified when one fails."""
 
 from __future__ import annotations
 

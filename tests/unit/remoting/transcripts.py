@@ -1,4 +1,4 @@
-"""A connection without a socket: byte strings go in, byte strings come out, time stands still."""
+"""A connection without a socket: bytes in, bytes out, at a fixed time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lag of streaming queries, from what Spark tells its listeners. No Spark runs here."""
+"""The lag of streaming queries, from the events of Spark's listeners, without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The columns there are, and those that a user chose."""
+"""The columns, and the selection of columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delayed messages over a real store and a clock of ours."""
+"""Delayed messages with a real store and a manual clock."""
 
 from __future__ import annotations
 

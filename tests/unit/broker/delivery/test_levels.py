@@ -1,4 +1,4 @@
-"""The table of delay levels, and the level that a message asks for."""
+"""The table of delay levels, and the level that a message requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own note of how far deliveries are."""
+"""The file with the delivery progress."""
 
 from __future__ import annotations
 

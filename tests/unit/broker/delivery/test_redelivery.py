@@ -1,4 +1,4 @@
-"""What becomes of a message that was sent back."""
+"""How a message is stored again after a consumer sent it back."""
 
 from __future__ import annotations
 

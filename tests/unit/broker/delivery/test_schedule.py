@@ -1,4 +1,4 @@
-"""What is due when: single cases, and any course of events against a plain model."""
+"""When what is due: single cases, and random events compared with a simple model."""
 
 from __future__ import annotations
 

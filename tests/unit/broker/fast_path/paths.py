@@ -1,4 +1,4 @@
-"""The same frames worked by the fast path and by the general one, and what either left behind."""
+"""The same frames processed by the fast and the slow path, and the results of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests as clients may write them, the usual ones and the odd ones, as frames."""
+"""Requests of clients as frames, common and unusual ones."""
 
 from __future__ import annotations
 

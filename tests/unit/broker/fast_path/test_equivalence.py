@@ -1,4 +1,4 @@
-"""The fast path and the general one leave the same behind, whatever is sent, however it is cut."""
+"""The fast and the slow path have the same results for any input and any split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is usual takes the fast path; what is not takes the general one."""
+"""Common requests take the fast path, others the slow path."""
 
 from __future__ import annotations
 

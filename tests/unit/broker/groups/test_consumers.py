@@ -1,4 +1,4 @@
-"""Consumer groups: RocketMQ's last-writer-wins rules, told as events and what follows."""
+"""Consumer groups: RocketMQ's last-writer-wins rules, as events and their effects."""
 
 from __future__ import annotations
 

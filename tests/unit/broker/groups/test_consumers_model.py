@@ -1,4 +1,4 @@
-"""The table of consumer groups against a model that is too simple to be wrong."""
+"""The table of consumer groups compared with a trivial model."""
 
 from __future__ import annotations
 

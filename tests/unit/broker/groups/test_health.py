@@ -1,4 +1,4 @@
-"""To whom the strategy AVG gives a queue, beside what Java gave, and findings over time."""
+"""The queue owners under AVG, compared with Java's, and findings over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer offsets: blind overwrite, steps back reported, bounded."""
+"""Consumer offsets: overwritten by every commit, steps back reported, bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producer groups: who is in them, and for how long."""
+"""Producer groups: their members, and when these expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue locks: who holds what, until when."""
+"""Queue locks: who holds which, until when."""
 
 from __future__ import annotations
 

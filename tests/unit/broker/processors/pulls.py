@@ -1,4 +1,4 @@
-"""Pulls at a bench, and where their answers say that a queue goes on."""
+"""Pulls at a test bench, and the next offsets in their answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captured requests, run through our processors in their order, beside the captured answers."""
+"""Captured requests replayed to our processors in order, compared with captured answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of sends: what is stored, and how they are refused."""
+"""Results of sends: the stored messages and the refusals."""
 
 from __future__ import annotations
 

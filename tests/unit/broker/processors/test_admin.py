@@ -1,4 +1,4 @@
-"""Topics, groups and figures as administrators see and change them."""
+"""Topics, groups and statistics as administrators read and change them."""
 
 from __future__ import annotations
 

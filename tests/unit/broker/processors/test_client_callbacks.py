@@ -1,4 +1,4 @@
-"""Questions passed on to consumers, and resets that go to them."""
+"""Requests forwarded to consumers, and offset resets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heartbeats, unregistration, and who is told."""
+"""Heartbeats, unregistration, and notifications."""
 
 from __future__ import annotations
 

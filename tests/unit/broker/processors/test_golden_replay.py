@@ -1,4 +1,4 @@
-"""What clients of Apache RocketMQ asked, answered as Apache's broker answered it.
+"""Captured requests of Apache's clients get the answers of Apache's broker.
 
 Compared are code, ext fields with their values, and what the body says, as far as these do not
 depend on the time, the addresses, or what other scenarios had left in the broker.

@@ -1,4 +1,4 @@
-"""Large answers are made in slices: counted in bytes a slice and in turns of the loop."""
+"""Large answers are built in slices, counted in bytes and loop iterations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast one connection makes topics by sending: waits are steps of a virtual clock."""
+"""The rate at which one connection creates topics by sending, with a virtual clock."""
 
 from __future__ import annotations
 

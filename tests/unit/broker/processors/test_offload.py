@@ -1,4 +1,4 @@
-"""Questions about old messages: what only the disk has is read in a thread."""
+"""Requests for old messages: what is only on disk is read in a thread."""
 
 from __future__ import annotations
 

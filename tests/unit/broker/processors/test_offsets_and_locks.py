@@ -1,4 +1,4 @@
-"""Offsets and queue locks as requests."""
+"""Requests for offsets and queue locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls: the mapping of results, and the progress that they carry."""
+"""Pulls: the mapping of results, and the commits that they carry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls that wait: what wakes them, and when they are answered with nothing."""
+"""Pulls that wait: what wakes them, and when they are answered empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may pull what: the rows of the decision table, in their order."""
+"""Refused pulls: the checks in their order."""
 
 from __future__ import annotations
 

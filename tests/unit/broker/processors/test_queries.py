@@ -1,4 +1,4 @@
-"""Messages are found by key, by unique id and by their place in the log."""
+"""Messages are found by key, by unique id and by physical offset."""
 
 from __future__ import annotations
 

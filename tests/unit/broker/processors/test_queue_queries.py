@@ -1,4 +1,4 @@
-"""What administrators see of queues: their entries, and the times of their messages."""
+"""Queue entries and message times, as administrators query them."""
 
 from __future__ import annotations
 

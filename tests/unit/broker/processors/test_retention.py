@@ -1,4 +1,4 @@
-"""Deletions that administrators ask for, and what the broker tells of them."""
+"""Deletions requested by administrators, and what the broker reports about them."""
 
 from __future__ import annotations
 

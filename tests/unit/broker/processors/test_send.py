@@ -1,4 +1,4 @@
-"""Sends: what is stored, alone and in batches, and when and how that is answered."""
+"""Sends: what is stored, singly and in batches, and when and how they are answered."""
 
 from __future__ import annotations
 

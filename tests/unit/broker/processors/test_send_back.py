@@ -1,4 +1,4 @@
-"""Messages that are sent back: Apache's frames, the refusals in their order, what is stored."""
+"""Messages sent back: Apache's frames, the checks in their order, the stored messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may send what where: the rows of the decision table, and what the store refuses."""
+"""Refused sends: the checks in their order, and refusals of the store."""
 
 from __future__ import annotations
 

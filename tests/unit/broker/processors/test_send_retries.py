@@ -1,4 +1,4 @@
-"""Retries that a consumer sends itself: their topics, and where they end."""
+"""Retries that a consumer sends as new messages: their topics, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dispatcher: whatever a handler does, the request gets the protocol's answer."""
+"""The dispatcher: whatever a handler does, the request is answered by the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that an administrator creates or changes."""
+"""Topics created or changed by an administrator."""
 
 from __future__ import annotations
 

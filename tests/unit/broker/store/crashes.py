@@ -1,4 +1,4 @@
-"""Stores as a kill leaves them, and ways to damage them further."""
+"""Stores as a kill leaves them, and helpers to damage them further."""
 
 from __future__ import annotations
 

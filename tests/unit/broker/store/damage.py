@@ -1,4 +1,4 @@
-"""Flipping bytes in what a store has on its disk."""
+"""Flip bytes in the files of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk in memory that can lose its power at any operation and then shows what was left.
+"""A simulated disk in memory that can lose power at any operation.
 
 What stands in a file and what of it is on the disk are two arrays of bytes. A store through the
 map, a write and an allocation change the first; a sync, and the system's own write-back whenever it

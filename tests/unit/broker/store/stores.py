@@ -1,4 +1,4 @@
-"""Small stores for tests, and disks that fail when they are told to."""
+"""Small stores for tests, and disks that fail on demand."""
 
 from __future__ import annotations
 

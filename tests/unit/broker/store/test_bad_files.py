@@ -1,4 +1,4 @@
-"""Files that somebody cut off, mixed up or wrote with a later version: no wrong message comes."""
+"""Truncated, swapped or newer files: no wrong message is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a clean stop leaves is believed only by the next start of the very same files."""
+"""The record of a clean stop is used only by the next start on exactly the same files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not in memory is read in a thread, while the loop turns."""
+"""Messages that are not in memory are read in a thread while the event loop runs."""
 
 from __future__ import annotations
 

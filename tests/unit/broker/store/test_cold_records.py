@@ -1,4 +1,4 @@
-"""Records and entries of long ago are read in a thread when somebody asks for single ones."""
+"""Single old records and entries are read in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damage in the middle and files that are gone: what can still be served is."""
+"""Damage in the middle and missing files: everything readable is served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged entries of a consume queue are restored from the log: no sound message is skipped."""
+"""Damaged consume queue entries are restored from the log; no intact message is skipped."""
 
 from __future__ import annotations
 

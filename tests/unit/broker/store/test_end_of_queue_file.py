@@ -1,4 +1,4 @@
-"""At the end of a queue's file the next one may be there without blocks, or without its map."""
+"""The end of a queue file, when the next one has no blocks or no map."""
 
 from __future__ import annotations
 

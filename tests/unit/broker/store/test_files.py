@@ -1,4 +1,4 @@
-"""The disk behind the seam: locks, lengths, atomic replacement, extents."""
+"""The file layer: locks, lengths, atomic replacement, extents."""
 
 from __future__ import annotations
 

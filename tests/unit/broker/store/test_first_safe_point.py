@@ -1,4 +1,4 @@
-"""After a start that had to walk over much, the next one need not, however soon it comes."""
+"""After a long recovery, the next start is short, however soon it comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever bytes of a store flip, what comes out is what went in, in order, and little lacks."""
+"""With any flipped bytes, delivered messages are correct and in order, and few are missing."""
 
 from __future__ import annotations
 

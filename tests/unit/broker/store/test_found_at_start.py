@@ -1,4 +1,4 @@
-"""What a start found behind the last sync reaches the disk: at once, or with the first flush."""
+"""Messages found after the last sync are synced: at once, or with the first flush."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk makes the store read-only; it says so, serves what it has, and heals by itself."""
+"""A full disk makes the store read-only with a clear error until there is space."""
 
 from __future__ import annotations
 

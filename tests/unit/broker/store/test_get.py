@@ -1,4 +1,4 @@
-"""Messages come out as they went in, by number, place and time."""
+"""Messages are read as they were stored, by offset, position and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An opening that is given up, wherever it was, costs nothing but the time of the next one."""
+"""An aborted opening, at any point, costs only the time of the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores that Apache RocketMQ wrote are opened, recovered and read as it would read them."""
+"""Stores written by Apache RocketMQ are opened, recovered and read as it would read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody changes a store's files while it is open, or brought others before: a sentence each."""
+"""A store's files are changed while it is open or before the start: a clear error each."""
 
 from __future__ import annotations
 

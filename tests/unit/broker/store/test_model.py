@@ -1,4 +1,4 @@
-"""Whatever is done to it, a store behaves as lists of messages do."""
+"""Under any operations, a store behaves like lists of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store is opened by one broker at a time, with the sizes it was made with, or not at all."""
+"""A store is opened by one broker at a time, and only with its file sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page cache tells of a map what it has, without reading and whoever brought it there."""
+"""Which pages of a map are in the page cache, without reading them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The power goes at any operation of the disk: what was promised is there when it is back.
+"""Power cuts at any disk operation: everything acknowledged as durable survives.
 
 Each seed is a story of its own: what the broker did, at which operation the power went, and which
 sectors, lengths and names had reached the disk by then. A failing seed is printed; it replays with

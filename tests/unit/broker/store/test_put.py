@@ -1,4 +1,4 @@
-"""Messages go in and lie where they should, or are refused with a sentence."""
+"""Messages are stored at the right positions, or refused with an error."""
 
 from __future__ import annotations
 

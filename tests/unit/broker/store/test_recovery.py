@@ -1,4 +1,4 @@
-"""What a crash leaves is put right: nothing good is lost, nothing bad is served."""
+"""Recovery repairs what a crash leaves: no intact message lost, no damaged one served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same messages give the same bytes as the reference store (its files are 1024 bytes long)."""
+"""The same messages give the same bytes as the reference store (1024-byte files)."""
 
 from __future__ import annotations
 

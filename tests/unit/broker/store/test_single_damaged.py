@@ -1,4 +1,4 @@
-"""A single record that is not what was stored is not found, and is told from no record at all."""
+"""A single damaged record is not returned, and is distinguished from no record."""
 
 from __future__ import annotations
 

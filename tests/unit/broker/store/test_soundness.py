@@ -1,4 +1,4 @@
-"""A record that is not what was stored is left out, counted and named; all others come."""
+"""A damaged record is omitted, counted and logged; all others are delivered."""
 
 from __future__ import annotations
 

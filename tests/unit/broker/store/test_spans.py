@@ -1,4 +1,4 @@
-"""A get from several places of the log looks at near messages as one, and gives what all give."""
+"""A get from several positions reads nearby messages together, with the same result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records walked over by the stretch are those walked over one by one."""
+"""Scanning many records at once equals scanning them one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SYNC mode: seen and acknowledged when the disk has it, one sync for all who wait meanwhile."""
+"""SYNC mode: visible and acknowledged after the sync, with one sync for all that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store is read whole beside the broker that writes it, and what is no store is refused."""
+"""A whole store is read while its broker writes it; other directories are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that are removed or shortened under a reader are named in a sentence."""
+"""Files removed or truncated under a reader are clear errors."""
 
 from __future__ import annotations
 

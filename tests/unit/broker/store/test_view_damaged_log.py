@@ -1,4 +1,4 @@
-"""Of a log that is damaged or torn, every whole record is still read, and the damage is named."""
+"""Every complete record of a damaged or torn log is read, and the damage reported."""
 
 from __future__ import annotations
 

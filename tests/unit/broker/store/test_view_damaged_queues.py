@@ -1,4 +1,4 @@
-"""Of a damaged queue, what leads to messages is read, and its range says what is lost."""
+"""Valid entries of a damaged queue are read, and its range reports what is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every captured store, read without a broker, is what its manifest says."""
+"""Every captured store, read without a broker, matches its manifest."""
 
 from __future__ import annotations
 

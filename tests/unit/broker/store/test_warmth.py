@@ -1,4 +1,4 @@
-"""What the page cache is asked, and how often."""
+"""Which page cache queries are made, and how often."""
 
 from __future__ import annotations
 

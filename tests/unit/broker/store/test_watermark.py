@@ -1,4 +1,4 @@
-"""Nothing is stored above the watermark, and the watermark never runs over what was stored."""
+"""Nothing is stored above the watermark, and the watermark never passes stored bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of one topic, and what a reader beside the broker finds in them."""
+"""Stores of one topic, and what a reader without the broker finds in them."""
 
 from __future__ import annotations
 

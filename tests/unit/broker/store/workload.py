@@ -1,4 +1,4 @@
-"""A broker's day on a disk that may die: what it promised, and whether that is kept.
+"""A broker's workload on a disk that may lose power, and the check of its guarantees.
 
 A ``Day`` puts messages in the ways a broker does, in SYNC or ASYNC mode, and has done by hand what
 the store's threads do. It keeps book of what it was told: which number each message got, and up to

@@ -1,4 +1,4 @@
-"""A group's members at one broker, and the time their loop tells."""
+"""A group's members at one broker, on a loop with virtual time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups over several brokers: who is asked, and what happens when one can't be."""
+"""Groups over several brokers: which is queried, and what happens when one is down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members come, go, crash and are cut off; brokers restart. What has to hold holds all the time."""
+"""Members join, leave, crash and are cut off, brokers restart: the invariants hold throughout."""
 
 from __future__ import annotations
 

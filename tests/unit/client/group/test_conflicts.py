@@ -1,4 +1,4 @@
-"""What members of a group have to agree in, compared with what a broker keeps of the group."""
+"""Settings that must be equal in a group, compared with the broker's copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every allocation that was captured from RocketMQ comes out the same."""
+"""Every allocation captured from RocketMQ is reproduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joining a group, and what its members tell and are told."""
+"""Joining a group, and the notifications of its members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queue locks as a state machine: what is asked for when, and what counts as held."""
+"""Queue locks as a state machine: what is requested when, and what counts as held."""
 
 from __future__ import annotations
 

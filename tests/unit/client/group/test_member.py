@@ -1,4 +1,4 @@
-"""A group's life: who gets what, and in which order queues change hands."""
+"""Members of a group: who gets which queue, and the order of a queue's move."""
 
 from __future__ import annotations
 

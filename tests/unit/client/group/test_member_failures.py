@@ -1,4 +1,4 @@
-"""What a group does when a broker or one of its members fails."""
+"""A group when a broker or one of its members fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue changes hands with its lock: who holds it, who waits for it, and how it is lost."""
+"""A queue moves with its lock: who holds it, who waits for it, and how it is lost."""
 
 from __future__ import annotations
 

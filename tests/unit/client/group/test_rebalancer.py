@@ -1,4 +1,4 @@
-"""From the state of a group to what is lost and gained."""
+"""From the state of a group to the queues lost and gained."""
 
 from __future__ import annotations
 

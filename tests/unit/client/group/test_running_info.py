@@ -1,4 +1,4 @@
-"""What a member says of itself when a broker asks."""
+"""The running info that a member returns to a broker."""
 
 from __future__ import annotations
 

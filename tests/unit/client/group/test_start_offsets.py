@@ -1,4 +1,4 @@
-"""Where a queue begins: stored, by the rule, or by the broker's rule for young queues."""
+"""Where a queue starts: at the stored offset, by the rule, or by the broker's rule."""
 
 from __future__ import annotations
 

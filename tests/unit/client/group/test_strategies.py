@@ -1,4 +1,4 @@
-"""What holds for every strategy whatever the members and queues, and what only Sticky promises."""
+"""Properties of every strategy for any members and queues, and those of Sticky only."""
 
 from __future__ import annotations
 

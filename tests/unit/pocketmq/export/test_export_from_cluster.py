@@ -1,4 +1,4 @@
-"""What an export does when a cluster's messages go, come late, or come twice."""
+"""An export while a cluster's messages are deleted, delayed or duplicated."""
 
 from __future__ import annotations
 

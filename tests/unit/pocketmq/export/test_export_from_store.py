@@ -1,4 +1,4 @@
-"""What is exported from a store's directory is what was put there."""
+"""An export of a store's directory contains what was stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frames that were captured from RocketMQ, for the tests that replay them."""
+"""The frames captured from RocketMQ, for the tests that replay them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which typed header each request and each answer has, by request code; without one: no fields."""
+"""The typed header of each request and answer, by request code; without one: no fields."""
 
 from __future__ import annotations
 

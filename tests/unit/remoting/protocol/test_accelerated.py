@@ -1,4 +1,4 @@
-"""The compiled libraries and their twins in the standard library do the same."""
+"""The compiled libraries and their standard library counterparts do the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The enumerations agree with what was captured, and keep clear of our own numbers."""
+"""The enumerations match the captures, and don't overlap with our own codes."""
 
 from __future__ import annotations
 

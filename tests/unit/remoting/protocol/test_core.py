@@ -1,4 +1,4 @@
-"""Which core runs, and why not the compiled one, whatever is wrong with it."""
+"""Which core runs, and why the compiled one is not used, whatever is wrong with it."""
 
 from __future__ import annotations
 

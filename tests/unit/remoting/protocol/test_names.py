@@ -1,4 +1,4 @@
-"""Which names are legal, and which belong to the system."""
+"""Which names are legal, and which are reserved for the system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Releases and ordinals, as RocketMQ's own table has them."""
+"""Releases and ordinals, as in RocketMQ's own table."""
 
 from __future__ import annotations
 

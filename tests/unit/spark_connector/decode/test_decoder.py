@@ -1,4 +1,4 @@
-"""What a decoder makes of buffers, and what it says when it can't."""
+"""What a decoder makes of buffers, and its errors."""
 
 from __future__ import annotations
 

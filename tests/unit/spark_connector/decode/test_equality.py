@@ -1,4 +1,4 @@
-"""Whatever the records are, the fast path gives what the fallback gives, or raises."""
+"""For any records, the fast path gives what the fallback gives, or raises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the records of messages.json say what the Java decoder says of them."""
+"""Rows of the records of messages.json match the Java decoder."""
 
 from __future__ import annotations
 

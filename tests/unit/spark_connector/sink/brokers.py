@@ -1,4 +1,4 @@
-"""Brokers and name servers that exist only in a test, and a clock that only sleeping moves."""
+"""Simulated brokers and name servers, and a clock that moves only by sleeping."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as Spark would hand them over, and what encoders need besides."""
+"""Frames as Spark would pass them, and other inputs of encoders."""
 
 from __future__ import annotations
 

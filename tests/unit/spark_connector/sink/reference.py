@@ -1,4 +1,4 @@
-"""The encoder as a loop over rows, simple enough to read: the real one has to give the same."""
+"""A simple encoder as a loop over rows: the real one has to give the same."""
 
 from __future__ import annotations
 

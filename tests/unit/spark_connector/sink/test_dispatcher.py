@@ -1,4 +1,4 @@
-"""What is sent arrives, in order where asked for, or fails with words that help."""
+"""Messages sent arrive, in order if requested, or fail with a helpful error."""
 
 from __future__ import annotations
 

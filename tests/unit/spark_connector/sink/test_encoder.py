@@ -1,4 +1,4 @@
-"""The encoder says what the plain one says, and what it says is what brokers read."""
+"""The encoder gives what the simple one gives, and brokers can read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where rows can go, as name servers tell it, and what is done when they don't."""
+"""Where rows can be sent by the name servers' routes, and what happens without an answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of a write."""
+"""The options of a write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unique keys look like RocketMQ's, and repeat exactly when they should."""
+"""Unique keys have RocketMQ's form, and repeat exactly when they should."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark is told, and what it tells us; without a JVM."""
+"""The interface between Spark and the writer, without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker in memory whose connections a reader leases: what it answers is the test's to say."""
+"""A broker in memory with scripted answers, whose connections a reader leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each micro-batch goes."""
+"""The end offsets of each micro-batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Spark finds, and when: the shim, the data source, the planner of filters."""
+"""What Spark discovers, and when: the shim, the data source, the planner of filters."""
 
 from __future__ import annotations
 

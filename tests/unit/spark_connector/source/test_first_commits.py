@@ -1,4 +1,4 @@
-"""A group's very first commits of a topic, of which Apache's brokers may forget all but one."""
+"""A group's first commits of a topic, of which Apache's brokers may lose all but one."""
 
 from __future__ import annotations
 

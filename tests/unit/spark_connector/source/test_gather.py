@@ -1,4 +1,4 @@
-"""Answers side by side in one buffer."""
+"""Answers collected in one buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a query begins and ends, and what is said when it can't."""
+"""Where a query begins and ends, and the errors if it can't."""
 
 from __future__ import annotations
 

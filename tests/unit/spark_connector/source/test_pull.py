@@ -1,4 +1,4 @@
-"""Reading a range: every offset once and in order, whatever a broker's answers hold."""
+"""Reading a range: every offset once and in order, whatever a broker's answers contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that is away, busy or refuses is tried again, and named when it is given up."""
+"""A broker that is down, busy or refuses is retried, and named when given up."""
 
 from __future__ import annotations
 

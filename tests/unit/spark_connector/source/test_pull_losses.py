@@ -1,4 +1,4 @@
-"""Messages that are gone fail a range, or are counted and said if an option wants the rest."""
+"""Deleted messages fail a range, or by option are counted and logged."""
 
 from __future__ import annotations
 

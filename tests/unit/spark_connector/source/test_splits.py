@@ -1,4 +1,4 @@
-"""Splits of ranges are exact, whatever the sizes: same offsets, each once."""
+"""Splits of ranges are exact for any sizes: the same offsets, each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores as files, and what a task reads of them."""
+"""Stores as files, and what a task reads from them."""
 
 from __future__ import annotations
 

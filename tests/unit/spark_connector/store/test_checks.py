@@ -1,4 +1,4 @@
-"""Many records looked at together are judged as each alone would be."""
+"""Many records checked together give the same results as one by one."""
 
 from __future__ import annotations
 

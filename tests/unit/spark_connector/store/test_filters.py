@@ -1,4 +1,4 @@
-"""Filters narrow what is read and never lose a row that satisfies them."""
+"""Filters narrow what is read, and never lose a matching row."""
 
 from __future__ import annotations
 

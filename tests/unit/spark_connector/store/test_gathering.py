@@ -1,4 +1,4 @@
-"""Records are brought together from wherever they lie."""
+"""Records are collected from any positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be said to ``rocketmq.store``, and what is refused."""
+"""The options of ``rocketmq.store``, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a task reads is what the store holds; damage is an error or a row."""
+"""A task reads what the store contains; damage is an error or a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door Spark comes in by."""
+"""The entry point through which Spark loads the source."""
 
 from __future__ import annotations
 

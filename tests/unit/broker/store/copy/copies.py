@@ -1,4 +1,4 @@
-"""Making copies in tests, and looking at every byte of them."""
+"""Helpers to make copies and compare every byte of them."""
 
 from __future__ import annotations
 

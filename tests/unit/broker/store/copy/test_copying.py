@@ -1,4 +1,4 @@
-"""A copy is the store of one moment, whatever happens to it meanwhile."""
+"""A copy is the store at one moment, whatever happens to the store meanwhile."""
 
 from __future__ import annotations
 

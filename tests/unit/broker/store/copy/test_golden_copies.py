@@ -1,4 +1,4 @@
-"""Copies of what Apache's brokers left have all that can be read of it."""
+"""Copies of Apache's stores contain everything that can be read from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can't be copied is said in one sentence, and leaves nothing that looks like a copy."""
+"""What can't be copied is a clear error, and leaves nothing that looks like a copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy has beside its messages, and that none of it is ahead of them."""
+"""The files of a copy besides its messages; none of them is ahead of the messages."""
 
 from __future__ import annotations
 

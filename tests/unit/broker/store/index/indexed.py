@@ -1,4 +1,4 @@
-"""Stores whose index files are small, messages with keys, and who finds them."""
+"""Stores with small index files, messages with keys, and searches."""
 
 from __future__ import annotations
 

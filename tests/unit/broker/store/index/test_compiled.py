@@ -1,4 +1,4 @@
-"""Keys taken from many records at once are those taken one by one."""
+"""Keys read from many records at once equal those read one by one."""
 
 from __future__ import annotations
 

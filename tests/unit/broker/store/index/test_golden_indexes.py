@@ -1,4 +1,4 @@
-"""Index files that Apache RocketMQ wrote are searched, and ours have the bytes of theirs."""
+"""Index files written by Apache RocketMQ are searched, and ours have the same bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are found by their keys, newest first, whichever files of the index know them."""
+"""Messages are found by key, newest first, in any index file."""
 
 from __future__ import annotations
 

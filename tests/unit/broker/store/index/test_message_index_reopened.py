@@ -1,4 +1,4 @@
-"""After a stop or a crash messages are found again, whatever became of the index."""
+"""After a stop or a crash messages are found again, whatever happened to the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread indexes what waits, and its troubles stop nothing else."""
+"""A thread indexes the backlog, and its failures stop nothing else."""
 
 from __future__ import annotations
 

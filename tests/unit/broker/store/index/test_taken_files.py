@@ -1,4 +1,4 @@
-"""Somebody removes or shortens index files while a store is open: what they knew is found again."""
+"""Index files removed or truncated while a store is open: their contents are reindexed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests of stores that forget."""
+"""Fixtures of the retention tests."""
 
 from __future__ import annotations
 

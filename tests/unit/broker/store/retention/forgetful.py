@@ -1,4 +1,4 @@
-"""Stores that forget, and the disk and the hours that make them."""
+"""Stores that delete messages, with the disk and the clock that cause it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The power goes while messages are deleted: what was not old is there, under its number.
+"""Power cuts during retention: unexpired messages survive, with their offsets.
 
 As ``test_power_cuts``, with a clock that runs and files that go: ``POCKETMQ_CRASH_SEED=<seed>``
 replays a story.

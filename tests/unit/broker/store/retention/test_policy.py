@@ -1,4 +1,4 @@
-"""Which files go when: the rules alone."""
+"""The retention rules: which files are deleted when."""
 
 from __future__ import annotations
 

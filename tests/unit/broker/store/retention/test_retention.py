@@ -1,4 +1,4 @@
-"""A store that forgets: its oldest files go, and everybody finds what is still there."""
+"""Retention: the oldest files are deleted, and the remaining messages are readable."""
 
 from __future__ import annotations
 

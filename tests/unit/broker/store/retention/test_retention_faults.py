@@ -1,4 +1,4 @@
-"""What can't be removed or read holds up nothing but itself and what is younger."""
+"""Files that can't be deleted or read hold up only themselves and newer ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A full disk takes files before their time, and refuses messages when that is not enough."""
+"""A full disk deletes unexpired files, and refuses messages if that isn't enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files go by themselves, in a thread, while messages are read and the store closes."""
+"""A thread deletes files while messages are read and the store closes."""
 
 from __future__ import annotations
 

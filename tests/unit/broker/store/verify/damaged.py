@@ -1,4 +1,4 @@
-"""Stores to be damaged, and what a check says of them."""
+"""Stores to be damaged, and the results of their check."""
 
 from __future__ import annotations
 

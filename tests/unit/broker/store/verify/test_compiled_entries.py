@@ -1,4 +1,4 @@
-"""The compiled checks of index entries believe nothing and change nothing that is wrong."""
+"""The compiled checks of index entries trust nothing and change no invalid entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of damage is found, where it is, and nothing else; and healed where it can be."""
+"""Every kind of damage is found at its position, and repaired where possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Apache's brokers left, whole, crashed or torn, raises no alarm."""
+"""Apache's stores, intact, crashed or torn, cause no false alarm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores of ours: sound when stopped, killed, or at work; and healed when they are not."""
+"""Our stores are intact when stopped, killed or in use, and repaired when damaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wherever a store is damaged, both ways of checking find the same, and repair heals it."""
+"""Random damage: both checks find the same, and repair fixes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed bodies from what peers really send."""
+"""Typed bodies decoded from what real peers send."""
 
 from __future__ import annotations
 

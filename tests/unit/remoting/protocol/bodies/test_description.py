@@ -1,4 +1,4 @@
-"""The answer of DESCRIBE_CONSUMER_GROUP as it goes over the wire."""
+"""The answer of DESCRIBE_CONSUMER_GROUP on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every JSON body of the captured frames, read typed and untyped, and written again."""
+"""Every JSON body of the captured frames, decoded with and without types, and encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies and files as Java wrote them, read and written again to the same text."""
+"""Bodies and files written by Java, decoded and encoded to the same text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A body that is encoded in parts has the text it has when it is encoded at once."""
+"""A body encoded in parts equals the body encoded at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader and the writer of JSON as Java has it."""
+"""The reader and writer of Java's JSON dialect."""
 
 from __future__ import annotations
 

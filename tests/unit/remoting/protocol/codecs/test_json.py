@@ -1,4 +1,4 @@
-"""The JSON header: what is tolerated, what is refused, what is written."""
+"""The JSON header: what is accepted, refused and written."""
 
 from __future__ import annotations
 

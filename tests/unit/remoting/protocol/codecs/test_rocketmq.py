@@ -1,4 +1,4 @@
-"""The binary header: repeats, cut codes, empty texts, damage."""
+"""The binary header: repeated fields, truncated codes, empty texts, damage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one codec writes, it reads as the same command."""
+"""A command encoded by a codec is decoded to the same command."""
 
 from __future__ import annotations
 

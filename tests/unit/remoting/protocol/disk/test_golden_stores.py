@@ -1,4 +1,4 @@
-"""Every record, blank, queue entry and index of the captured stores reads as its manifest says."""
+"""Every record, blank, queue entry and index of the captured stores matches its manifest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Typed headers: kinds of fields, what is refused, and the error's words."""
+"""Typed headers: kinds of fields, refusals, and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch body holds its messages one after the other, and a damaged one is noticed."""
+"""A batch body holds its messages in sequence, and damage is detected."""
 
 from __future__ import annotations
 

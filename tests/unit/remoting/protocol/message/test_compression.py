@@ -1,4 +1,4 @@
-"""Bodies inflate to what they were, within a bound that holds while they inflate."""
+"""Bodies round-trip through compression, and the size limit holds while they inflate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every record and batch of messages.json reads as the Java decoder read it."""
+"""Every record and batch of messages.json is decoded as by the Java decoder."""
 
 from __future__ import annotations
 

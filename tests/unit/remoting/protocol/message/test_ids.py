@@ -1,4 +1,4 @@
-"""Both kinds of ids say what RocketMQ's say, and no id is given twice."""
+"""Both kinds of ids equal RocketMQ's, and no id is given twice."""
 
 from __future__ import annotations
 

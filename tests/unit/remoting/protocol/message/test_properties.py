@@ -1,4 +1,4 @@
-"""The properties text is written and read as RocketMQ does it, junk included."""
+"""Properties are encoded and decoded as in RocketMQ, including malformed text."""
 
 from __future__ import annotations
 

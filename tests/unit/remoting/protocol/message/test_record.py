@@ -1,4 +1,4 @@
-"""Records are written byte for byte, and what is no record is never taken for one."""
+"""Records are encoded byte for byte, and other bytes are never taken for a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tags hash as Java strings do, and expressions mean what RocketMQ takes them for."""
+"""Tags hash as Java strings do, and expressions are parsed as in RocketMQ."""
 
 from __future__ import annotations
 

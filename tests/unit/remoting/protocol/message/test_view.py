@@ -1,4 +1,4 @@
-"""A view decodes nothing before it is asked, and what it decoded once it keeps."""
+"""A view decodes fields on first use, and caches them."""
 
 from __future__ import annotations
 
