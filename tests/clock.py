@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until the test advances it."""
 
     __slots__ = ("_monotonic", "_now_ms")
 
@@ -21,12 +21,12 @@ class ManualClock:
         return self._monotonic
 
     def advance(self, seconds: float) -> None:
-        """Move both hands forward by ``seconds``."""
+        """Advance the wall clock and the monotonic clock by ``seconds``."""
         if seconds < 0:
             raise ValueError(f"a clock can't go back by {-seconds} s")
         self._monotonic += seconds
         self._now_ms += round(seconds * 1000)
 
     def jump(self, milliseconds: int) -> None:
-        """Change the wall clock alone, as somebody who sets it does."""
+        """Change only the wall clock, as when an administrator sets it."""
         self._now_ms += milliseconds

@@ -29,18 +29,18 @@ settings.load_profile("tests")
 
 @pytest.fixture(scope="session")
 def golden() -> Path:
-    """The folder of everything that was captured from Apache RocketMQ."""
+    """The folder of the vectors captured from Apache RocketMQ."""
     return GOLDEN
 
 
 @pytest.fixture(autouse=True)
 def _every_line_is_logged() -> None:
-    """The command line, run in this process, makes our loggers tell errors alone."""
+    """Undo the command line's log level: run in this process, it limits our loggers to errors."""
     logging.getLogger("pocketmq").setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a program that isn't here, and put the fast tests first."""
+    """Skip tests that need a missing program, and put the fast tests first."""
     for item in items:
         for marker, programs in NEEDS.items():
             lacking = [program for program in programs if shutil.which(program) is None]
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def left_to_ci(item: pytest.Item) -> str | None:
-    """Why a test is none of ``make test``, which has to end in minutes."""
+    """Return why ``make test``, which has to end in minutes, leaves a test to CI."""
     if item.get_closest_marker("packaging"):
         return "they install the wheel into new environments; .ci/run does"
     if "5.3.3" in item.name and item.get_closest_marker("interop"):
@@ -75,7 +75,7 @@ def left_to_ci(item: pytest.Item) -> str | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what could not be run here, and why."""
+    """List the number of skipped tests by reason."""
     reasons = Counter(str(report.longrepr[2]) for report in _skipped(terminalreporter))
     for reason, count in reasons.items():
         terminalreporter.write_line(f"not run here: {count} tests: {reason}")
@@ -83,7 +83,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A skip is a failure in CI."""
+    """Fail the run in CI if a test was skipped."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if os.environ.get("CI") == "true" and reporter is not None and _skipped(reporter):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -94,6 +94,6 @@ def _skipped(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was collected out of every later garbage collection: a tenth of the time."""
+    """Exclude the collected tests from garbage collection, which saves a tenth of the time."""
     gc.collect()
     gc.freeze()

@@ -7,4 +7,4 @@ from typing import Final
 from broker import fast_path
 
 LACKING: Final = "" if fast_path.WHY == "POCKETMQ_PURE is set" else fast_path.WHY
-"""Why there is none; empty: there is."""
+"""Why there is no compiled core to test; empty if there is one."""

@@ -11,14 +11,14 @@ START_TIMEOUT = 60.0
 
 _SINGLE = range(30_000, 32_000)
 _NEIGHBOURS = range(20_000, 30_000)
-"""Below those that systems give to who connects: one of these stays free while a server is away."""
+"""Below the ephemeral ports, so that a port stays free while its server is down."""
 
-# Not the one that tests seed.
+# Not the generator that tests seed.
 _random = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that is free now."""
     while True:
         port = _random.choice(_SINGLE)
         if are_free([port]):
@@ -26,7 +26,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> int:
-    """The first of ``count`` neighbouring free ports."""
+    """Return the first of ``count`` consecutive free ports."""
     while True:
         first = _random.choice(_NEIGHBOURS)
         sockets = [socket.socket() for _ in range(count)]
@@ -43,7 +43,7 @@ def free_ports(count: int) -> int:
 
 
 def are_free(ports: Iterable[int]) -> bool:
-    """Whether nobody listens on any of these ports now."""
+    """Return whether all of these ports are free now."""
     for port in ports:
         with socket.socket() as probe:
             try:
@@ -54,10 +54,10 @@ def are_free(ports: Iterable[int]) -> bool:
 
 
 def wait_until_listening(port: int) -> None:
-    """Wait until somebody accepts connections at the port.
+    """Wait until a server accepts connections at the port.
 
     Raises:
-        AssertionError: Nobody did in time.
+        AssertionError: No server did in time.
     """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:

@@ -11,7 +11,7 @@ SIZE = os.environ.get("POCKETMQ_TEST_SIZE") or ("ci" if os.environ.get("CI") == 
 
 
 def size(*, ci: T, soak: T, test: T | None = None) -> T:
-    """What to take in this run; without ``test``, ``make test`` takes what CI takes."""
+    """Return the value for this run's size; without ``test``, ``make test`` uses that of CI."""
     if SIZE == "soak":
         return soak
     return ci if test is None or SIZE == "ci" else test

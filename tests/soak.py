@@ -1,7 +1,7 @@
 """``make soak``: run every test in its full size, and measure start and memory.
 
-Writes ``docs/evidence/soak.md`` with the commit, the date and the machine, so that what it says can
-be held against the code it was measured on. It ends with the tests' own exit code.
+Write ``docs/evidence/soak.md`` with the commit, the date and the machine, so that the figures can
+be traced to the code that was measured. The exit code is that of the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SLOWEST = 15
 
 
 def main() -> int:
-    """Run everything and write the evidence."""
+    """Run everything and write the page."""
     report = ROOT / ".soak.xml"
     begun = time.monotonic()
     tests = subprocess.run(
@@ -45,7 +45,7 @@ def main() -> int:
 
 
 def evidence(report: Path, minutes: float, startup: str) -> str:
-    """The page."""
+    """Return the page's text."""
     suite = ET.parse(report).getroot().find("testsuite")
     assert suite is not None
     counts = {

@@ -16,12 +16,12 @@ DEFAULT = "127.0.0.1:9876"
 
 
 def blocks(document: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """Return a document's fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def environment(nameserver: str) -> dict[str, str]:
-    """The variables of a shell in which the commands of this environment are found."""
+    """Return the variables of a shell with this environment's commands on its PATH."""
     scripts = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -48,7 +48,7 @@ def run(arguments: list[str], nameserver: str, directory: Path) -> subprocess.Co
 
 
 def empty(directory: Path) -> Path:
-    """A new directory with nothing in it."""
+    """Create an empty directory."""
     return Path(tempfile.mkdtemp(dir=directory))
 
 
@@ -67,7 +67,7 @@ def run_python(block: str, nameserver: str, directory: Path) -> None:
 
 
 def take(nameserver: str, directory: Path) -> None:
-    """Type the commands of "Five minutes", then run every Python block."""
+    """Run the commands of "Five minutes", then every Python block of the README."""
     tour = README.read_text().partition("## Five minutes")[2].partition("```python")[0]
     lines = [line[2:] for line in tour.splitlines() if line.startswith("$ ")]
     assert len(lines) >= 5

@@ -1,6 +1,6 @@
 """An event loop with virtual time: waits take no time, and tests are deterministic.
 
-Nothing in such a test may wait for the world: no sockets, no threads.
+Such a test must not use sockets or threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Waits by moving the clock."""
+    """A selector that waits by advancing the clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,19 +29,19 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """A loop that goes to the next timer at once when nothing is left to do."""
+    """A loop that advances its clock to the next timer when nothing is ready."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Seconds since some beginning."""
+        """Seconds since an arbitrary start."""
         return self._jumping.now
 
 
 def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run a test on a loop of its own with virtual time."""
+    """Run a test on a new loop with virtual time."""
 
     @functools.wraps(test)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:

@@ -1,7 +1,7 @@
 """Producers that send many messages per second, their acknowledgements, and one reader.
 
-A message's body tells its number, and is the only right one for it. Every other producer tries each
-message once only: what it sent can be in the store twice under no circumstances.
+A message's body contains its number, and each number has exactly one valid body. Every second
+producer sends each message only once, so none of its messages may be in the store twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def copies_of(number: int) -> int:
 
 
 class Place(NamedTuple):
-    """Where the broker said that it has put a message."""
+    """The position that the broker returned for a message."""
 
     queue_id: int
     offset: int

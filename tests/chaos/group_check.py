@@ -1,10 +1,10 @@
 """Checks that a group handled its messages correctly, from what its members logged.
 
-Per queue, the offsets of the handlers' calls rise by one from the first to the last, whoever has
-the queue. Only a member that was killed may be followed by one that starts again earlier, at the
-offset the broker had from it or behind that; and one of somebody else's client, which gives its
-queues away with messages in hand, by one that repeats some of its latest. In an ordered group no
-call begins while another one of the queue runs.
+Per queue, the offsets of the handlers' calls rise by one from the first to the last, over all
+owners. There are two exceptions: the successor of a killed member may start earlier, at or after
+the offset that the broker had from it; the successor of a foreign client, which releases queues
+with unsettled messages, may repeat some of its latest. In an ordered group no call begins while
+another one of the queue runs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 from tests.chaos.group_log import Event
 
 MAX_PROBLEMS: Final = 50
-"""As many are told; what follows the first ones is mostly their consequence."""
+"""Maximum number reported: findings after the first ones are mostly their consequences."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 A line is an event: ``call`` (the handler began and ended at once), ``begin`` or ``end`` of a call
 that waited. Each is one ``write`` to the file, so that ``kill -9`` tears none and loses none. Times
-are the machine's monotonic clock, which all its processes share; in one file they only rise.
+are of the machine's monotonic clock, which all its processes share; in one file they increase.
 """
 
 from __future__ import annotations

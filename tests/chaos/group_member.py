@@ -1,8 +1,8 @@
 """A group member as a separate process: ``python -m tests.chaos.group_member ...``.
 
-A message says what its handler has to do: its body is ``NUMBER FAILURES WAIT_MS``. The handler
-writes down each call (``group_log``). Commands come on standard input: ``owned`` is answered with
-the queues this member has, ``leave`` or the end of the input is a clean leave, and so is SIGTERM.
+A message's body, ``NUMBER FAILURES WAIT_MS``, controls its handler, which logs each call
+(``group_log``). Commands are read from standard input: ``owned`` is answered with the queues of
+this member; ``leave``, the end of the input and SIGTERM make it leave cleanly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Handler:
 
 
 async def member(arguments: argparse.Namespace) -> None:
-    """Be a member until told to leave."""
+    """Be a member until the command to leave."""
     order = client.Orderly(max_retries=arguments.max_retries) if arguments.ordered else None
     retries = {} if arguments.ordered else {"max_retries": arguments.max_retries}
     async with client.Instance(arguments.nameserver) as instance:

@@ -53,7 +53,7 @@ _HEAD = Struct(">IQ")
 
 
 def body_of(number: int) -> bytes:
-    """A body that tells what it has to be."""
+    """A body from which its correct contents can be computed."""
     text = b"%d " % number * (500 + number % 1500)
     return _HEAD.pack(zlib.crc32(text), number) + text
 

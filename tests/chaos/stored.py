@@ -38,7 +38,7 @@ class Stored:
                     row.append(number_of(record.body))
 
     def check(self, places: list[Place]) -> None:
-        """Every message is where the broker said."""
+        """Every message is at the position that the broker returned."""
         for place in places:
             row = self.rows[place.queue_id]
             assert place.offset < len(row), f"{place} is lost"

@@ -1,7 +1,7 @@
 """Members join, leave and are killed, and brokers restart, at 5,000 messages per second.
 
-What the members wrote down is judged by ``group_check``: nothing is lost, clean joins and leaves
-repeat nothing, and after a kill a queue starts again where the broker had it, not before.
+``group_check`` checks the members' logs: nothing is lost, clean joins and leaves repeat nothing,
+and after a kill a queue restarts at the broker's committed offset, not before.
 """
 
 from __future__ import annotations

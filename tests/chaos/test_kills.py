@@ -82,7 +82,7 @@ class Siege:
     restarts: list[float] = field(default_factory=list)
 
     async def round(self, flood: Flood, reader: Reader) -> None:
-        """Kill and start it, then look at all that it had acknowledged, and that all go on."""
+        """Kill and restart it, then check everything acknowledged and that clients continue."""
         wanted, begun = self.moments.randrange(200, 4000), time.monotonic()
         await flood.wait_for(wanted)
         self.paces.append(wanted / (time.monotonic() - begun))
@@ -115,7 +115,7 @@ class Siege:
         self.places.update(told)
 
     def figures(self) -> dict[str, object]:
-        """What to tell of it."""
+        """A summary of the run."""
         lines = [json.loads(line) for line in self.running.broker.log.splitlines()]
         recoveries = [line["seconds"] for line in lines if line["event"] == "store open"]
         return {

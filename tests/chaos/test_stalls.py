@@ -1,8 +1,8 @@
 """Expensive requests of one client must not delay the others: a well-behaved one is timed.
 
-Its sends are timed in a process of its own, first at rest, then under each attack. In full size no
-send may take longer than the longest one at rest and what the loop may be blocked for; in any size
-everything asked for is answered.
+Its sends are timed in a separate process, first without load, then under each attack. In full size
+no send may take longer than the longest one without load plus the time that the loop may be
+blocked; in any size every request is answered.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def timed(server: ServerProcess) -> Iterator[Callable[[Callable[[], None]], None
 
 
 def sends(address: str, started: threading.Event, stop: threading.Event) -> list[float]:
-    """How long each send to an existing topic takes, seconds, until told to stop."""
+    """The duration of each send to an existing topic, in seconds, until stopped."""
     taken = []
     with Peer(address) as peer:
         started.set()

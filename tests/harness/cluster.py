@@ -20,7 +20,7 @@ SMALL_FILES = {
 
 
 class Cluster:
-    """A name server, and brokers by name; each keeps its port and its store.
+    """A name server, and brokers by name; each keeps its port and its store over restarts.
 
     Args:
         root: for the brokers' stores.
@@ -56,7 +56,7 @@ class Cluster:
     async def start(
         self, name: str = "broker-a", *, store_limits: StoreLimits | None = None, **settings: str
     ) -> Broker:
-        """Start a broker, or start it again on its port and store."""
+        """Start a broker, or restart it on its port and store."""
         config = BrokerConfig.from_sources(
             overrides={
                 "brokerName": name,
@@ -79,7 +79,7 @@ class Cluster:
         await self.brokers.pop(name).stop()
 
     async def restart_name_server(self) -> None:
-        """Stop the name server, and start one without memory at its address."""
+        """Replace the name server by an empty one at its address."""
         port = int(self.nameserver.rpartition(":")[2])
         await self.name_server.stop()
         self.name_server = NameServer(NameServerConfig(listen_port=port))

@@ -13,7 +13,7 @@ from tests.ports import free_port, free_ports
 
 @dataclass(frozen=True)
 class Processes:
-    """Server processes at addresses that outlive them.
+    """Server processes whose addresses stay the same over restarts.
 
     Attributes:
         address: the name server's.
@@ -31,7 +31,7 @@ class Processes:
 
 
 def options(settings: Mapping[str, object]) -> list[str]:
-    """Options for a server's settings."""
+    """Return a server's settings as command line options."""
     return [f"--set={key}={value}" for key, value in settings.items()]
 
 

@@ -1,7 +1,7 @@
 """The contents of a store moved between brokers, as read by our client and the Java client.
 
-Both say the same of each message, field by field, so that what one reads at one broker can be
-compared with what the other reads at the next.
+Both return the same fields for each message, so that the messages read by one at one broker can be
+compared with those read by the other at the next.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def number(facts: Iterable[Fact], topic: str) -> int:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for something that tells nobody."""
+    """Poll until a condition holds that has no event."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what

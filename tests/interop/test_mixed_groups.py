@@ -31,7 +31,7 @@ ALWAYS = MAX_RETRIES + 1
 DELAYS = " ".join(["1s"] * 18)
 """Every retry a second after its failure, the first as the last."""
 AGREED_WITHIN = 120.0
-"""A Java member with messages in hand keeps their queue's lock for 20 s, and looks each 20 s."""
+"""A Java member keeps a queue's lock 20 s for unsettled messages, and checks every 20 s."""
 RATE = 200
 WAIT_MS = 2
 CHANGES = size(test=2, ci=4, soak=40)
@@ -271,7 +271,7 @@ async def all_settled(mixed: Group, count: int) -> None:
 
 
 def assert_in_order(calls: list[Event]) -> None:
-    """Each queue goes on only when its first message is done with."""
+    """Each queue continues only after its first message is settled."""
     for queue in {event.queue for event in calls}:
         offsets = [offset for offset, _ in groupby(e.offset for e in calls if e.queue == queue)]
         assert offsets == list(range(len(offsets)))

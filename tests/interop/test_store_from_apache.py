@@ -1,8 +1,9 @@
 """Ours takes over a store that Apache's broker filled for the Java client, stopped or killed.
 
-Beside what is in the stores that go the other way, it has transactions: some committed, some rolled
-back, and some that nobody has ended. Ours leaves their halves as they are, and Apache's broker asks
-about them when the store is its own again. Ours runs an hour later, so that what waits is due.
+In addition to the contents of ``test_store_to_apache``, the store has transactions: committed,
+rolled back and unfinished ones. Our broker leaves their half messages unchanged, and Apache's
+broker checks them when it opens the store again. Our broker runs an hour later, so that delayed
+messages are due.
 """
 
 from __future__ import annotations
@@ -153,7 +154,7 @@ async def opened_by_ours(store: Path, facts: set[Fact]) -> set[Fact]:
 
 
 async def check_here(nameserver: str, facts: set[Fact]) -> set[Fact]:
-    """All is as it was, what waited comes once, the group goes on; what is to be read then."""
+    """Check that all is unchanged, delayed messages come once and the group continues."""
     assert await consumed(nameserver) == sorted(
         [
             *((b"later work %d" % n, 0) for n in range(4)),

@@ -1,7 +1,7 @@
 """Apache's broker takes over a store of ours, stopped or killed; ours takes it back afterwards.
 
-What is in it: bodies of every compression, keys, tags, batches, IPv6 hosts, messages that wait for
-their delay, that were retried, that wait to be, dead letters, topics, groups and their offsets.
+The store contains bodies of every compression, keys, tags, batches, IPv6 hosts, delayed messages,
+retried ones, ones that wait for a retry, dead letters, topics, groups and their offsets.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def test_apache_continues_with_our_store_and_our_broker_again(
 
 
 def check_there(facts: set[Fact], there: set[Fact], lines: list[list[str]]) -> None:
-    """The Java client reads all as it was, what waited has come, and the group goes on."""
+    """Check that the Java client reads all, delayed messages have come and the group continues."""
     assert facts <= there
     assert carried.number(there, KINDS) == carried.number(facts, KINDS) + 8
     assert sorted(fact.body_sha256 for fact in carried.of(there, LATE)) == body_sha256(

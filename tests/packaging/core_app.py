@@ -1,6 +1,6 @@
 """Send and read a message with the compiled core and without extras.
 
-The test of every wheel that the release builds, too.
+The release runs it with every wheel that it builds.
 """
 
 import sys

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import structlog
 
+from tests.scenarios.running import run_virtually
 from tests.scenarios.script import SCRIPTS, Script, names
-from tests.scenarios.telling import tell_virtually
 
 
 def main() -> int:
-    """Tell the scenarios that are named, or all; 1 when one went otherwise than expected."""
+    """Run the named scenarios, or all; return 1 if an outcome differs from its expectation."""
     parser = argparse.ArgumentParser(prog="python -m tests.scenarios", description=__doc__)
     parser.add_argument("--update", action="store_true", help="rewrite the expectations")
     parser.add_argument("name", nargs="*", help="which; all if none is named")
@@ -27,7 +27,7 @@ def main() -> int:
         script = Script.load(name)
         before = "\n".join(script.lines) + "\n"
         with tempfile.TemporaryDirectory() as root:
-            after = tell_virtually(script, Path(root))
+            after = run_virtually(script, Path(root))
         lines = difflib.unified_diff(
             before.splitlines(keepends=True), after.splitlines(keepends=True), name, "as it went"
         )
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def _be_quiet() -> None:
-    """What clients and brokers log is not what is asked for here."""
+    """Silence the logs of clients and brokers."""
     logging.disable(logging.CRITICAL)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 

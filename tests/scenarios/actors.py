@@ -36,18 +36,18 @@ NO_SUSPEND = 0
 TIMEOUT = 5.0
 
 COMMIT_PERIOD = 1.0
-"""Seconds; what is told in real time should not take long."""
+"""Seconds; scenarios in real time should be short."""
 
 
 class Member:
-    """A push consumer of ours, in a process of its own or in another member's."""
+    """A push consumer of ours, in its own process or in another member's."""
 
     def __init__(self, name: str, actor: Actor, nameserver: str) -> None:
         self.name = name
         self.actor = actor
         self.events: list[str] = []
         self.waiting: set[client.MessageQueue] = set()
-        """Its queues that can't be read at the moment."""
+        """Its queues that it can't read at the moment."""
         self.client_id = ""
         self.joined = False
         self._nameserver = nameserver
@@ -55,7 +55,7 @@ class Member:
         self._free.set()
 
     async def make(self) -> None:
-        """Get an instance, whose client id is known from then on."""
+        """Create its instance, and with it its client id."""
         with self.actor.acting():
             self._instance = client.Instance(self._nameserver, ip=self.actor.ip)
             await self._instance.start()
@@ -70,7 +70,7 @@ class Member:
         name_of: Callable[[str], str],
         **options: Any,
     ) -> None:
-        """Become a member of a group."""
+        """Join a group."""
         self._name_of = name_of
         self._journal = journal
         self._ordered = options.get("order") is not None
@@ -99,11 +99,11 @@ class Member:
         return [one for one in self._consumer.assigned if not one.topic.startswith("%")]
 
     def hold(self) -> None:
-        """From now on its handlers don't return."""
+        """Make its handlers wait from now on."""
         self._free.clear()
 
     def release(self) -> None:
-        """They do."""
+        """Let its handlers return again."""
         self._free.set()
 
     async def close(self) -> None:
@@ -113,7 +113,7 @@ class Member:
             await self._instance.close()
 
     async def kill(self) -> None:
-        """Vanish; the brokers see its connections end."""
+        """Die; the brokers see its connections end."""
         self.joined = False
         await self.actor.kill()
 
@@ -143,7 +143,7 @@ class Member:
 
 
 class Foreign:
-    """A client of others: it asks what Java's would ask, and takes what it is given."""
+    """A foreign client: it sends the requests of a Java client, and accepts any answer."""
 
     def __init__(self, name: str, actor: Actor, broker: str, client_id: str) -> None:
         self.name = name
@@ -157,7 +157,7 @@ class Foreign:
         """Notifications are not answered."""
 
     async def heartbeat(self, group: str, subscribe: Mapping[str, str]) -> str:
-        """Tell the broker what it subscribes."""
+        """Send a heartbeat with its subscriptions."""
         self._version += 1
         wanted = {**subscribe, retry_topic(group): "*"}
         consumer = ConsumerData(
@@ -171,7 +171,7 @@ class Foreign:
         return _word(await self._ask(Command.request(RequestCode.HEART_BEAT, body=body)))
 
     async def pull(self, group: str, topic: str, queue_id: int) -> str:
-        """Ask for messages."""
+        """Pull messages."""
         header = PullMessageRequestHeader(
             consumer_group=group,
             topic=topic,
@@ -186,7 +186,7 @@ class Foreign:
         return _word(await self._ask(Command.request(RequestCode.PULL_MESSAGE, header)))
 
     async def members(self, group: str) -> list[str]:
-        """The client ids of a group's members."""
+        """Return the client ids of a group's members."""
         header = ConsumerGroupRequestHeader(consumer_group=group)
         command = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
         answer = await self._ask(command)
@@ -210,5 +210,5 @@ class Foreign:
 
 
 def _word(answer: Command) -> str:
-    """A response code by number and name."""
+    """Return a response code's number and name."""
     return f"{answer.code} {ResponseCode(answer.code).name}"

@@ -38,11 +38,11 @@ class Place(Protocol):
         """Stop a broker cleanly."""
 
     async def start(self, broker: str) -> None:
-        """Start one again, at its address, with its store."""
+        """Restart one at its address, with its store."""
 
 
 class InLoop(Cluster):
-    """Ours, without sockets, as actors of a ``StoryLoop``."""
+    """Our brokers, without sockets, as actors of a ``SimulatedLoop``."""
 
     kind = "ours"
     settles: float | None = 2.0
@@ -64,7 +64,7 @@ class InLoop(Cluster):
             return await super().start(name, **settings)
 
     def answer(self, name: str, request: int, code: int | None) -> None:
-        """Have a broker answer a request with a code instead of doing it; None: do it again."""
+        """Make a broker answer a request with a code; None: serve the request again."""
         endpoint = self.brokers[name]._server.endpoint
         real = getattr(endpoint.handler, "real", endpoint.handler)
         assert real is not None
@@ -79,7 +79,7 @@ class InLoop(Cluster):
         endpoint.handler = real if code is None else handler
 
     def forget_locks(self, broker: str) -> None:
-        """As if another had been given them and had let them go again."""
+        """Drop locks, as if another client had acquired and released them."""
         locks = self.brokers[broker].state.locks
         for group, owners in locks.saved().lock_table.items():
             for owner, places in owners.items():
@@ -88,12 +88,12 @@ class InLoop(Cluster):
                 locks.lock(group, "10.6.6.6@stranger", queues, self.now_ms(broker))
 
     def now_ms(self, broker: str) -> int:
-        """A broker's time."""
+        """Return a broker's time."""
         return self.brokers[broker].state.clock.now_ms()
 
 
 class OurProcesses:
-    """Ours, each in a process of its own."""
+    """Our servers, each in its own process."""
 
     kind = "ours"
     settles: float | None = None
@@ -110,7 +110,7 @@ class OurProcesses:
 
 
 class Running:
-    """Somebody else's, which can only be used."""
+    """A running cluster that the scenarios don't control."""
 
     settles: float | None = None
 
@@ -126,6 +126,6 @@ class Running:
 
 
 async def make_topic(cluster: Place, topic: str, queues: int, brokers: list[str]) -> None:
-    """A topic at some of the brokers."""
+    """Create a topic at some of the brokers."""
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic(topic, queues=queues, brokers=brokers)

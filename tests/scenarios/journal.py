@@ -15,7 +15,7 @@ class Journal:
         self.fresh: Counter[tuple[str, str]] = Counter()
         """Messages by member and topic, since the last step."""
         self.again: Counter[tuple[str, str]] = Counter()
-        """Those of them that somebody had finished before."""
+        """Those of them that had been handled before."""
         self.finished: Counter[tuple[str, bytes]] = Counter()
         self.overlaps: list[str] = []
         self.disorder: list[str] = []
@@ -24,7 +24,7 @@ class Journal:
         self._last: dict[MessageQueue, int] = {}
 
     def begins(self, member: str, message: Any, *, ordered: bool) -> None:
-        """A member's handler has been given a message."""
+        """Record that a member's handler was called with a message."""
         self.ordered |= ordered
         if ordered:
             other = self._running.get(message.queue)
@@ -33,7 +33,7 @@ class Journal:
             self._running[message.queue] = member
 
     def ends(self, member: str, message: Any, *, ordered: bool) -> None:
-        """It has returned."""
+        """Record that a handler returned."""
         key = (message.topic, bytes(message.body))
         self.fresh[member, message.topic] += 1
         if self.finished[key]:
@@ -45,15 +45,15 @@ class Journal:
             self._last[message.queue] = message.offset
 
     def returned(self, message: Any) -> None:
-        """A handler is no longer in the message."""
+        """Record that a handler no longer handles the message."""
         self._running.pop(message.queue, None)
 
     def turn_over(self) -> None:
-        """A step is over."""
+        """End a step."""
         self.fresh.clear()
         self.again.clear()
 
     def count(self, topic: str) -> tuple[int, int]:
-        """How many messages of a topic were handled, and how often once more."""
+        """Return how many messages of a topic were handled, and how many calls were repeats."""
         of_topic = [times for (name, _), times in self.finished.items() if name == topic]
         return len(of_topic), sum(of_topic) - len(of_topic)

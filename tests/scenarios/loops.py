@@ -1,9 +1,9 @@
 """Event loops on which whole clients and brokers run as actors that can be killed one by one.
 
-Every task and connection belongs to the actor in whose context it was made. ``RealLoop`` uses the
-machine's sockets and time. ``StoryLoop`` has neither: waits move its clock, connections are pipes
-in memory with a latency, and what would be done in a thread is done at once. Clients and brokers
-are the real ones, down to the bytes of their frames; only the loop and ``SystemClock`` differ.
+Every task and connection belongs to the actor in whose context it was created. ``RealLoop`` uses
+real sockets and time. ``SimulatedLoop`` uses neither: waits advance its clock, connections are
+pipes in memory with a latency, and work for threads is done immediately. Clients and brokers are
+the real ones, down to the bytes of their frames; only the loop and ``SystemClock`` differ.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from remoting.clock import SystemClock
 from tests.virtual_time import VirtualTimeLoop
 
 LATENCY: Final = 0.001
-"""Seconds one way."""
+"""Latency in one direction, in seconds."""
 
 FIRST_PORT: Final = 10_000
 EPOCH_MS: Final = 1_700_000_000_000
 
 
 class Actor:
-    """One process of the story.
+    """One process of the scenario.
 
     Attributes:
         cut_off: nothing reaches it, and nothing of it reaches others; nobody is told.
@@ -44,7 +44,7 @@ class Actor:
 
     @contextmanager
     def acting(self) -> Iterator[None]:
-        """What is begun within belongs to this actor."""
+        """Run a block whose new tasks and connections belong to this actor."""
         token = ACTOR.set(self)
         try:
             yield
@@ -52,7 +52,7 @@ class Actor:
             ACTOR.reset(token)
 
     async def kill(self) -> None:
-        """End it as SIGKILL would: connections close without a goodbye, nothing goes on."""
+        """End it as SIGKILL would: connections close without unregistering, no task continues."""
         self.dead = True
         for transport in list(self.transports):
             transport.abort()
@@ -67,7 +67,7 @@ ACTOR: contextvars.ContextVar[Actor] = contextvars.ContextVar("actor", default=N
 
 
 class _Actors(asyncio.SelectorEventLoop):
-    """Knows whose its tasks are."""
+    """A loop that assigns its tasks to actors."""
 
     def create_task(self, coro: Any, **options: Any) -> Any:
         task = super().create_task(coro, **options)
@@ -76,7 +76,7 @@ class _Actors(asyncio.SelectorEventLoop):
 
 
 class RealLoop(_Actors):
-    """Real sockets and time."""
+    """A loop with real sockets and time."""
 
     async def create_connection(  # type: ignore[override] # passed on as it comes
         self, factory: Any, *args: Any, **options: Any
@@ -89,8 +89,8 @@ class RealLoop(_Actors):
         return transport, protocol
 
 
-class StoryLoop(_Actors, VirtualTimeLoop):
-    """No sockets, and time that passes only when all wait."""
+class SimulatedLoop(_Actors, VirtualTimeLoop):
+    """A loop without sockets, whose time passes only when everything waits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,8 +99,8 @@ class StoryLoop(_Actors, VirtualTimeLoop):
         self.pipes: WeakSet[_Pipe] = WeakSet()
 
     @contextmanager
-    def telling_time(self) -> Iterator[None]:
-        """Within, everybody's clock is this loop's."""
+    def as_every_clock(self) -> Iterator[None]:
+        """Run a block in which every clock is this loop's."""
 
         def now_ms(_: SystemClock) -> int:
             return EPOCH_MS + round(self.time() * 1000)
@@ -114,12 +114,12 @@ class StoryLoop(_Actors, VirtualTimeLoop):
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - whoever awaits it is told
+        except Exception as error:  # noqa: BLE001 - the awaiter gets it
             future.set_exception(error)
         return future
 
     def free_port(self) -> int:
-        """A port that was never listened on."""
+        """Return an unused port number."""
         self._next_port += 1
         return self._next_port
 
@@ -158,7 +158,7 @@ class StoryLoop(_Actors, VirtualTimeLoop):
         return near, ours
 
     def heal(self) -> None:
-        """Deliver what waited while somebody was cut off."""
+        """Deliver what was sent while an actor was cut off."""
         for pipe in list(self.pipes):
             pipe.wake()
 
@@ -172,9 +172,11 @@ class _ListeningSocket:
 
 
 class _Listener:
-    """What ``create_server`` gives."""
+    """The result of ``create_server``."""
 
-    def __init__(self, loop: StoryLoop, factory: Callable[[], Any], host: str, port: int) -> None:
+    def __init__(
+        self, loop: SimulatedLoop, factory: Callable[[], Any], host: str, port: int
+    ) -> None:
         self._loop = loop
         self._port = port
         self.factory = factory
@@ -186,13 +188,13 @@ class _Listener:
         self._loop.stop_listening(self._port)
 
     async def wait_closed(self) -> None:
-        """Nothing waits here."""
+        """Return at once: there is nothing to wait for."""
 
 
 class _Pipe(asyncio.Transport):
     """One end of a connection; what is written arrives at the other after the latency."""
 
-    def __init__(self, loop: StoryLoop, actor: Actor) -> None:
+    def __init__(self, loop: SimulatedLoop, actor: Actor) -> None:
         super().__init__()
         self._loop = loop
         self.actor = actor
@@ -226,7 +228,7 @@ class _Pipe(asyncio.Transport):
         self.wake()
 
     def wake(self) -> None:
-        """Deliver what has come, if that is possible now."""
+        """Deliver received data, if possible now."""
         if self._arriving and not self._scheduled and not self._paused:
             self._scheduled = True
             when = max(self._arriving[0][0], self._loop.time())

@@ -1,8 +1,8 @@
 """The text of a scenario: steps, and the expected outcome below each.
 
 A line is a step, an expectation, a comment or empty. The comment ``# on: virtual processes apache``
-says where the story can be told. Expectations begin with ``->``; ``-> [ours]`` and ``-> [apache]``
-hold at brokers of one kind only.
+lists the kinds of clusters on which the scenario runs. Expectations begin with ``->``; ``->
+[ours]`` and ``-> [apache]`` apply to brokers of one kind only.
 """
 
 from __future__ import annotations
@@ -87,6 +87,6 @@ def _merged(step: Step, output: list[str], kind: str) -> list[str]:
 
 
 def names(place: str) -> list[str]:
-    """The scenarios that can be told in a place."""
+    """Return the scenarios that can run on one kind of cluster."""
     found = sorted(path.stem for path in SCRIPTS.glob("*.txt"))
     return [name for name in found if place in Script.load(name).places]

@@ -1,9 +1,9 @@
 """Run a scenario's steps, and describe the outcome of each.
 
-A step tells what has changed since the one before: who owns which queues, who handled how many
-messages, what members were told, what the brokers find wrong with the groups. On a cluster without
-real time a step is over after ``settles`` seconds of its clock; on another when what is expected
-has happened, or ``PATIENCE`` is at its end.
+A step's outcome is what has changed since the previous one: the owners of queues, the number of
+messages handled by each member, the members' events, and the brokers' findings about the groups.
+With virtual time a step ends after ``settles`` seconds of its clock; in real time it ends when the
+expected outcome has happened, or after ``PATIENCE``.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from tests.scenarios.actors import Foreign, Member
 from tests.scenarios.clusters import BROKERS, InLoop, Place, make_topic
 from tests.scenarios.journal import Journal
-from tests.scenarios.loops import Actor, StoryLoop
+from tests.scenarios.loops import Actor, SimulatedLoop
 from tests.scenarios.script import Script, Step
 
 PATIENCE: Final = 20.0
 POLL: Final = 0.02
 A_MOMENT: Final = 0.3
-"""How long nothing has to happen where nothing is expected."""
+"""How long nothing may happen if nothing is expected."""
 
 _POLICIES: Final = {"warns": "warn", "allows": "allow"}
 
 
 class Stage:
-    """One telling of one scenario; use it as a context manager."""
+    """One run of one scenario; use it as a context manager."""
 
     def __init__(self, script: Script, cluster: Place) -> None:
         self._script = script
@@ -69,7 +69,7 @@ class Stage:
         await self._instance.close()
 
     async def tell(self) -> dict[int, list[str]]:
-        """Carry out every step; what came of them, by their lines."""
+        """Run every step; return the outcomes by the steps' lines."""
         return {step.line: await self._tell(step) for step in self._script.steps}
 
     async def _tell(self, step: Step) -> list[str]:
@@ -200,7 +200,7 @@ class Stage:
     async def join_both(self, one: str, two: str, group: str, topics: str) -> None:
         actor = Actor(f"{one} and {two}", _ip(one))
         members = [await self._new_member(name, actor) for name in (one, two)]
-        # Their ids differ by chance alone; the first in the order is the first in the story.
+        # The ids differ only in a random part; name the members in the order of their ids.
         members.sort(key=lambda member: member.client_id)
         for name, member in zip((one, two), members, strict=True):
             self._names[member.client_id] = member.name = name
@@ -268,7 +268,7 @@ class Stage:
     async def reconnect(self, name: str) -> None:
         self._members[name].actor.cut_off = False
         loop = asyncio.get_running_loop()
-        assert isinstance(loop, StoryLoop)
+        assert isinstance(loop, SimulatedLoop)
         loop.heal()
 
     async def stop(self, broker: str) -> None:
@@ -365,7 +365,7 @@ _STEPS: Final[tuple[tuple[str, Action], ...]] = (
 
 
 def _ip(name: str) -> str:
-    """Addresses sort like names, and so do client ids."""
+    """Return an address that sorts like the member's name, so that its client id does, too."""
     return f"10.0.0.{100 + ord(name[0]) - ord('a')}"
 
 

@@ -1,6 +1,6 @@
 """Every scenario has the outcome in its text: without sockets, in processes, at Apache's brokers.
 
-What has changed on purpose is rewritten by ``python -m tests.scenarios --update NAME``, for review.
+After an intended change, ``python -m tests.scenarios --update NAME`` rewrites the text, for review.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pytest
 
 from tests.harness.processes import processes
 from tests.scenarios.clusters import BROKERS, OurProcesses, Running
+from tests.scenarios.running import run_in_real_time, run_virtually
 from tests.scenarios.script import Script, names
-from tests.scenarios.telling import tell_really, tell_virtually
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -25,7 +25,7 @@ def text_of(script: Script) -> str:
 @pytest.mark.parametrize("name", names("virtual"))
 def test_the_scenario_runs_as_written_without_sockets(name: str, tmp_path: Path) -> None:
     script = Script.load(name)
-    assert tell_virtually(script, tmp_path) == text_of(script)
+    assert run_virtually(script, tmp_path) == text_of(script)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_the_scenario_runs_as_written_over_processes(
     name: str, our_processes: OurProcesses
 ) -> None:
     script = Script.load(name)
-    assert tell_really(script, our_processes) == text_of(script)
+    assert run_in_real_time(script, our_processes) == text_of(script)
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +57,13 @@ def apaches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.mark.parametrize("name", names("apache"))
 def test_the_scenario_runs_as_written_at_apaches_brokers(name: str, apaches: Running) -> None:
     script = Script.load(name)
-    assert tell_really(script, apaches) == text_of(script)
+    assert run_in_real_time(script, apaches) == text_of(script)
 
 
 def test_an_unknown_step_is_an_error(tmp_path: Path) -> None:
     script = Script.parse("wrong", "a goes home\n")
     with pytest.raises(ValueError, match="wrong, line 1: what is 'a goes home'"):
-        tell_virtually(script, tmp_path)
+        run_virtually(script, tmp_path)
 
 
 def test_only_changed_expectations_are_rewritten() -> None:

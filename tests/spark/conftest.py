@@ -1,7 +1,7 @@
 """One Spark session and one broker for all tests here, and topics with known messages.
 
-The JVM is told to compile little and to collect garbage simply: these tests start many small jobs,
-and none runs long enough to be worth better code.
+The JVM's options reduce compilation and use a simple garbage collector: these tests start many
+small jobs, none of which runs long enough to benefit from optimized code.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A query that archives a topic and can be killed at any message, for the exactly-once test.
 
 ``python -m tests.spark.drilled NAMESERVER TOPIC DIRECTORY`` reads the topic into Parquet files in
-``DIRECTORY/out`` until it is killed. Its source is ours but for charges, files in
-``DIRECTORY/charges`` named ``NUMBER-VICTIM``: the task that reads message NUMBER, or a later one,
-takes the charge, hands on what comes before that message, and kills its worker or, with it, the
-whole process group of the driver.
+``DIRECTORY/out`` until it is killed. Its source is ours with one addition, charges: files in
+``DIRECTORY/charges`` named ``NUMBER-VICTIM``. The task that reads message NUMBER, or a later one,
+deletes the charge, returns the messages before that one, and kills its worker or the whole process
+group of the driver.
 """
 
 from __future__ import annotations

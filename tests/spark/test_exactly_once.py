@@ -1,8 +1,9 @@
 """Everything involved is killed, and every message is archived exactly once.
 
-In each round the archiving query starts anew while a producer goes on sending; a worker dies in the
-middle of a task at a seeded message, at once the broker is killed or stopped and comes back, and at
-last the driver is killed: between two batches, with a batch planned, or in the middle of one.
+In each round the archiving query is restarted while a producer keeps sending. A worker dies in the
+middle of a task at a seeded message; at the same time the broker is killed or stopped, and
+restarted; finally the driver is killed: between two batches, with a batch planned, or in the
+middle of one.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ class Driver:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        """Wait for something that files tell; it must not be the end of the driver."""
+        """Poll files until a condition holds; fail if the driver ends first."""
         async with asyncio.timeout(WAIT):
             while not happened():
                 assert self.process.poll() is None, self._log.read_text()[-5000:]
@@ -200,7 +201,7 @@ async def end(driver: Driver, how: str, choose: random.Random) -> None:
 
 
 def charge(driver: Driver, choose: random.Random, victim: str) -> Path:
-    """Have somebody die at one of the next messages."""
+    """Kill a worker or the driver at one of the next messages."""
     made = driver.charges / f"{driver.position + choose.randrange(ROWS)}-{victim}"
     made.touch()
     return made

@@ -1,6 +1,6 @@
 """Two server processes under attack, and a well-behaved client.
 
-The servers live as long as these tests: what one attack leaves behind, the next ones would show.
+The servers are shared by all tests here, so that later tests reveal what an attack left behind.
 """
 
 from __future__ import annotations

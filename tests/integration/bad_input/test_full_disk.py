@@ -1,6 +1,6 @@
 """A full disk makes the broker read-only with one clear error, until there is space.
 
-On a real disk of 24 MiB where the user of the tests may mount one, and always on a pretended one.
+Tested on a real disk of 24 MiB if this user may mount one, and always on a simulated one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ async def disk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 
 class Sender:
-    """Sends numbers; those that were acknowledged must stay readable for ever."""
+    """Sends numbers; acknowledged ones must stay readable."""
 
     def __init__(self, producer: client.Producer[bytes]) -> None:
         self._producer = producer

@@ -1,7 +1,7 @@
 """Limits on connections, topics, groups, parked pulls, members, brokers and routes.
 
-The servers of most of these tests have small limits. Whoever asks for more is told so or is turned
-away; those who were there before notice nothing, and what the greedy held is free when they go.
+The servers of most of these tests have small limits. A client above a limit gets an error or is
+disconnected; other clients are not affected, and its resources are freed when it disconnects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
 
 @pytest.fixture(autouse=True)
 def well(small: Small) -> Iterator[None]:
-    """After each test the client that was there first goes on, and the servers have room again."""
+    """After each test the earlier client still works, and the servers have capacity again."""
     yield
     small.meanwhile.goes_on()
     for target in (small.nameserver, small.broker):

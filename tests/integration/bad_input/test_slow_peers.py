@@ -1,6 +1,6 @@
 """Slow peers use bounded memory, and are dropped in time and counted.
 
-What takes half a minute with a server's own time limits is tried in this process with shorter ones.
+Time limits of half a minute are tested with shorter ones, with a server in this process.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ SMALL = ["--set=mappedFileSizeCommitLog=1048576", "--set=mappedFileSizeConsumeQu
 
 
 def refused(*arguments: str) -> str:
-    """The one sentence of a server that doesn't start."""
+    """Return the error of a server that doesn't start."""
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pocketmq", *arguments],
         capture_output=True,

@@ -19,7 +19,7 @@ MakeBroker = Callable[..., Broker]
 
 @pytest.fixture
 async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
-    """Makes brokers that are stopped in the end; the same store unless told."""
+    """Creates brokers that are stopped at the end, by default on one store."""
     brokers: list[Broker] = []
 
     def make(*, clock: Clock | None = None, files: Files | None = None, **settings: Any) -> Broker:

@@ -85,7 +85,7 @@ def log_file(broker: Broker) -> Path:
 
 
 def positions(broker: Broker) -> list[int]:
-    """Where to flip a byte of each message that shall be damaged."""
+    """The position of the byte to flip in each message to damage."""
     return [
         place_of(broker, queue_id, number) + PARTS[number % len(PARTS)]
         for queue_id, numbers in DAMAGED.items()

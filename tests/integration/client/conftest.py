@@ -41,7 +41,7 @@ async def cluster(empty_cluster: Cluster) -> Cluster:
 
 
 class FakePeer:
-    """Name server and broker in one, doing what a test tells it.
+    """Name server and broker in one, with scripted answers.
 
     Every topic has ``queues`` queues at every peer of ``brokers``. Sends are acknowledged and kept
     until ``on`` says otherwise.

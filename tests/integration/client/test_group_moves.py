@@ -13,7 +13,7 @@ from tests.integration.client.pushing import own
 
 
 class Seen:
-    """A handler that remembers what it was given, and refuses what it is told to."""
+    """A handler that records its messages, and fails for chosen ones."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

@@ -1,9 +1,8 @@
 """The services of a compose file as local processes.
 
-What a service runs, with which arguments and variables, comes from the file as it is. Replaced is
-only what a container would have of its own: ports are moved by one distance to free ones, names of
-containers become 127.0.0.1, mounted volumes become temporary directories, and the image's programs
-are those of this environment.
+A service's command, arguments and variables are those of the file. Only what a container isolates
+is replaced: ports are shifted by one distance to free ones, container names become 127.0.0.1,
+volumes become temporary directories, and programs are those of this environment.
 """
 
 from __future__ import annotations

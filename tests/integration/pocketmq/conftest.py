@@ -42,7 +42,7 @@ class CommandLine:
         return json.loads(self(*arguments, "--json", stdin=stdin))
 
     def fails(self, *arguments: str, code: int = 1, stdin: str | bytes | None = None) -> str:
-        """The one sentence of a command that fails."""
+        """Return the one-line error of a command that fails."""
         result = self.result(*arguments, stdin=stdin)
         assert result.exit_code == code, result.output
         return result.stderr

@@ -23,7 +23,7 @@ SERVE_OR_SHOW_OFF = {("standalone",), ("nameserver",), ("broker",), ("demo",)}
 """Don't end by themselves, or take minutes; their --json is tested elsewhere."""
 
 TEXTS = {"body", "id", "keys", "name", "properties"}
-"""Fields that hold what somebody has sent or named."""
+"""Fields whose values come from users."""
 
 LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"[-+]?\d+(\.\d+)?%?|true|false|none|null", re.IGNORECASE)
 

@@ -41,7 +41,7 @@ def ports() -> list[str]:
 
 
 def refused(*arguments: str, code: int = 1) -> str:
-    """The one sentence on stderr of a server that doesn't start."""
+    """Return the one-line error on stderr of a server that doesn't start."""
     done = subprocess.run([*POCKETMQ, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""

@@ -1,6 +1,6 @@
 """A broker stopped during recovery stops soon, and does no harm.
 
-The disk of these brokers is so slow that a whole recovery takes far longer than the test waits.
+These brokers' disk is so slow that a full recovery would take far longer than the test waits.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tests.integration.remoting.peers import (
 
 @asynccontextmanager
 async def a_server(**limits: float) -> AsyncIterator[Server]:
-    """A server that goes on serving others, whatever happened meanwhile."""
+    """A server that still serves other peers at the end."""
     settings = ServerLimits(**limits)  # type: ignore[arg-type] # sizes are whole numbers
     async with Server(Services(), limits=settings) as server:
         yield server

@@ -1,6 +1,6 @@
 """The C++ client's part of a test: ``program.py WHAT NAMESERVER TOPIC COUNT``.
 
-Each line that it prints is a JSON object: a receipt or a message. The group is named as the topic.
+Each line that it prints is a JSON object: a receipt or a message. The group has the topic's name.
 """
 
 from __future__ import annotations

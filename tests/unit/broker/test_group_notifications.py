@@ -43,7 +43,7 @@ def turns(bench: Bench) -> Turns:
 
 
 def members(bench: Bench, count: int, group: str = "g") -> list[FakeConnection]:
-    """Members that were told of each other already."""
+    """Members that have been notified of each other."""
     bench.state.groups.find(group, 1).notify_consumer_ids_changed_enable = False
     found = [FakeConnection(port) for port in range(1000, 1000 + count)]
     for connection in found:

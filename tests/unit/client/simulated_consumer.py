@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedConsumer(AssignmentListener, OffsetStore):
-    """The least that a consumer can be: it notes what it is told, and commits what a test sets."""
+    """A minimal consumer: it records notifications, and commits what a test sets."""
 
     def __init__(
         self,

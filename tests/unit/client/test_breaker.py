@@ -30,7 +30,7 @@ async def make() -> AsyncIterator[Make]:
 
 
 class Handler:
-    """Fails for every message until it is mended."""
+    """Fails for every message until the test repairs it."""
 
     def __init__(self, waits: bool = False) -> None:
         self.waits = waits

@@ -1,4 +1,4 @@
-"""What a push consumer is told, and what it refuses to be told."""
+"""Options of a push consumer, and refused values."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A simulated cluster on a loop with virtual time: real processors, real client objects.
 
-Between them are connections that pass commands on after ``LATENCY``, and a test that pulls plugs:
-brokers can be down, silent or busy, clients can crash or be cut off.
+Connections between them deliver commands after ``LATENCY``. A test injects failures: brokers can be
+down, silent or busy, clients can crash or be cut off.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.unit.broker.harness import Bench
 from tests.unit.client.simulated_consumer import SimulatedConsumer
 
 LATENCY = 0.001
-"""Seconds one way."""
+"""Latency in one direction, in seconds."""
 
 CONNECT_PAUSE = 0.2
 """What a refused connection takes."""
@@ -182,7 +182,7 @@ class Link:
         self.send(command)
 
     def send_oneway(self, command: Command) -> None:
-        """The broker tells the client something."""
+        """Send a request from the broker to the client."""
         if self.broker.notifies and not self.client.cut_off:
             asyncio.get_running_loop().call_later(LATENCY, self._told, command)
 

@@ -53,7 +53,7 @@ def test_importing_the_package_imports_nothing_of_the_client() -> None:
 
 
 def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python as somebody who has installed the packages and works in this directory."""
+    """Run Python as a user who has installed the packages and works in this directory."""
     return subprocess.run(
         [sys.executable, *words],
         cwd=directory,

@@ -1,7 +1,7 @@
 """The public API is unchanged: names, signatures, commands, options and metrics.
 
-``python -m tests.unit.pocketmq.test_public_api`` writes the snapshot again. A change of it belongs
-in the CHANGELOG, with its reason.
+``python -m tests.unit.pocketmq.test_public_api`` updates the snapshot. A change belongs in the
+CHANGELOG, with its reason.
 """
 
 from __future__ import annotations

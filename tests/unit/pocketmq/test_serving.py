@@ -92,7 +92,7 @@ def test_a_part_that_cannot_start_stops_those_before_it() -> None:
 
 
 class Slow(Fake):
-    """A part whose start takes for ever."""
+    """A part whose start never ends."""
 
     async def start(self) -> None:
         await super().start()

@@ -66,7 +66,7 @@ def furnish(side: Side) -> None:
 
 
 def feed_both(sides: tuple[Side, Side], chunks: Sequence[bytes], stops: list[bool]) -> bool:
-    """Feed chunks to both; whether the connection goes on."""
+    """Feed chunks to both; return whether the connection stays open."""
     may_go_on = iter(stops)
     for chunk in chunks:
         failures = []

@@ -1,7 +1,7 @@
 """Captured requests of Apache's clients get the answers of Apache's broker.
 
-Compared are code, ext fields with their values, and what the body says, as far as these do not
-depend on the time, the addresses, or what other scenarios had left in the broker.
+The test compares code, ext fields and body, as far as they don't depend on the time, the addresses,
+or what other captured scenarios left in the broker.
 """
 
 from __future__ import annotations

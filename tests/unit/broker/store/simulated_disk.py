@@ -1,16 +1,16 @@
 """A simulated disk in memory that can lose power at any operation.
 
-What stands in a file and what of it is on the disk are two arrays of bytes. A store through the
-map, a write and an allocation change the first; a sync, and the system's own write-back whenever it
-likes, copy sectors of 512 bytes from the first to the second. Names are the same: a directory has
-its names, and those that a crash can't take back. When the power goes, each sector that was not
-synced is kept or lost by the random numbers of the test, and so is each length and each name; that
-makes torn records, files without their length, files that come back, and later writes that survive
-earlier ones. A sync that fails drops some of its sectors for good, though they can still be read:
-the next one succeeds and does not bring them to the disk, as it is with Linux.
+The contents of a file in the page cache and on the disk are two arrays of bytes. A store through
+the map, a write and an allocation change the first; a sync, and the system's write-back at any
+time, copy sectors of 512 bytes from the first to the second. A directory also has current names and
+durable names. When the power fails, each sector, length and name that was not synced is
+kept or lost at random, by the test's seed; this produces torn records, files without their length,
+deleted files that reappear, and later writes that survive earlier ones. A failed sync loses some of
+its sectors permanently, although they can still be read: the next sync succeeds and doesn't write
+them, as on Linux.
 
-A store through the map into a page that was never allocated would be SIGBUS: here the next
-operation on that file asserts.
+A store through the map into a page that was never allocated would raise SIGBUS: here the next
+operation on that file fails an assertion.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class SimulatedDisk:
         return inode
 
     def edit(self, path: Path, change: Callable[[bytearray], None]) -> None:
-        """Change a file's bytes in place, as somebody else would."""
+        """Change a file's bytes in place, as another process would."""
         inode = self._find(path)
         assert isinstance(inode, Inode)
         change(inode.content)

@@ -265,7 +265,7 @@ def test_a_flipped_bit_is_noticed(store: MessageStore) -> None:
 
 
 def blind(store: MessageStore) -> MessageStore:
-    """The same store on a disk that can't tell one file from another."""
+    """The same store on a disk without file identities."""
     files = CountingFiles()
     files.blind = True
     return MessageStore(small_config(store.paths.root), files=files)

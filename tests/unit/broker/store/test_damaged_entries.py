@@ -53,7 +53,7 @@ INSIDE: Final[dict[str, Callable[[Entry, int], Entry]]] = {
     "too short": lambda entry, _: (entry[0], entry[1] - 1, entry[2]),
     "too long": lambda entry, _: (entry[0], entry[1] + 1, entry[2]),
 }
-"""What only the record tells."""
+"""Fields that only the record contains."""
 
 
 @pytest.fixture

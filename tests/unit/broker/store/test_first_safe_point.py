@@ -23,7 +23,7 @@ MESSAGES = 100
 
 
 class WatchedDisk(Files):
-    """A disk that tells the loop of each safe point, and that can refuse them."""
+    """A disk that notifies the loop of each safe point, and can refuse to write it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

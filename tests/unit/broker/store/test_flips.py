@@ -23,7 +23,7 @@ QUEUES: Final = 2
 MESSAGES: Final = 60
 
 CHECKED_HEAD: Final = (*range(16), *range(20, 36), *range(84, HEAD_BYTES_V4))
-"""What nothing else in or about a record tells is not among them: flags, times and hosts."""
+"""Without flags, times and hosts, whose damage nothing in a record reveals."""
 
 
 def body_of(number: int) -> bytes:
@@ -45,7 +45,7 @@ def filled(root: Path, clock: ManualClock) -> tuple[MessageStore, list[bytes]]:
 
 
 def places_of(record: bytes) -> list[int]:
-    """Where in a record a flip can be told."""
+    """Return the positions in a record where a flip can be detected."""
     view = RecordView(record)
     behind = HEAD_BYTES_V4 + len(view.stored_body) + 1 + len(TOPIC) + 2
     return [*CHECKED_HEAD, *range(HEAD_BYTES_V4, behind)]

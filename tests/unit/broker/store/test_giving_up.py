@@ -113,7 +113,7 @@ async def test_a_store_that_opens_during_an_abort_is_closed_cleanly(tmp_path: Pa
 
 
 class Watched(OpeningProgress):
-    """An opening that goes on behind the first file only when its progress has been logged."""
+    """An opening that continues after the first file only when its progress has been logged."""
 
     def __init__(self, logged: list[MutableMapping[str, Any]]) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Power cuts at any disk operation: everything acknowledged as durable survives.
 
-Each seed is a story of its own: what the broker did, at which operation the power went, and which
-sectors, lengths and names had reached the disk by then. A failing seed is printed; it replays with
+Each seed determines a run: what the broker does, at which operation the power fails, and which
+sectors, lengths and names are on the disk by then. A failing seed is printed; replay it with
 ``POCKETMQ_CRASH_SEED=<seed> pytest tests/unit/broker/store/test_power_cuts.py``.
 """
 
@@ -45,7 +45,7 @@ def live(seed: int, *, faults: bool = False, limits: StoreLimits = LIMITS) -> Da
 
 
 def work(day: Day, random: Random, *, faults: bool) -> None:
-    """Open, work, and now and then stop cleanly and go on."""
+    """Open and work, with an occasional clean stop and restart."""
     for part in (ACTIONS, ACTIONS // 4):
         day.open()
         day.check()
@@ -82,7 +82,7 @@ def test_acknowledged_messages_survive_a_power_cut(chunk: int, faults: bool) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("sync", [False, True], ids=["ASYNC", "SYNC"])
 def test_power_may_fail_at_every_single_operation(sync: bool) -> None:
-    """One story, cut at each of its operations in turn: start, work over several files, stop."""
+    """One run, cut at each of its operations: start, work over several files, stop."""
     for cut_at in itertools.count(1):
         disk = SimulatedDisk(Random(4))
         disk.cut_at = cut_at

@@ -114,7 +114,7 @@ async def test_messages_of_one_loop_iteration_need_one_sync(
 
 
 class LateRequest(threading.Event):
-    """The first wait that ends without a request goes on when one has come all the same."""
+    """The first wait that times out just as a request arrives."""
 
     def __init__(self) -> None:
         super().__init__()

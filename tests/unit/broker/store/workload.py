@@ -1,11 +1,11 @@
 """A broker's workload on a disk that may lose power, and the check of its guarantees.
 
-A ``Day`` puts messages in the ways a broker does, in SYNC or ASYNC mode, and has done by hand what
-the store's threads do. It keeps book of what it was told: which number each message got, and up to
-where the log was said to be on the disk. After a crash ``check`` compares.
+A ``Day`` puts messages as a broker does, in SYNC or ASYNC mode, and calls directly what the store's
+threads do. It records the results: the offset of each message, and the position up to which the log
+was reported durable. After a crash ``check`` compares them with the store.
 
-What was on the disk has to be there, whole, under its number. Of what came later a beginning may be
-there, in the order it was put; nothing else, and no number is given twice to what could be seen.
+Durable messages have to be there, complete, at their offsets. Of later ones a prefix may be there,
+in the order of the puts, and nothing else; no offset that was visible is used for another message.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class Day:
     # --- what it promised
 
     def check(self) -> None:
-        """What the opened store holds is what was promised; it goes on from there."""
+        """Check that the opened store holds what was guaranteed, and continue from it."""
         before = dict(self.sent)
         for queue in QUEUES:
             found = read_densely(self.store, queue)

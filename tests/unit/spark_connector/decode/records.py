@@ -17,7 +17,7 @@ LARGEST_LONG: Final = 2**63 - 1
 
 
 def record(**fields: Any) -> bytes:
-    """A record; what is not said is as simple as can be."""
+    """A record with simple default values."""
     given: dict[str, Any] = {"topic": "orders", "body": b"", "born_host": V4, "store_host": V4}
     return encode_record(**(given | fields))
 

@@ -176,7 +176,7 @@ class FakeDecoder:
 
 
 class Clock:
-    """Time goes on only while somebody sleeps."""
+    """A clock that advances only in ``sleep``."""
 
     def __init__(self) -> None:
         self.now = 0.0

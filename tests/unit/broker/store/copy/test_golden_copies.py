@@ -25,7 +25,7 @@ def config(root: Path) -> StoreConfig:
 
 
 def readable(root: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
-    """Of each queue number and bytes of what our broker hands out."""
+    """Return the offsets and bytes of each queue that our broker delivers."""
     store = MessageStore(config(root))
     store.open()
     found = {

@@ -34,7 +34,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def refusal(root: Path, target: Path, **more: object) -> str:
-    """What is said; afterwards there is nothing at the target that was not there before."""
+    """Return the error, after checking that the target is unchanged."""
     before = sorted(target.parent.rglob("*"))
     with pytest.raises(StoreError) as caught:
         copied(root, target, **more)

@@ -18,7 +18,7 @@ PER_QUEUE_FILE = QUEUE_FILE // 20
 
 
 class Disk(Files):
-    """A disk that is as full as it is told to be, or whose limit is the store's own size."""
+    """A disk with a settable fill level, or with the store's own size as its limit."""
 
     def __init__(self) -> None:
         self.use = DiskUse(10, 90)

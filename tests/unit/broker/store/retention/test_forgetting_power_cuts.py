@@ -1,7 +1,7 @@
 """Power cuts during retention: unexpired messages survive, with their offsets.
 
-As ``test_power_cuts``, with a clock that runs and files that go: ``POCKETMQ_CRASH_SEED=<seed>``
-replays a story.
+Like ``test_power_cuts``, with a running clock and files that are deleted;
+``POCKETMQ_CRASH_SEED=<seed>`` replays a run.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def live(seed: int) -> ForgetfulDay:
 
 
 def work(day: ForgetfulDay, random: Random) -> None:
-    """Open, work, and now and then stop cleanly and go on."""
+    """Open and work, with an occasional clean stop and restart."""
     for part in (ACTIONS, ACTIONS // 2):
         day.open()
         day.check()

@@ -7,18 +7,18 @@ import random
 from pathlib import Path
 
 from tests.scenarios.clusters import InLoop, Place
-from tests.scenarios.loops import RealLoop, StoryLoop
+from tests.scenarios.loops import RealLoop, SimulatedLoop
 from tests.scenarios.script import Script
 from tests.scenarios.stage import Stage
 
 
-def tell_virtually(script: Script, root: Path) -> str:
-    """Without sockets, on a clock that jumps."""
-    with asyncio.Runner(loop_factory=StoryLoop) as runner:
+def run_virtually(script: Script, root: Path) -> str:
+    """Run a scenario without sockets, with virtual time."""
+    with asyncio.Runner(loop_factory=SimulatedLoop) as runner:
         loop = runner.get_loop()
-        assert isinstance(loop, StoryLoop)
+        assert isinstance(loop, SimulatedLoop)
         random.seed(script.name)
-        with loop.telling_time():
+        with loop.as_every_clock():
             return runner.run(_virtually(script, root))
 
 
@@ -27,8 +27,8 @@ async def _virtually(script: Script, root: Path) -> str:
         return await _told(script, cluster)
 
 
-def tell_really(script: Script, cluster: Place) -> str:
-    """With sockets, in real time."""
+def run_in_real_time(script: Script, cluster: Place) -> str:
+    """Run a scenario with sockets, in real time."""
     with asyncio.Runner(loop_factory=RealLoop) as runner:
         return runner.run(_told(script, cluster))
 
