@@ -39,7 +39,7 @@ def test_offsets_that_rise_by_one_over_all_members_pass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("made", "text"),
     [
         (lambda: judged(calls("a", range(9))), "lost: T:0 was handled up to 9 of 10"),
         (lambda: judged([]), "lost: T:0 was handled up to 0 of 10"),
@@ -52,9 +52,9 @@ def test_offsets_that_rise_by_one_over_all_members_pass() -> None:
     ],
 )
 def test_lost_skipped_and_repeated_offsets_are_found(
-    made: Callable[[], Findings], told: str
+    made: Callable[[], Findings], text: str
 ) -> None:
-    assert any(told in problem for problem in made().problems)
+    assert any(text in problem for problem in made().problems)
 
 
 def killed(committed: int, at: int = 6) -> Kill:

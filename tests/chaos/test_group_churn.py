@@ -228,12 +228,12 @@ async def test_churn_loses_nothing_and_only_kills_repeat(tmp_path: Path, ordered
         f"not acknowledged {dict(stream.failed)}, {findings.repeated} repeated, "
         f"longest rest {max(findings.rests.values()) / 1e9:.1f} s"
     )
-    told = f"seed {seed}, {dict(group.done)}, files in {tmp_path}\n"
-    assert findings.problems == [], told + "\n".join(findings.problems)
-    assert stream.acknowledged <= findings.numbers, told
-    assert committed == stored, told
-    assert max(findings.rests.values()) <= REST * 1e9, told + str(findings.rests)
-    assert set(group.done) == {"join", "leave", "kill", "restart"}, told
+    context = f"seed {seed}, {dict(group.done)}, files in {tmp_path}\n"
+    assert findings.problems == [], context + "\n".join(findings.problems)
+    assert stream.acknowledged <= findings.numbers, context
+    assert committed == stored, context
+    assert max(findings.rests.values()) <= REST * 1e9, context + str(findings.rests)
+    assert set(group.done) == {"join", "leave", "kill", "restart"}, context
 
 
 def judged(group: Churn, stored: dict[str, int], *, ordered: bool) -> Findings:

@@ -110,9 +110,9 @@ class Siege:
         """All of these are stored, and none of them where another one was."""
         self.stored.read_on()
         self.stored.check(acknowledged)
-        told = [(place.queue_id, place.offset) for place in acknowledged]
-        assert self.places.isdisjoint(told)
-        self.places.update(told)
+        positions = [(place.queue_id, place.offset) for place in acknowledged]
+        assert self.places.isdisjoint(positions)
+        self.places.update(positions)
 
     def figures(self) -> dict[str, object]:
         """A summary of the run."""
@@ -282,15 +282,15 @@ async def test_killing_a_producer_loses_nothing_acknowledged(tmp_path: Path) -> 
         )
         assert process.stdout is not None
         try:
-            told = [int(await process.stdout.readline()) for _ in range(1000)]
+            positions = [int(await process.stdout.readline()) for _ in range(1000)]
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
             rest = await process.stdout.read()
             await process.wait()
-        told += [int(line) for line in rest.split(b"\n")[:-1]]
+        positions += [int(line) for line in rest.split(b"\n")[:-1]]
 
         stored = await stored_numbers(running.address, TOPIC)
 
-    assert set(told) <= set(stored)
+    assert set(positions) <= set(stored)
     assert len(stored) == len(set(stored))

@@ -123,7 +123,7 @@ def test_workers_stop_when_their_supervisor_is_killed(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_start_stops_the_others_and_is_reported(tmp_path: Path) -> None:
     (tmp_path / "w-1").write_text("in the way")
-    with pytest.raises(ServerError) as told, workers(tmp_path):
+    with pytest.raises(ServerError) as caught, workers(tmp_path):
         pass
-    assert str(tmp_path / "w-1") in str(told.value)
-    assert "the worker w-1 did not start (exit code 1)" in str(told.value)
+    assert str(tmp_path / "w-1") in str(caught.value)
+    assert "the worker w-1 did not start (exit code 1)" in str(caught.value)

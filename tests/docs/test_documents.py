@@ -42,7 +42,7 @@ def test_every_python_block_of_the_other_documents_runs(
 
 def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -> None:
     block = next(text for text in blocks(README, "console") if "standalone" in text)
-    typed, told = block.splitlines()[-2:]
+    typed, expected = block.splitlines()[-2:]
     ports = ["--nameserver-port", "0", "--broker-port", "0"]
     words = [*shlex.split(typed.removeprefix("$ pocketmq ")), *ports]
     small = ["--set", "mappedFileSizeCommitLog=1048576"]
@@ -57,8 +57,8 @@ def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -
         assert process.stdout is not None
         line = process.stdout.readline()
         process.terminate()
-    told = told.replace("core compiled", f"core {fast_path.KIND}")
-    assert re.sub(r":\d+", ":", line.strip()) == re.sub(r":\d+", ":", told)
+    expected = expected.replace("core compiled", f"core {fast_path.KIND}")
+    assert re.sub(r":\d+", ":", line.strip()) == re.sub(r":\d+", ":", expected)
     assert process.returncode == 0
 
 

@@ -105,5 +105,5 @@ def test_apache_opens_a_store_whose_oldest_files_are_deleted(version: str, tmp_p
 )
 def test_apaches_tools_delete_expired_files_at_our_broker(command: str, tmp_path: Path) -> None:
     with testing.broker() as ours:
-        said = mqadmin("4.9.7", tmp_path, ours.nameserver, command, "-b", ours.broker)
-    assert "success" in said
+        output = mqadmin("4.9.7", tmp_path, ours.nameserver, command, "-b", ours.broker)
+    assert "success" in output

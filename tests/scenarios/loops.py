@@ -157,7 +157,7 @@ class SimulatedLoop(_Actors, VirtualTimeLoop):
         ours.connection_made(near)
         return near, ours
 
-    def heal(self) -> None:
+    def end_partition(self) -> None:
         """Deliver what was sent while an actor was cut off."""
         for pipe in list(self.pipes):
             pipe.wake()

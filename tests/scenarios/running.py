@@ -35,5 +35,5 @@ def run_in_real_time(script: Script, cluster: Place) -> str:
 
 async def _told(script: Script, cluster: Place) -> str:
     async with Stage(script, cluster) as stage:
-        outputs = await stage.tell()
-    return script.told(outputs, cluster.kind)
+        outputs = await stage.run()
+    return script.with_outcomes(outputs, cluster.kind)

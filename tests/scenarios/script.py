@@ -63,7 +63,7 @@ class Script:
                 steps.append(Step(number, line))
         return cls(name, lines, steps, places)
 
-    def told(self, outputs: Mapping[int, list[str]], kind: str) -> str:
+    def with_outcomes(self, outputs: Mapping[int, list[str]], kind: str) -> str:
         """The text with the expectations replaced by what happened at brokers of a kind."""
         steps = {step.line: step for step in self.steps}
         text: list[str] = []

@@ -68,7 +68,7 @@ class Stage:
             await foreign.close()
         await self._instance.close()
 
-    async def tell(self) -> dict[int, list[str]]:
+    async def run(self) -> dict[int, list[str]]:
         """Run every step; return the outcomes by the steps' lines."""
         return {step.line: await self._tell(step) for step in self._script.steps}
 
@@ -269,7 +269,7 @@ class Stage:
         self._members[name].actor.cut_off = False
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimulatedLoop)
-        loop.heal()
+        loop.end_partition()
 
     async def stop(self, broker: str) -> None:
         await self._cluster.stop(broker)

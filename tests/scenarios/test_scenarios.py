@@ -69,8 +69,8 @@ def test_an_unknown_step_is_an_error(tmp_path: Path) -> None:
 def test_only_changed_expectations_are_rewritten() -> None:
     text = "topic T has 4 queues\n# why\n-> as it was\n-> [apache] elsewhere\nwait 1s\n-> nothing\n"
     script = Script.parse("some", text)
-    assert script.told({0: ["as it was"], 4: ["nothing"]}, "ours") == text.replace(
+    assert script.with_outcomes({0: ["as it was"], 4: ["nothing"]}, "ours") == text.replace(
         "# why\n-> as it was\n-> [apache] elsewhere\n",
         "-> as it was\n-> [apache] elsewhere\n# why\n",
     )
-    assert "-> now so\n" in script.told({0: ["now so"], 4: []}, "ours")
+    assert "-> now so\n" in script.with_outcomes({0: ["now so"], 4: []}, "ours")

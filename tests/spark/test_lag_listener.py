@@ -21,8 +21,8 @@ def test_lag_falls_with_each_batch(
 ) -> None:
     topic = new_topic()
     fill(topic, 100)
-    told: queue.Queue[QueryLag] = queue.Queue()
-    listener = LagListener(told.put)
+    received: queue.Queue[QueryLag] = queue.Queue()
+    listener = LagListener(received.put)
     spark.streams.addListener(listener)
     try:
         frame = stream(topic, startingOffsets="earliest", maxOffsetsPerTrigger="40")
@@ -33,7 +33,7 @@ def test_lag_falls_with_each_batch(
             .start()
         )
         try:
-            lags = [told.get(timeout=SECONDS) for _ in range(3)]
+            lags = [received.get(timeout=SECONDS) for _ in range(3)]
             assert [lag.messages for lag in lags] == [60, 20, 0]
             assert [lag.batch_id for lag in lags] == [0, 1, 2]
             assert {lag.name for lag in lags} == {"lagging"}
@@ -43,7 +43,7 @@ def test_lag_falls_with_each_batch(
             page = listener.prometheus()
             assert f'query="lagging",query_id="{query.id}",queue="0",topic="{topic}"}} 0.0' in page
             fill(topic, 8, first=100)
-            assert told.get(timeout=SECONDS).messages == 0
+            assert received.get(timeout=SECONDS).messages == 0
         finally:
             query.stop()
     finally:

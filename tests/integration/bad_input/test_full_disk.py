@@ -145,8 +145,8 @@ async def test_a_broker_that_was_killed_on_a_full_disk_starts_read_only(
         await disk.free()
         await sender.send_until_taken()
         assert await stored(disk.nameserver) == sender.acknowledged
-        told = [line for line in disk.log.splitlines() if '"the store takes' in line]
-        assert [json.loads(line)["level"] for line in told] == ["error", "error", "info"]
+        logged = [line for line in disk.log.splitlines() if '"the store takes' in line]
+        assert [json.loads(line)["level"] for line in logged] == ["error", "error", "info"]
 
 
 async def test_settings_changed_while_the_disk_is_full_are_saved_once_there_is_space(

@@ -136,7 +136,7 @@ def test_an_unknown_request_code_is_answered_with_code_3(target: Target, code: i
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "told"),
+    ("field", "value", "expected"),
     [
         ("topic", None, "the field topic is missing"),
         ("queueOffset", None, "the field queueOffset is missing"),
@@ -147,7 +147,7 @@ def test_an_unknown_request_code_is_answered_with_code_3(target: Target, code: i
     ],
 )
 def test_a_missing_or_non_numeric_field_is_named(
-    broker: Target, field: str, value: str | None, told: str
+    broker: Target, field: str, value: str | None, expected: str
 ) -> None:
     pairs = dict(pull_command("T").all_pairs() or ())
     pairs.pop(field)
@@ -156,7 +156,7 @@ def test_a_missing_or_non_numeric_field_is_named(
     with broker.peer() as peer:
         answer = peer.ask(Command(RequestCode.PULL_MESSAGE, pairs=tuple(pairs.items())))
         assert answer.code == 1
-        assert told.replace("number", "") in (answer.remark or "")
+        assert expected.replace("number", "") in (answer.remark or "")
 
 
 def test_a_field_of_a_route_request_that_is_missing_is_named(nameserver: Target) -> None:

@@ -93,22 +93,22 @@ def test_a_second_broker_on_a_store_is_refused_and_the_first_continues(
 ) -> None:
     command = servers.broker.process.command
     directory = Path(command[command.index("--store") + 1])
-    told = refused(*broker_on(directory))
-    assert f"another broker has the store {directory} open" in told
-    assert "give this one another storePathRootDir" in told
+    error = refused(*broker_on(directory))
+    assert f"another broker has the store {directory} open" in error
+    assert "give this one another storePathRootDir" in error
 
 
 def test_a_port_in_use_is_refused_and_its_owner_continues(
     servers: Servers, unharmed: None, tmp_path: Path
 ) -> None:
     taken = [target.address.rpartition(":")[2] for target in (servers.nameserver, servers.broker)]
-    for told in (
+    for error in (
         refused(*nameserver_with(tmp_path / "kv.json", int(taken[0]))),
         refused("broker", f"--port={taken[1]}", f"--store={tmp_path / 'other'}", *SMALL),
         refused(*broker_on(tmp_path / "third"), f"--metrics-port={taken[0]}"),
     ):
-        assert any(port in told for port in taken)
-        assert "choose another" in told
+        assert any(port in error for port in taken)
+        assert "choose another" in error
 
 
 @pytest.mark.parametrize("setting", ["storePathRootDir", "storePathCommitLog"])
@@ -116,11 +116,11 @@ def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path, setting: 
     (tmp_path / "file").write_text("in the way")
     below = tmp_path / "file" / "store"
     if setting == "storePathRootDir":
-        told = refused(*broker_on(below))
+        error = refused(*broker_on(below))
     else:
-        told = refused(*broker_on(tmp_path / "store", f"--set={setting}={below}", *SMALL))
-    assert str(tmp_path / "file") in told
-    assert "a file stands where a directory should be" in told
+        error = refused(*broker_on(tmp_path / "store", f"--set={setting}={below}", *SMALL))
+    assert str(tmp_path / "file") in error
+    assert "a file stands where a directory should be" in error
 
 
 @pytest.fixture
@@ -137,15 +137,15 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_directory_that_cannot_be_written_is_refused(read_only: Path) -> None:
-    told = refused(*broker_on(read_only / "store"))
-    assert "check the owner and the free space" in told
-    assert str(read_only) in told
+    error = refused(*broker_on(read_only / "store"))
+    assert "check the owner and the free space" in error
+    assert str(read_only) in error
 
 
 def test_an_address_of_another_machine_is_refused(tmp_path: Path) -> None:
-    told = refused(*broker_on(tmp_path / "store"), "--host=192.0.2.1")
-    assert "192.0.2.1" in told
-    assert "this machine has no such address" in told
+    error = refused(*broker_on(tmp_path / "store"), "--host=192.0.2.1")
+    assert "192.0.2.1" in error
+    assert "this machine has no such address" in error
 
 
 # --- files that are not what they should be
@@ -184,9 +184,9 @@ def test_a_commit_log_of_another_file_size_is_refused_and_kept(
 ) -> None:
     other = ["--set=mappedFileSizeCommitLog=2097152", SMALL[1]]
     before = {path: path.stat().st_size for path in (store / "commitlog").iterdir()}
-    told = refused(*broker_on(store, *other))
-    assert "mappedFileSizeCommitLog" in told
-    assert "1048576" in told
+    error = refused(*broker_on(store, *other))
+    assert "mappedFileSizeCommitLog" in error
+    assert "1048576" in error
     assert {path: path.stat().st_size for path in (store / "commitlog").iterdir()} == before
     server = run(broker_on(store))
     assert max_offset(server, "kept") == 1
@@ -196,8 +196,8 @@ def test_a_commit_log_file_that_was_cut_is_refused(store: Path) -> None:
     (file, *_) = sorted((store / "commitlog").iterdir())
     with file.open("r+b") as stream:
         stream.truncate(1000)
-    told = refused(*broker_on(store))
-    assert str(file) in told
+    error = refused(*broker_on(store))
+    assert str(file) in error
 
 
 def max_offset(server: ServerProcess, topic: str) -> int:
@@ -244,10 +244,10 @@ def test_config_files_damaged_with_their_backups_are_refused_and_kept(
     backup = file.with_name(f"{name}.bak")
     file.write_bytes(b'{"cut off')
     backup.write_bytes(b"\x00\x01")
-    told = refused(*broker_on(store))
-    assert str(file) in told
-    assert "its backup is damaged too" in told
-    assert "put" in told
+    error = refused(*broker_on(store))
+    assert str(file) in error
+    assert "its backup is damaged too" in error
+    assert "put" in error
     assert (file.read_bytes(), backup.read_bytes()) == (b'{"cut off', b"\x00\x01")
 
 
@@ -266,9 +266,9 @@ def test_config_files_damaged_with_their_backups_are_refused_and_kept(
 def test_config_files_with_other_contents_are_refused(store: Path, name: str, text: bytes) -> None:
     file = store / "config" / name
     file.write_bytes(text)
-    told = refused(*broker_on(store))
-    assert str(file) in told
-    assert "put" in told
+    error = refused(*broker_on(store))
+    assert str(file) in error
+    assert "put" in error
 
 
 def test_a_damaged_checkpoint_and_lock_file_do_not_matter(
@@ -322,9 +322,9 @@ def test_a_damaged_key_value_file_is_replaced_by_its_backup_or_refused(
     file = tmp_path / "kvConfig.json"
     text = json.dumps({"configTable": {"ns": {"k": "v"}}}).encode()
     file.write_bytes(damage(text))
-    told = refused(*nameserver_with(file))
-    assert str(file) in told
-    assert "Restore the file from a copy" in told
+    error = refused(*nameserver_with(file))
+    assert str(file) in error
+    assert "Restore the file from a copy" in error
     file.with_name("kvConfig.json.bak").write_bytes(text)
     server = run(nameserver_with(file))
     assert get_kv(server).fields["value"] == "v"
@@ -367,15 +367,15 @@ def test_a_key_value_table_too_large_for_a_frame_is_answered_with_an_error(
 
 def test_a_name_server_with_a_file_in_its_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    told = refused(*nameserver_with(tmp_path / "file" / "kvConfig.json"))
-    assert str(tmp_path / "file") in told
+    error = refused(*nameserver_with(tmp_path / "file" / "kvConfig.json"))
+    assert str(tmp_path / "file") in error
 
 
 # --- what a user writes
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "error"),
     [
         (b"brokerNmae=x\n", "brokerName"),
         (b"listenPort=99999\n", "listenPort"),
@@ -388,12 +388,12 @@ def test_a_name_server_with_a_file_in_its_path_is_refused(tmp_path: Path) -> Non
     ids=range(7),
 )
 def test_a_bad_configuration_file_is_refused_with_the_key(
-    tmp_path: Path, text: bytes, told: str
+    tmp_path: Path, text: bytes, error: str
 ) -> None:
     file = tmp_path / "broker.conf"
     file.write_bytes(text)
     words = refused("broker", f"--config={file}", f"--store={tmp_path / 'store'}")
-    assert told in words
+    assert error in words
 
 
 async def test_a_broker_that_is_refused_does_not_disturb_the_routes(

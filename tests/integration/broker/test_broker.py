@@ -201,9 +201,9 @@ async def test_lost_offsets_are_logged_as_an_error_if_there_are_messages(
     second = make_broker()
     with capture_logs() as logs:
         await second.start()
-    (told,) = [entry for entry in logs if "consumerOffset.json" in entry["event"]]
-    assert told["log_level"] == "error"
-    assert "stop this broker and put the file back" in told["event"]
+    (logged,) = [entry for entry in logs if "consumerOffset.json" in entry["event"]]
+    assert logged["log_level"] == "error"
+    assert "stop this broker and put the file back" in logged["event"]
     assert second.state.offsets_lost
     await second.stop()
     third = make_broker()

@@ -266,9 +266,14 @@ async def test_damaged_messages_are_logged_counted_and_reported_by_the_doctor(
                 assert len(bodies(await asker.pull(queue_id=1, max_msg_nums=10))) == 9
     finally:
         await asker.pool.close()
-    (told,) = [log for log in logs if log["log_level"] == "error"]
-    assert (told["topic"], told["queue"], told["offset"], told["place"]) == ("T", 1, 5, place)
-    assert "has CRC" in told["reason"]
+    (logged,) = [log for log in logs if log["log_level"] == "error"]
+    assert (logged["topic"], logged["queue"], logged["offset"], logged["place"]) == (
+        "T",
+        1,
+        5,
+        place,
+    )
+    assert "has CRC" in logged["reason"]
     assert b"pocketmq_damaged_messages_total 1.0" in generate_latest(registry)
     case = Case(name_servers=[cluster.nameserver])
     findings = await asyncio.to_thread(lambda: list(examine(case)))
@@ -357,8 +362,8 @@ async def test_damaged_entries_are_logged_counted_and_reported_by_the_doctor(
                 assert bodies(await asker.pull(queue_offset=8, max_msg_nums=1)) == [body_of(0, 9)]
     finally:
         await asker.pool.close()
-    told = [(log["log_level"], log["topic"], log["queue"], log["offset"]) for log in logs]
-    assert told == [("warning", "T", 0, 4), ("error", "T", 0, 8)]
+    logged = [(log["log_level"], log["topic"], log["queue"], log["offset"]) for log in logs]
+    assert logged == [("warning", "T", 0, 4), ("error", "T", 0, 8)]
     registry = CollectorRegistry()
     registry.register(MetricsPage([], [broker], RequestTimes(), LoopMonitor().stalls))
     page = generate_latest(registry)

@@ -225,8 +225,8 @@ async def test_a_reset_reaches_the_members(broker: Broker, connect: Connect) -> 
     header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=0, is_force=True)
     reply = await admin.ask(Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header))
     assert reply.code == 0
-    told = await pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
-    assert decode(ResetOffsetBody, told.body).offset_table == {QUEUE: 0}
+    pushed_request = await pushed(member, RequestCode.RESET_CONSUMER_CLIENT_OFFSET)
+    assert decode(ResetOffsetBody, pushed_request.body).offset_table == {QUEUE: 0}
 
 
 async def test_idle_members_are_counted_over_all_brokers(

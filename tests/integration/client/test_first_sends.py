@@ -100,7 +100,7 @@ async def test_without_retries_a_failed_connect_fails_the_send(fake: Any) -> Non
 
 async def test_a_failed_connect_that_nobody_awaits_is_not_reported(fake: Any) -> None:
     complaints: list[dict[str, Any]] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    asyncio.get_running_loop().set_exception_handler(lambda _, details: complaints.append(details))
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0) as producer:
         send = producer.send_nowait("T", b"x", timeout=0.05)

@@ -140,7 +140,7 @@ async def test_the_member_that_pulls_a_queue_owns_it(cluster: Any, admin: client
 # Dead letters
 
 
-async def bury(
+async def store_dead_letter(
     admin: client.Admin, body: bytes, own: Mapping[str, str], *, sys_flag: int = 0
 ) -> None:
     """Write a dead letter as a broker does."""
@@ -183,7 +183,7 @@ async def dead(admin: client.Admin) -> client.Admin:
     """Three dead letters of the group g."""
     await admin.create_topic(DLQ.topic, queues=1)
     for number in range(3):
-        await bury(admin, b"body %d" % number, letter(number))
+        await store_dead_letter(admin, b"body %d" % number, letter(number))
     return admin
 
 
@@ -248,7 +248,7 @@ async def test_compressed_bodies_stay_as_they_are(cluster: Any, admin: client.Ad
     await admin.create_topic(DLQ.topic, queues=1)
     body = b"again and " * 1000
     packed, sys_flag = compress(body, "zlib")
-    await bury(admin, packed, letter(0), sys_flag=sys_flag)
+    await store_dead_letter(admin, packed, letter(0), sys_flag=sys_flag)
     assert (await admin.dead_letters("g"))[0].body == body
     await admin.redrive("g")
     assert [message.body for message in await received(cluster, "T", 1)] == [body]
@@ -257,14 +257,14 @@ async def test_compressed_bodies_stay_as_they_are(cluster: Any, admin: client.Ad
 async def test_messages_of_one_sharding_key_go_to_one_queue(admin: client.Admin):
     await admin.create_topic(DLQ.topic, queues=1)
     for number in range(4):
-        await bury(admin, b"x", letter(number, __SHARDINGKEY="user-7"))
+        await store_dead_letter(admin, b"x", letter(number, __SHARDINGKEY="user-7"))
     done = await admin.redrive("g")
     assert len({one.queue for one in done.sent}) == 1
 
 
 async def test_a_dead_letter_without_an_origin_needs_a_topic(cluster: Any, admin: client.Admin):
     await admin.create_topic(DLQ.topic, queues=1)
-    await bury(admin, b"x", {"UNIQ_KEY": "lost"})
+    await store_dead_letter(admin, b"x", {"UNIQ_KEY": "lost"})
     assert (await admin.dead_letters("g"))[0].topic is None
     with pytest.raises(client.UsageError, match="which topic it came from"):
         await admin.redrive("g")
@@ -273,7 +273,7 @@ async def test_a_dead_letter_without_an_origin_needs_a_topic(cluster: Any, admin
 
 
 async def test_a_deleted_origin_topic_stops_the_redrive(dead: client.Admin):
-    await bury(dead, b"x", letter(3, RETRY_TOPIC="Gone"))
+    await store_dead_letter(dead, b"x", letter(3, RETRY_TOPIC="Gone"))
     with pytest.raises(client.TopicNotFound, match="Gone"):
         await dead.redrive("g")
     assert [one.topic for one in await dead.dead_letters("g")] == ["Gone"]

@@ -188,7 +188,7 @@ class Deployment:
         assert service.waits_for.keys() <= self.running.keys()
         for name, condition in service.waits_for.items():
             if condition == "service_completed_successfully":
-                assert self.running[name].wait(COMPLETED_WITHIN) == 0, self.said(name)
+                assert self.running[name].wait(COMPLETED_WITHIN) == 0, self.output(name)
         for volume, _ in service.volumes:
             (self.home / volume).mkdir(exist_ok=True)
         with self.log(service.name).open("wb") as log:
@@ -206,7 +206,7 @@ class Deployment:
         """Where the service's output goes."""
         return self.home / f"{name}.log"
 
-    def said(self, name: str) -> str:
+    def output(self, name: str) -> str:
         """What the service has put out so far."""
         return self.log(name).read_text()
 
@@ -236,7 +236,7 @@ class Deployment:
             if check.returncode == 0:
                 return
             time.sleep(0.05)
-        raise AssertionError(f"{service.name} is not healthy: {self.said(service.name)}")
+        raise AssertionError(f"{service.name} is not healthy: {self.output(service.name)}")
 
 
 @contextmanager

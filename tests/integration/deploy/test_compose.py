@@ -31,9 +31,9 @@ def nameservers(deployment: Deployment) -> str:
 
 def wait_until_said(deployment: Deployment, name: str, text: str) -> None:
     deadline = time.monotonic() + 60
-    while text not in deployment.said(name):
-        assert time.monotonic() < deadline, deployment.said(name)
-        assert deployment.running[name].poll() is None, deployment.said(name)
+    while text not in deployment.output(name):
+        assert time.monotonic() < deadline, deployment.output(name)
+        assert deployment.running[name].poll() is None, deployment.output(name)
         time.sleep(0.05)
 
 
@@ -123,11 +123,11 @@ def test_sparks_ports_are_taken_only_when_it_is_requested() -> None:
     document = load()
     master = document["services"]["spark-master"]
     own = published({"services": {"spark-master": master}})
-    told = [
+    shown = [
         int(master["command"][master["command"].index(f"--{it}") + 1])
         for it in ("port", "webui-port")
     ]
-    assert own == told
+    assert own == shown
     assert not set(own) & set(published({"services": by_default(document)}))
 
 

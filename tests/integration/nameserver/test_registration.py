@@ -209,10 +209,10 @@ async def test_order_topics_reach_the_broker(
     server = await new_server()
     header = PutKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="t", value="broker-a:4")
     await client.ask(server, Command.request(RequestCode.PUT_KV_CONFIG, header))
-    told: list[Any] = []
-    registration = new_registration([server.address], topics("t"), on_order_topics=told.append)
+    notified: list[Any] = []
+    registration = new_registration([server.address], topics("t"), on_order_topics=notified.append)
     await registration.start()
-    assert told == [{"t": "broker-a:4"}]
+    assert notified == [{"t": "broker-a:4"}]
 
 
 async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
@@ -225,12 +225,14 @@ async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
         return command.reply(code, "not today", body=body)
 
     async with Server(answer) as server:
-        told: list[Any] = []
-        registration = new_registration([server.address], topics("t"), on_order_topics=told.append)
+        notified: list[Any] = []
+        registration = new_registration(
+            [server.address], topics("t"), on_order_topics=notified.append
+        )
         await registration.start()
         assert "not today" in (registration.states[0].last_error or "")
         await eventually(lambda: registered(registration) == [True])
-        assert told == []
+        assert notified == []
         await registration.stop()
 
 
@@ -273,11 +275,11 @@ async def test_a_subscribed_client_is_notified_of_changed_routes(
     eventually: Eventually,
 ) -> None:
     server = await new_server()
-    told: list[str] = []
+    notified: list[str] = []
 
     def hear(command: Command, _: Any) -> None:
         assert command.code == OwnRequestCode.ROUTE_CHANGED
-        told.append(command.read(TopicRequestHeader).topic)
+        notified.append(command.read(TopicRequestHeader).topic)
 
     async with ConnectionPool(hear) as pool:
         connection = await pool.get(server.address)
@@ -287,7 +289,7 @@ async def test_a_subscribed_client_is_notified_of_changed_routes(
         connection.send_oneway(subscribe)
         registration = new_registration([server.address], topics("t", "u"))
         await registration.start()
-        await eventually(lambda: told == ["t"])
+        await eventually(lambda: notified == ["t"])
         await registration.stop()
-        await eventually(lambda: told == ["t", "t"])
+        await eventually(lambda: notified == ["t", "t"])
     await eventually(lambda: not len(server.state.watches))

@@ -24,9 +24,9 @@ def test_a_topic_is_created_changed_and_deleted(cli: CommandLine, name: str) -> 
 
 
 def test_creating_a_topic_twice_points_to_update(cli: CommandLine, topic: str) -> None:
-    told = cli.fails("topic", "create", topic)
-    assert "exists already" in told
-    assert "pocketmq topic update" in told
+    error = cli.fails("topic", "create", topic)
+    assert "exists already" in error
+    assert "pocketmq topic update" in error
 
 
 def test_topic_status_shows_the_offsets_of_its_queues(cli: CommandLine, topic: str) -> None:
@@ -52,9 +52,9 @@ def test_system_topics_are_shown_on_request(cli: CommandLine) -> None:
 @pytest.mark.parametrize("verb", ["update", "delete", "route", "status"])
 def test_an_unknown_topic_is_a_one_line_error(cli: CommandLine, verb: str) -> None:
     options = ["--queues", "1"] if verb == "update" else []
-    told = cli.fails("topic", verb, "no-such-topic", *options)
-    assert told.count("\n") == 1
-    assert "no-such-topic" in told
+    error = cli.fails("topic", verb, "no-such-topic", *options)
+    assert error.count("\n") == 1
+    assert "no-such-topic" in error
 
 
 def test_an_invalid_topic_name_is_refused(cli: CommandLine) -> None:
@@ -133,11 +133,11 @@ def test_the_cluster_lists_its_brokers(cli: CommandLine, server: StandaloneServe
     ],
 )
 def test_without_a_name_server_every_command_says_so(command: list[str]) -> None:
-    told = CommandLine("127.0.0.1:1").fails(*command)
-    assert told.startswith("Error: no name server answers: 127.0.0.1:1")
-    assert told.count("\n") == 1
+    error = CommandLine("127.0.0.1:1").fails(*command)
+    assert error.startswith("Error: no name server answers: 127.0.0.1:1")
+    assert error.count("\n") == 1
 
 
 def test_an_invalid_address_is_refused(cli: CommandLine) -> None:
-    told = cli.fails("topic", "list", "--nameserver", "nowhere")
-    assert "'nowhere' is no name server's address" in told
+    error = cli.fails("topic", "list", "--nameserver", "nowhere")
+    assert "'nowhere' is no name server's address" in error

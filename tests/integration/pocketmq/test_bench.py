@@ -54,5 +54,5 @@ def test_empty_and_missing_topics_are_reported(cli: CommandLine, topic: str) -> 
 
 def test_an_unwritable_topic_is_reported_with_the_reason(cli: CommandLine, topic: str) -> None:
     cli("topic", "update", topic, "--permission", "r")
-    told = cli.fails("bench", "produce", "--topic", topic, *BRIEFLY)
-    assert topic in told
+    error = cli.fails("bench", "produce", "--topic", topic, *BRIEFLY)
+    assert topic in error

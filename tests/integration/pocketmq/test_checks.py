@@ -29,8 +29,8 @@ def test_an_unreachable_server_is_not_healthy(cli: CommandLine) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith(f"failed: can't connect to {address}")
     assert result.stdout.count("\n") == 1
-    told = json.loads(cli.result("health", "--nameserver", address, "--json").stdout)
-    assert told["healthy"] is False
+    output = json.loads(cli.result("health", "--nameserver", address, "--json").stdout)
+    assert output["healthy"] is False
 
 
 def test_a_name_server_is_no_broker(cli: CommandLine, server: StandaloneServer) -> None:
@@ -46,10 +46,10 @@ def test_an_invalid_address_is_reported(cli: CommandLine) -> None:
 def test_the_doctor_finds_a_healthy_broker_healthy(cli: CommandLine, topic: str) -> None:
     cli("send", topic, "tea")
     cli("read", topic, "--group", f"g-{topic}", "--commit")
-    told = cli.json("doctor", "--topic", topic, "--group", f"g-{topic}")
-    assert told["healthy"] is True
+    output = cli.json("doctor", "--topic", topic, "--group", f"g-{topic}")
+    assert output["healthy"] is True
     assert {"broker", "clock", "disk", "route", "permission", "offsets"} <= {
-        finding["check"] for finding in told["findings"] if finding["verdict"] == "ok"
+        finding["check"] for finding in output["findings"] if finding["verdict"] == "ok"
     }
 
 
@@ -72,12 +72,12 @@ def test_the_doctor_finds_an_advertised_address_that_nobody_can_reach(tmp_path: 
         broker = ServerProcess(["broker", "--nameserver", address, "--port", "0", *with_address])
         try:
             broker.start()
-            told = json.loads(CommandLine(address).result("doctor", "--json").stdout)
+            output = json.loads(CommandLine(address).result("doctor", "--json").stdout)
         finally:
             broker.kill()
     finally:
         nameserver.kill()
-    (failed,) = [f for f in told["findings"] if f["verdict"] == "failed"]
+    (failed,) = [f for f in output["findings"] if f["verdict"] == "failed"]
     assert "is advertised, but can't connect to 127.0.0.2" in failed["found"]
     assert "--advertise" in failed["remedy"]
 
@@ -152,13 +152,13 @@ def test_a_metrics_port_in_use_is_a_one_line_error(
 
 
 def test_the_demo_checks_what_it_measured(cli: CommandLine) -> None:
-    told = cli.json("demo", "--limit", "2000")
-    assert told["checked"] is True
-    assert told["messages"] == 2000
-    assert 0 < told["single_p50"] <= told["single_p99"]
-    assert told["broker_megabytes"] > 1
-    assert told["destinations"] > 50
-    assert told["group_seconds"] > 0
+    output = cli.json("demo", "--limit", "2000")
+    assert output["checked"] is True
+    assert output["messages"] == 2000
+    assert 0 < output["single_p50"] <= output["single_p99"]
+    assert output["broker_megabytes"] > 1
+    assert output["destinations"] > 50
+    assert output["group_seconds"] > 0
 
 
 def test_the_demo_prints_a_table(cli: CommandLine) -> None:

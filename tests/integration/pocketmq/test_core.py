@@ -41,11 +41,11 @@ def test_the_ready_line_the_log_the_metrics_and_the_doctor_say_it(
         assert f'core="{kind}"' in page.read().decode()
     assert ("the compiled core is not used" in server.log) is (kind == "python")
     command = ["doctor", "--nameserver", server.addresses["nameserver"]]
-    told = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "pocketmq", *command], capture_output=True, text=True, check=False
     ).stdout
-    said = "Python code, which is slower: POCKETMQ_PURE is set" if kind == "python" else ""
-    assert " ".join(told.split()).count("broker-a runs on " + (said or "the compiled core")) == 1
+    shown = "Python code, which is slower: POCKETMQ_PURE is set" if kind == "python" else ""
+    assert " ".join(output.split()).count("broker-a runs on " + (shown or "the compiled core")) == 1
 
 
 def test_messages_are_sent_and_read(server: ServerProcess) -> None:

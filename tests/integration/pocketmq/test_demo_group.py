@@ -19,10 +19,10 @@ def test_the_group_demo_prints_what_happens_and_what_it_checked() -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    told = [text for _, text in rows]
-    assert any("is idle, for there are 5 members but only 4 queues" in text for text in told)
-    assert any("is killed" in text for text in told)
-    assert any("as a dead letter" in text for text in told)
+    texts = [text for _, text in rows]
+    assert any("is idle, for there are 5 members but only 4 queues" in text for text in texts)
+    assert any("is killed" in text for text in texts)
+    assert any("as a dead letter" in text for text in texts)
     assert any(text.startswith("queue 0 member") for name, text in rows if name == "billing")
     facts = dict(rows)
     assert facts["billing"].startswith("every flight was handled, ")

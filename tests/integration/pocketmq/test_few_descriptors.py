@@ -59,11 +59,11 @@ def test_idle_connections_leave_descriptors_to_the_store(tmp_path: Path, attacke
             assert peer.ask(committed("Existing", 7)).code == 0
         server.terminate()
         assert server.wait(PATIENCE) == 0
-    said = log.read_text()
-    assert f'"now": {LIMIT}' in said
-    assert "fewer connections than set" in said
-    assert "can't be written" not in said
-    assert "out of system resource" not in said
+    output = log.read_text()
+    assert f'"now": {LIMIT}' in output
+    assert "fewer connections than set" in output
+    assert "can't be written" not in output
+    assert "out of system resource" not in output
     offsets = tmp_path / "store" / "config" / "consumerOffset.json"
     assert '"Existing@g":{0:7' in offsets.read_text()
 

@@ -91,9 +91,9 @@ def test_the_groups_of_tools_are_shown_on_request(cli: CommandLine, topic: str) 
 
 def test_lag_is_shown_per_queue_and_in_total(cli: CommandLine, topic: str, group: str) -> None:
     consume(cli, topic, group, 2)
-    told = cli.json("group", "lag", group)
-    assert told["lag"] == 1
-    (row,) = told["queues"]
+    output = cli.json("group", "lag", group)
+    assert output["lag"] == 1
+    (row,) = output["queues"]
     assert (row["topic"], row["committed"], row["next"], row["lag"]) == (topic, 2, 3, 1)
     assert (row["owner"], row["last_consumed"] is not None) == (None, True)
     result = cli.result("group", "lag", group, "--topic", topic)
@@ -138,8 +138,8 @@ def test_members_that_contradict_each_other_are_reported_everywhere(
         (problem,) = problems
         assert (problem["problem"], problem["docs"]) == ("subscription", anchor)
         assert other.client_id in problem["members"]
-        told = cli.json("doctor", "--group", group)["findings"]
-        (finding,) = [one for one in told if one["check"] == "subscriptions"]
+        output = cli.json("doctor", "--group", group)["findings"]
+        (finding,) = [one for one in output if one["check"] == "subscriptions"]
         assert finding["verdict"] == "warning"
         assert finding["remedy"] == f"see {anchor}"
         everything = cli.json("doctor")["findings"]
@@ -154,9 +154,9 @@ def test_a_reset_moves_every_queue(
 ) -> None:
     consume(cli, topic, group, 1)
     arguments = ["group", "reset", group, "--topic", topic, "--to", to]
-    told = cli.json(*arguments, "--dry-run")
-    assert told["applied"] is False
-    assert [(row["before"], row["after"]) for row in told["queues"]] == [(1, after)]
+    output = cli.json(*arguments, "--dry-run")
+    assert output["applied"] is False
+    assert [(row["before"], row["after"]) for row in output["queues"]] == [(1, after)]
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == 1
     result = cli.result(*arguments)
     assert result.stdout.split("\t")[3:] == ["1", str(after), "2", f"{3 - after}\n"]
@@ -169,8 +169,8 @@ def test_a_reset_names_members_that_choose_their_queues(
 ) -> None:
     with online(server, topic, group) as client_id:
         arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
-        told = cli.json(*arguments, "--dry-run")
-        assert (told["online"], told["unaware"]) == ([client_id], [client_id])
+        output = cli.json(*arguments, "--dry-run")
+        assert (output["online"], output["unaware"]) == ([client_id], [client_id])
         stderr = cli.result(*arguments).stderr
         assert "told 0 members" in stderr
         assert "stop these first, they choose their queues themselves" in stderr
@@ -182,8 +182,10 @@ def test_missing_only_resets_queues_without_an_offset(
     cli("topic", "update", topic, "--queues", "2")
     arguments = ["group", "reset", group, "--topic", topic, "--to", "end"]
     cli(*arguments, "--queue", "1")
-    told = cli.json(*arguments, "--missing-only")
-    assert [(row["queue"], row["before"], row["after"]) for row in told["queues"]] == [(0, None, 3)]
+    output = cli.json(*arguments, "--missing-only")
+    assert [(row["queue"], row["before"], row["after"]) for row in output["queues"]] == [
+        (0, None, 3)
+    ]
     assert cli(*arguments, "--missing-only") == ""
 
 
@@ -270,11 +272,11 @@ def test_dead_letters_are_sent_back_once(cli: CommandLine, topic: str, dead: str
     assert len(cli.json(*redrive, "--dry-run")["sent"]) == 2
     result = cli.result(*redrive, "--max", "1")
     assert result.stderr == "sent 1 dead letter back, 1 left\n"
-    told = cli.json(*redrive)
-    assert [(one["id"], one["to"], one["to_offset"]) for one in told["sent"]] == [
+    output = cli.json(*redrive)
+    assert [(one["id"], one["to"], one["to_offset"]) for one in output["sent"]] == [
         ("id-1", topic, 4)
     ]
-    assert told["left"] == 0
+    assert output["left"] == 0
     assert cli(*redrive) == ""
     assert cli("message", "dlq", "list", dead) == ""
     assert len(cli.json("message", "dlq", "list", dead, "--all")) == 2

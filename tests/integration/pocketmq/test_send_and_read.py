@@ -18,9 +18,9 @@ def read_json(cli: CommandLine, topic: str, *options: str) -> list[dict[str, obj
 
 
 def test_one_message_from_the_command_line(cli: CommandLine, topic: str) -> None:
-    told = cli("send", topic, "tea ☕", "--tag", "paid", "--key", "o-1", "--property", "who=me")
-    assert told.startswith(f"sent to {topic}/")
-    assert "at offset 0" in told
+    output = cli("send", topic, "tea ☕", "--tag", "paid", "--key", "o-1", "--property", "who=me")
+    assert output.startswith(f"sent to {topic}/")
+    assert "at offset 0" in output
     (message,) = read_json(cli, topic)
     assert (message["body"], message["tag"], message["keys"]) == ("tea ☕", "paid", ["o-1"])
     assert isinstance(message["properties"], dict)
@@ -31,8 +31,8 @@ def test_each_line_of_stdin_is_a_message_in_the_order_of_its_key(
     cli: CommandLine, topic: str
 ) -> None:
     lines = [f"cup {number}" for number in range(5000)]
-    told = cli.json("send", topic, "--sharding-key", "all", stdin="\n".join(lines))
-    assert (told["sent"], told["failed"]) == (5000, 0)
+    output = cli.json("send", topic, "--sharding-key", "all", stdin="\n".join(lines))
+    assert (output["sent"], output["failed"]) == (5000, 0)
     assert cli("read", topic).splitlines() == lines
 
 
@@ -94,8 +94,8 @@ def test_reading_starts_at_the_given_position(cli: CommandLine, topic: str) -> N
     assert len(cli("read", topic, "--from", "-1h").split()) == 10
     later = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds")
     assert cli("read", topic, "--from", later) == ""
-    told = cli.fails("read", topic, "--from", "yesterday", code=2)
-    assert "'yesterday' is not begin, end, an offset" in told
+    output = cli.fails("read", topic, "--from", "yesterday", code=2)
+    assert "'yesterday' is not begin, end, an offset" in output
 
 
 def test_a_group_continues_where_it_committed(cli: CommandLine, topic: str) -> None:
@@ -127,9 +127,9 @@ def test_a_sharding_key_keeps_messages_together(cli: CommandLine, name: str) -> 
 
 
 def test_a_rate_is_kept(cli: CommandLine, topic: str) -> None:
-    told = cli.json("send", topic, "--rate", "100", stdin="x\n" * 31)
-    assert told["sent"] == 31
-    assert told["seconds"] >= 0.25
+    output = cli.json("send", topic, "--rate", "100", stdin="x\n" * 31)
+    assert output["sent"] == 31
+    assert output["seconds"] >= 0.25
 
 
 def test_bad_input_is_reported_after_the_lines_before_it_are_sent(

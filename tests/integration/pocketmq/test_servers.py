@@ -129,21 +129,21 @@ def test_a_key_without_effect_is_accepted_and_logged(tmp_path: Path) -> None:
 
 def test_a_port_in_use_is_refused_with_what_to_do(tmp_path: Path, server: StandaloneServer) -> None:
     port = server.broker.rpartition(":")[2]
-    told = refused("broker", "--port", port, "--store", str(tmp_path), *SMALL)
-    assert f"127.0.0.1:{port}" in told
-    assert "another process listens there" in told
+    output = refused("broker", "--port", port, "--store", str(tmp_path), *SMALL)
+    assert f"127.0.0.1:{port}" in output
+    assert "another process listens there" in output
 
 
 def test_a_second_broker_on_a_store_is_refused(server: StandaloneServer) -> None:
-    told = refused("broker", "--port", "0", "--store", str(server.store), *SMALL)
-    assert str(server.store) in told
-    assert "another" in told
+    output = refused("broker", "--port", "0", "--store", str(server.store), *SMALL)
+    assert str(server.store) in output
+    assert "another" in output
 
 
 def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    told = refused("broker", "--port", "0", "--store", str(tmp_path / "file" / "store"), *SMALL)
-    assert str(tmp_path / "file") in told
+    output = refused("broker", "--port", "0", "--store", str(tmp_path / "file" / "store"), *SMALL)
+    assert str(tmp_path / "file") in output
 
 
 def test_a_store_with_files_of_another_size_is_refused(tmp_path: Path) -> None:
@@ -152,8 +152,8 @@ def test_a_store_with_files_of_another_size_is_refused(tmp_path: Path) -> None:
         blocking.Producer(server.nameserver, group="g") as producer,
     ):
         producer.send("orders", b"tea")
-    told = refused("broker", "--port", "0", "--store", str(tmp_path), *SMALL)
-    assert "mappedFileSizeCommitLog" in told
+    output = refused("broker", "--port", "0", "--store", str(tmp_path), *SMALL)
+    assert "mappedFileSizeCommitLog" in output
 
 
 @pytest.mark.parametrize(

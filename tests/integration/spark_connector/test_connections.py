@@ -110,11 +110,11 @@ def test_one_with_unanswered_requests_is_not_kept(cache: ConnectionCache, peer: 
 def test_a_connection_closed_or_written_to_unasked_is_not_used_again(
     cache: ConnectionCache, peer: Peer
 ) -> None:
-    for said in (b"", encode(Command(0, 9, FLAG_RESPONSE))):
+    for data in (b"", encode(Command(0, 9, FLAG_RESPONSE))):
         with cache.lease(peer.address) as first:
             other, _ = peer.listener.accept()
         with other:
-            other.sendall(said)
+            other.sendall(data)
         assert select.select([first._socket], [], [], 10)[0]
         with cache.lease(peer.address) as second:
             assert second is not first

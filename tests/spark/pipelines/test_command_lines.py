@@ -46,12 +46,12 @@ def test_all_examples_work_as_their_first_lines_show_them(
     tmp_path: Path,
 ) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", server.nameserver)
-    said, _ = call("send_flights", str(COUNT))
-    assert said == f"{COUNT} flights sent\n"
+    output, _ = call("send_flights", str(COUNT))
+    assert output == f"{COUNT} flights sent\n"
 
     directory = f"--directory={tmp_path}/archive"
-    said, code = call("archive", "--topics", "flights,airlines", directory)
-    lines = [line for line in said.splitlines() if line.startswith("flights/")]
+    output, code = call("archive", "--topics", "flights,airlines", directory)
+    lines = [line for line in output.splitlines() if line.startswith("flights/")]
     assert (code, len(lines)) == (0, departures.QUEUES)
     assert all(line.endswith(", 0 lack, 0 repeat") for line in lines)
 
@@ -65,10 +65,10 @@ def test_all_examples_work_as_their_first_lines_show_them(
 
     admin.create_group("idle-readers")
     admin.commit("idle-readers", dict.fromkeys(admin.queues("flights"), 0))
-    said, _ = call("lag_report")
-    assert f"group idle-readers: {COUNT} messages of flights behind, the oldest waits" in said
-    assert "group enrich: 0 messages of flights behind\n" in said
+    output, _ = call("lag_report")
+    assert f"group idle-readers: {COUNT} messages of flights behind, the oldest waits" in output
+    assert "group enrich: 0 messages of flights behind\n" in output
 
-    said, code = call("audit", str(server.store))
+    output, code = call("audit", str(server.store))
     assert code == 0
-    assert f"flights: {COUNT} messages in {departures.QUEUES} queues" in said
+    assert f"flights: {COUNT} messages in {departures.QUEUES} queues" in output

@@ -27,16 +27,16 @@ def test_the_submitted_job_finds_what_plain_python_counts(
     with deployed(tmp_path, "delays", {"flights": [str(COUNT)]}) as deployment:
         job = Service("delays", deployment.document["services"]["delays"])
         nameserver = deployment.environment(job)["NAMESRV_ADDR"]
-        assert deployment.running["delays"].wait(WAIT) == 0, deployment.said("delays")
+        assert deployment.running["delays"].wait(WAIT) == 0, deployment.output("delays")
         expected = counted(all_flights)
         rows = delays.in_topic(spark, nameserver, "delays")
         assert {Place(*row[:3]): Figures(*row[3:]) for row in rows} == expected
         assert len(rows) == len(expected)
         with Admin(nameserver) as admin:
             assert admin.lag(delays.GROUP, topic="flights").total == 0
-        worker = deployment.said("spark-worker")
+        worker = deployment.output("spark-worker")
     assert "Launch command" in worker
-    shown = re.findall(r"^(\w{3}) (\w\w): \d+ flights", deployment.said("delays"), re.MULTILINE)
+    shown = re.findall(r"^(\w{3}) (\w\w): \d+ flights", deployment.output("delays"), re.MULTILINE)
     assert set(shown) == {
         (place.origin, place.carrier) for place, figures in expected.items() if figures.departed
     }

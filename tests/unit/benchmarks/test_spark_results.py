@@ -36,5 +36,10 @@ def test_a_row_shows_range_bar_and_verdict():
 
 
 def test_programs_get_the_same():
-    told = Result("tcp", "rows/s", spread([1.0, 3.0]), 1.5).as_json()
-    assert (told["median"], told["low"], told["high"], told["reached"]) == (2.0, 1.0, 3.0, True)
+    output = Result("tcp", "rows/s", spread([1.0, 3.0]), 1.5).as_json()
+    assert (output["median"], output["low"], output["high"], output["reached"]) == (
+        2.0,
+        1.0,
+        3.0,
+        True,
+    )

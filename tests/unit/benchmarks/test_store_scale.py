@@ -80,12 +80,12 @@ def test_an_answer_with_other_messages_makes_no_figures() -> None:
 
 
 def test_each_bar_stands_beside_its_figure() -> None:
-    told = store_scale.text(RESULT)
-    assert "at most 256 files mapped, fewer than there are queues" in told
-    assert "private memory at most 151.0 MB <= 150: NO" in told
-    assert "pull p99 big/small 1.90 (0.90-7.00) <= 2: yes" in told
-    assert "300.0 MB/s >= 500: NO" in told
-    assert "510.0 MB/s >= 500: yes" in told
+    output = store_scale.text(RESULT)
+    assert "at most 256 files mapped, fewer than there are queues" in output
+    assert "private memory at most 151.0 MB <= 150: NO" in output
+    assert "pull p99 big/small 1.90 (0.90-7.00) <= 2: yes" in output
+    assert "300.0 MB/s >= 500: NO" in output
+    assert "510.0 MB/s >= 500: yes" in output
     assert store_scale.text({**RESULT, "verify": None}).endswith("there is no such command")
 
 

@@ -92,15 +92,15 @@ def test_a_huge_registration_is_compressed_unasked_so_that_it_fits_a_frame() -> 
 def test_a_broker_that_may_not_be_written_to_registers_all_topics_so() -> None:
     wrapper = topics(2)
     body = body_of(apaches_broker(brokerPermission="4").register(wrapper))
-    told = body.topic_config_serialize_wrapper.topic_config_table.values()
-    assert {topic.perm for topic in told} == {4}
+    registered = body.topic_config_serialize_wrapper.topic_config_table.values()
+    assert {topic.perm for topic in registered} == {4}
     assert {topic.perm for topic in wrapper.topic_config_table.values()} == {6}
 
 
 def test_the_replication_address_is_the_next_port_unless_told() -> None:
     assert apaches_broker().ha_address == "127.0.0.1:20912"
-    told = apaches_broker(brokerIP2="10.0.0.5", haListenPort="7")
-    assert told.ha_address == "10.0.0.5:7"
+    registered = apaches_broker(brokerIP2="10.0.0.5", haListenPort="7")
+    assert registered.ha_address == "10.0.0.5:7"
 
 
 def test_the_period_keeps_within_rocketmqs_bounds() -> None:

@@ -58,7 +58,7 @@ def leave(bench: Bench, turns: Turns, gone: list[FakeConnection]) -> None:
             turns.notifier.changed(group, left=True)
 
 
-def told(connections: list[FakeConnection]) -> int:
+def notified(connections: list[FakeConnection]) -> int:
     count = sum(len(connection.pushed) for connection in connections)
     for connection in connections:
         connection.pushed.clear()
@@ -68,7 +68,7 @@ def told(connections: list[FakeConnection]) -> int:
 def test_members_that_leave_together_are_one_change(bench, turns):
     everybody = members(bench, 600)
     leave(bench, turns, everybody[:400])
-    assert told(everybody) == 0
+    assert notified(everybody) == 0
     turns.all()
     assert [len(connection.pushed) for connection in everybody] == [0] * 400 + [1] * 200
 
@@ -79,7 +79,7 @@ def test_one_loop_iteration_notifies_a_bounded_number_of_members(bench, turns):
     most = 0
     while turns.waiting:
         assert turns.turn() == 0
-        most = max(most, told(everybody))
+        most = max(most, notified(everybody))
     assert 0 < most <= NOTIFIED_AT_ONCE
 
 
@@ -87,11 +87,11 @@ def test_a_change_right_after_a_notification_is_notified_once_later(bench, turns
     everybody = members(bench, 10)
     leave(bench, turns, everybody[:1])
     assert turns.turn() == 0
-    assert told(everybody) == 9
+    assert notified(everybody) == 9
     leave(bench, turns, everybody[1:3])
     leave(bench, turns, everybody[3:5])
     assert turns.turn() == pytest.approx(NOTIFY_SECONDS)
-    assert told(everybody) == 5
+    assert notified(everybody) == 5
     assert not turns.waiting
 
 

@@ -102,15 +102,15 @@ async def test_each_new_topic_is_registered_once_and_alone(names, making):
 
 async def test_topics_created_by_sends_are_registered_together_at_a_bounded_rate(names, making):
     broker = await making(pace=NEVER)
-    told = [broker.make(f"new-{n}") for n in range(500)]
+    pending = [broker.make(f"new-{n}") for n in range(500)]
     await asyncio.sleep(0)
-    told += [broker.make(f"more-{n}") for n in range(300)]
-    await asyncio.wait(told, timeout=0.05)
+    pending += [broker.make(f"more-{n}") for n in range(300)]
+    await asyncio.wait(pending, timeout=0.05)
     assert len(names.registered) == 1
     await broker.make("by-an-administrator", oneway=False)
     assert len(names.registered) == 2
     assert len(names.registered[1]) == 801
-    assert all(future.done() for future in told)
+    assert all(future.done() for future in pending)
 
 
 async def test_all_topics_are_registered_in_portions_that_name_servers_accept(names, making):

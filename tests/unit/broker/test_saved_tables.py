@@ -184,10 +184,10 @@ async def test_a_commit_during_a_write_is_in_the_next_one(tmp_path):
 
 
 async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
-    told, heard = [], asyncio.Event()
+    calls, heard = [], asyncio.Event()
 
     def register(names, oneway):
-        told.append((names, oneway))
+        calls.append((names, oneway))
         return None if oneway else heard.wait()
 
     saved = tables(tmp_path, on_topics=register)
@@ -197,7 +197,7 @@ async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
     assert not change.done()
     heard.set()
     assert await change
-    assert told == [(None, True), (["T"], False)]
+    assert calls == [(None, True), (["T"], False)]
 
 
 def test_a_wrapper_has_the_topics_requested(tmp_path):

@@ -121,5 +121,5 @@ class SimulatedConsumer(AssignmentListener, OffsetStore):
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         await self._offsets.commit(queue, self.group, offset)
 
-    def told(self, kind: type[Event]) -> list[Any]:
+    def events_of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]

@@ -84,8 +84,8 @@ def test_an_existing_member_is_not_refused():
 
 def test_blocked_queues_are_sent_as_json():
     fields = dict(about("me", Sharing(blocked=2), "warn").fields)
-    told = json.loads(fields["pmqBlocked"])
-    assert [(one["topic"], one["queueId"]) for one in told] == [("T", 0), ("T", 1)]
+    blocked_queues = json.loads(fields["pmqBlocked"])
+    assert [(one["topic"], one["queueId"]) for one in blocked_queues] == [("T", 0), ("T", 1)]
 
 
 def test_a_consumer_without_subscriptions_is_omitted():

@@ -152,7 +152,7 @@ class TestSubscription:
         body = encode(TopicList(list(topics)))
         return ask(Command.request(OwnRequestCode.SUBSCRIBE_ROUTE, body=body), peer)
 
-    def told(self, peer: Any) -> list[str]:
+    def notified(self, peer: Any) -> list[str]:
         sent: Iterable[Command] = peer.sent
         assert all(c.is_oneway and c.code == OwnRequestCode.ROUTE_CHANGED for c in sent)
         return [command.read(TopicRequestHeader).topic for command in sent]
@@ -163,9 +163,9 @@ class TestSubscription:
         client = new_peer()
         assert self.subscribe(ask, client, "t", "u").code == SUCCESS
         ask(register(T, TopicConfig("x")))
-        assert self.told(client) == ["t"]
+        assert self.notified(client) == ["t"]
         ask(register(T, TopicConfig("x")))
-        assert self.told(client) == ["t"]
+        assert self.notified(client) == ["t"]
 
     def test_a_client_is_notified_that_a_broker_died(
         self, ask: Ask, state: SharedState, new_peer: type[Any]
@@ -174,7 +174,7 @@ class TestSubscription:
         ask(register(T), broker)
         self.subscribe(ask, client, "t")
         state.closed(broker)
-        assert self.told(client) == ["t"]
+        assert self.notified(client) == ["t"]
 
     def test_a_closed_client_is_forgotten(
         self, ask: Ask, state: SharedState, new_peer: type[Any]
@@ -183,7 +183,7 @@ class TestSubscription:
         self.subscribe(ask, client, "t")
         state.closed(client)
         ask(register(T))
-        assert self.told(client) == []
+        assert self.notified(client) == []
         assert not len(state.watches)
 
     def test_a_client_that_cannot_be_notified_does_no_harm(
@@ -194,7 +194,7 @@ class TestSubscription:
         self.subscribe(ask, client, "t")
         dead.close("gone")
         assert ask(register(T)).code == SUCCESS
-        assert self.told(client) == ["t"]
+        assert self.notified(client) == ["t"]
 
     def test_too_many_topics_are_a_sentence(self, ask: Ask, new_peer: type[Any]) -> None:
         reply = self.subscribe(ask, new_peer(), *map(str, range(10_001)))

@@ -144,8 +144,8 @@ async def test_a_broker_is_ready_while_a_name_server_knows_it(tmp_path: Path) ->
     try:
         assert await get(part, "/readyz") == (200, "ok\n")
         await name_server.stop()
-        told = await until_ready_says(part, "registered with no name server")
-        assert address in told
+        reason = await until_ready_says(part, "registered with no name server")
+        assert address in reason
     finally:
         await part.stop()
         await name_server.stop()

@@ -110,9 +110,9 @@ def test_an_omitted_column_is_named() -> None:
     columns, spare = ["id", "died_at", "owner"], ["died_at", "owner"]
     with terminal_of(60) as (_, err):
         output.show_rows(LETTERS, columns, as_json=False, spare=spare)
-    told = err.getvalue()
-    assert max(map(len, told.splitlines())) <= 60
-    assert " ".join(told.split()) == (
+    result = err.getvalue()
+    assert max(map(len, result.splitlines())) <= 60
+    assert " ".join(result.split()) == (
         "not shown: died at, owner; a wider terminal or --json shows them"
     )
 

@@ -29,11 +29,11 @@ def large_answer(command: Command, _connection: Connection) -> Command:
 async def test_a_peer_that_takes_no_answers_is_not_read_from() -> None:
     peer = Peer(handler=large_answer, limits=SMALL)
     peer.transport.stuck = True
-    peer.says(*(request(opaque=n) for n in range(10)))
+    peer.arrive(*(request(opaque=n) for n in range(10)))
     await turns(20)
     assert not peer.transport.reading
     assert peer.connection.unsent_bytes < 3 * 1000
-    answered = len(peer.hears())
+    answered = len(peer.written())
     assert 0 < answered < 10
 
     peer.transport.stuck = False
@@ -43,7 +43,7 @@ async def test_a_peer_that_takes_no_answers_is_not_read_from() -> None:
     peer.transport.take(10_000)
     await turns(20)
     assert peer.transport.reading
-    assert [answer.opaque for answer in peer.hears()] == list(range(answered, 10))
+    assert [answer.opaque for answer in peer.written()] == list(range(answered, 10))
 
 
 async def test_a_client_continues_reading_while_its_requests_are_stuck() -> None:
@@ -52,7 +52,7 @@ async def test_a_client_continues_reading_while_its_requests_are_stuck() -> None
     future = peer.connection.request_nowait(Command.request(10, body=bytes(2000)), timeout=3)
     await turns()
     assert peer.transport.reading
-    peer.says(peer.hears()[0].reply())
+    peer.arrive(peer.written()[0].reply())
     assert (await future).code == 0
 
 
@@ -201,7 +201,7 @@ async def test_a_peer_with_too_many_running_requests_is_not_read_from(
 ) -> None:
     slow = Slow()
     peer = Peer(handler=slow, limits=limits)
-    peer.says(*(request(opaque=n) for n in range(8)))
+    peer.arrive(*(request(opaque=n) for n in range(8)))
     await turns()
     assert not peer.transport.reading
     assert peer.counters.requests_in_progress == 3
@@ -209,7 +209,7 @@ async def test_a_peer_with_too_many_running_requests_is_not_read_from(
     slow.gate.set()
     await turns(20)
     assert peer.transport.reading
-    assert sorted(answer.opaque for answer in peer.hears()) == list(range(8))
+    assert sorted(answer.opaque for answer in peer.written()) == list(range(8))
     assert peer.counters.bytes_in_flight == 0
 
 
@@ -226,8 +226,8 @@ async def test_requests_above_the_total_limit_are_refused(
 ) -> None:
     slow = Slow()
     peer = Peer(handler=slow, limits=limits, serving=serving)
-    peer.says(*(request(opaque=n) for n in range(4)))
-    answers = peer.hears()
+    peer.arrive(*(request(opaque=n) for n in range(4)))
+    answers = peer.written()
     assert [(answer.opaque, answer.code, answer.remark) for answer in answers] == [
         (2, ResponseCode.SYSTEM_BUSY, BUSY),
         (3, ResponseCode.SYSTEM_BUSY, BUSY),
@@ -236,7 +236,7 @@ async def test_requests_above_the_total_limit_are_refused(
     assert peer.transport.reading
     slow.gate.set()
     await turns(6)
-    assert [answer.opaque for answer in peer.hears()] == [0, 1]
+    assert [answer.opaque for answer in peer.written()] == [0, 1]
 
 
 async def test_the_future_of_a_refused_request_is_cancelled() -> None:
@@ -251,24 +251,24 @@ async def test_the_future_of_a_refused_request_is_cancelled() -> None:
         handler=lambda _command, _connection: next(answers),
         limits=ConnectionLimits(max_total_in_progress_requests=0),
     )
-    peer.says(request(), request())
+    peer.arrive(request(), request())
     assert promised.cancelled()
-    assert [answer.code for answer in peer.hears()] == [ResponseCode.SYSTEM_BUSY] * 2
+    assert [answer.code for answer in peer.written()] == [ResponseCode.SYSTEM_BUSY] * 2
 
 
 async def test_handlers_that_are_cancelled_answer_nothing() -> None:
     peer = Peer(handler=Slow())
-    peer.says(request(), request())
+    peer.arrive(request(), request())
     await peer.endpoint.tasks.close()
     await turns()
-    assert peer.hears() == []
+    assert peer.written() == []
     assert peer.counters.requests_in_progress == 0
 
 
 async def test_a_request_that_ends_after_its_connection_harms_nothing() -> None:
     slow = Slow()
     peer = Peer(handler=slow, limits=ConnectionLimits(max_in_progress_requests=1))
-    peer.says(request())
+    peer.arrive(request())
     peer.vanish()
     slow.gate.set()
     await turns(6)
@@ -281,15 +281,15 @@ TINY_SLICES = ConnectionLimits(slice_bytes=1, read_ahead_bytes=200)
 async def test_a_long_read_is_processed_in_slices_between_other_work() -> None:
     busy = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
     other = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
-    busy.says(*(request(opaque=n) for n in range(10)))
+    busy.arrive(*(request(opaque=n) for n in range(10)))
     assert len(busy.transport.writes) == 1
     assert not busy.transport.reading
-    busy.says(*(request(opaque=n) for n in range(10, 12)))
-    other.says(request())
-    assert len(other.hears()) == 1
+    busy.arrive(*(request(opaque=n) for n in range(10, 12)))
+    other.arrive(request())
+    assert len(other.written()) == 1
     await turns(20)
     assert len(busy.transport.writes) == 12, "one write per slice"
-    assert [answer.opaque for answer in busy.hears()] == list(range(12))
+    assert [answer.opaque for answer in busy.written()] == list(range(12))
     assert busy.transport.reading
 
 
@@ -308,7 +308,7 @@ async def test_simultaneous_input_is_read_as_fast_as_it_is_processed() -> None:
     assert not any(one.connection.closed for one in peers)
     await turns(20)
     assert all(one.transport.reading for one in peers)
-    assert [len(one.hears()) for one in peers] == [10] * 8
+    assert [len(one.written()) for one in peers] == [10] * 8
     assert counters.bytes_held == counters.dropped_hoarding == 0
 
 
@@ -320,24 +320,24 @@ async def test_a_slice_ends_when_its_time_is_up() -> None:
         return command.reply()
 
     peer.endpoint.handler = handler
-    peer.says(*(request(opaque=n) for n in range(5)))
+    peer.arrive(*(request(opaque=n) for n in range(5)))
     await turns(10)
     assert len(peer.transport.writes) == 3, "two requests of 0.6 ms are above 1 ms"
 
 
 async def test_the_end_of_the_stream_waits_for_what_was_read() -> None:
     peer = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
-    peer.says(*(request(opaque=n) for n in range(5)))
+    peer.arrive(*(request(opaque=n) for n in range(5)))
     assert peer.connection.eof_received()
     await turns(10)
-    assert len(peer.hears()) == 5
+    assert len(peer.written()) == 5
     assert peer.connection.close_reason == "closed by the peer"
     assert peer.transport.closing
 
 
 async def test_slices_end_with_the_connection() -> None:
     peer = Peer(handler=lambda command, _: command.reply(), limits=TINY_SLICES)
-    peer.says(*(request(opaque=n) for n in range(5)))
+    peer.arrive(*(request(opaque=n) for n in range(5)))
     peer.vanish()
     await turns(10)
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1

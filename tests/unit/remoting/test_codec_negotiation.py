@@ -28,9 +28,9 @@ async def exchange(client: Peer, server: Peer, command: Command) -> tuple[Comman
     """The request as it went over the wire, and its answer."""
     future = client.connection.request_nowait(command, timeout=3)
     await turns()
-    sent = client.hears()
-    server.says(*sent)
-    client.says(*server.hears())
+    sent = client.written()
+    server.arrive(*sent)
+    client.arrive(*server.written())
     return sent[0], await future
 
 
@@ -83,14 +83,14 @@ async def test_a_oneway_request_carries_no_offer() -> None:
     client, _ = a_pair()
     client.connection.send_oneway(Command.request(RequestCode.HEART_BEAT, oneway=True))
     await turns()
-    assert FIELD not in client.hears()[0].fields
+    assert FIELD not in client.written()[0].fields
 
 
 async def test_an_offer_in_a_send_or_pull_or_a_oneway_request_is_ignored() -> None:
     _, server = a_pair()
     offer = ((FIELD, "msgpack"),)
-    server.says(request(10, extra=offer), request(ROUTE, extra=offer, oneway=True))
-    assert [answer.fields for answer in server.hears()] == [{"seen": "yes"}]
+    server.arrive(request(10, extra=offer), request(ROUTE, extra=offer, oneway=True))
+    assert [answer.fields for answer in server.written()] == [{"seen": "yes"}]
 
 
 async def test_requests_from_the_server_stay_json() -> None:
@@ -98,7 +98,7 @@ async def test_requests_from_the_server_stay_json() -> None:
     await exchange(client, server, Command.request(ROUTE))
     server.connection.send_oneway(Command.request(40, oneway=True))
     await turns()
-    assert server.hears()[0].serialize == SerializeType.JSON
+    assert server.written()[0].serialize == SerializeType.JSON
 
 
 @pytest.mark.parametrize("serving", [True, False])
@@ -106,7 +106,7 @@ async def test_a_msgpack_frame_without_agreement_ends_the_connection(*, serving:
     peer = Peer(serving=serving, handler=echo, accept_msgpack=True)
     command = request()
     command.serialize = SerializeType.MSGPACK
-    peer.says(command)
+    peer.arrive(command)
     assert peer.connection.closed
     assert peer.counters.dropped_bad_frame == 1
     assert "agreement" in peer.connection.close_reason

@@ -19,9 +19,9 @@ from tests.unit.remoting.transcripts import Peer, echo, read_all, request, turns
 
 async def test_every_request_of_one_read_is_answered_in_one_write() -> None:
     peer = Peer(handler=echo)
-    peer.says(*(request(opaque=n, body=b"%d" % n) for n in range(5)))
+    peer.arrive(*(request(opaque=n, body=b"%d" % n) for n in range(5)))
     assert len(peer.transport.writes) == 1
-    assert [(answer.opaque, bytes(answer.body)) for answer in peer.hears()] == [
+    assert [(answer.opaque, bytes(answer.body)) for answer in peer.written()] == [
         (n, b"%d" % n) for n in range(5)
     ]
     assert peer.counters.frames_in == 5
@@ -39,7 +39,7 @@ def test_the_cut_of_the_reads_does_not_matter(bodies: list[bytes], cuts: list[in
         for start, end in itertools.pairwise(bounds):
             peer.connection.data_received(data[start:end])
         await turns()
-        answers = peer.hears()
+        answers = peer.written()
         assert [bytes(answer.body) for answer in answers] == bodies
         assert peer.counters.bytes_in == len(data)
         peer.endpoint.alarms.close()
@@ -56,7 +56,7 @@ async def test_frames_sent_in_one_loop_iteration_are_one_write() -> None:
     assert peer.transport.writes == []
     await turns()
     assert len(peer.transport.writes) == 1
-    heard = peer.hears()
+    heard = peer.written()
     assert [command.opaque for command in heard] == [0, 1, 2, 3, 4]
     assert bytes(heard[-1].body) == b"abcd"
 
@@ -73,7 +73,7 @@ async def test_large_parts_are_not_copied_before_they_are_written(
     peer.connection.flush()
     parts = [part for gathered in peer.transport.gathered for part in gathered]
     assert any(part is body for part in parts) != is_copied
-    [answer] = peer.hears()
+    [answer] = peer.written()
     assert (answer.opaque, answer.body) == (7, body)
     assert peer.counters.bytes_out > size
 
@@ -93,12 +93,12 @@ async def test_large_parts_are_not_copied_before_they_are_written(
 async def test_garbage_ends_the_connection_and_is_counted(garbage: bytes) -> None:
     peer = Peer(handler=echo)
     peer.connection.data_received(encode(request(opaque=1)) + garbage)
-    assert [answer.opaque for answer in peer.hears()] == [1], "what came before it was done"
+    assert [answer.opaque for answer in peer.written()] == [1], "what came before it was done"
     assert peer.connection.closed
     assert "can't be understood" in peer.connection.close_reason
     assert peer.counters.dropped_bad_frame == 1
     peer.connection.data_received(encode(request(opaque=2)))
-    assert peer.hears() == []
+    assert peer.written() == []
 
 
 async def test_garbage_behind_an_incomplete_frame_ends_the_connection_too() -> None:
@@ -127,11 +127,11 @@ async def test_an_owner_may_bring_its_own_feed() -> None:
             connection.receive(frame)
 
     peer = Peer(handler=echo, feed_factory=factory)
-    peer.says(request(body=b"x"))
+    peer.arrive(request(body=b"x"))
     assert peer.transport.writes == [b"hot"]
     peer.transport.writes.clear()
-    peer.says(request(opaque=4))
-    assert [answer.opaque for answer in peer.hears()] == [4]
+    peer.arrive(request(opaque=4))
+    assert [answer.opaque for answer in peer.written()] == [4]
 
 
 @pytest.mark.parametrize("fault", ["raises", "stands still", "overruns"])
@@ -142,7 +142,7 @@ async def test_a_faulty_feed_ends_its_connection_only(fault: str) -> None:
         return position if fault == "stands still" else len(buffer) + 1
 
     peer = Peer(feed_factory=lambda _connection: feed)
-    peer.says(request())
+    peer.arrive(request())
     assert peer.connection.closed
     assert peer.connection.close_reason == "its feed failed"
 
@@ -152,7 +152,7 @@ async def test_a_feed_may_refuse_a_frame() -> None:
         raise FrameError("not here")
 
     peer = Peer(feed_factory=lambda _connection: feed)
-    peer.says(request())
+    peer.arrive(request())
     assert peer.counters.dropped_bad_frame == 1
 
 
@@ -166,7 +166,7 @@ async def test_a_draining_endpoint_sends_answers_and_accepts_no_requests() -> No
     peer.endpoint.draining = True
     peer.connection.stop_requests()
     await turns()
-    peer.says(request(10), peer.hears()[0].reply())
+    peer.arrive(request(10), peer.written()[0].reply())
     assert done == []
     assert (await asking).code == 0
 
@@ -176,28 +176,28 @@ async def test_failing_callbacks_of_the_owner_do_no_harm() -> None:
         raise ValueError("a fault of the owner")
 
     peer = Peer(handler=echo, on_close=fail)
-    peer.says(request())
-    assert len(peer.hears()) == 1
+    peer.arrive(request())
+    assert len(peer.written()) == 1
     peer.vanish()
     assert peer.endpoint.connections == set()
 
 
 async def test_a_connection_above_the_limit_is_refused_without_notifying_the_owner() -> None:
-    told: list[Connection] = []
-    peer = Peer(max_connections=0, on_close=told.append)
+    closed_connections: list[Connection] = []
+    peer = Peer(max_connections=0, on_close=closed_connections.append)
     assert peer.transport.aborted
     assert peer.counters.connections_refused == 1
     peer.connection.data_received(encode(request()))
     peer.vanish()
-    assert told == []
+    assert closed_connections == []
     assert peer.counters.connections_closed == 0
 
 
 async def test_requests_before_the_end_of_the_stream_are_processed() -> None:
     peer = Peer(handler=echo)
-    peer.says(request())
+    peer.arrive(request())
     assert not peer.connection.eof_received()
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1
 
 
 async def test_a_close_sends_pending_output() -> None:
@@ -205,7 +205,7 @@ async def test_a_close_sends_pending_output() -> None:
     peer.connection.send(request(opaque=1))
     peer.connection.close("enough")
     peer.connection.close("again")
-    assert [command.opaque for command in peer.hears()] == [1]
+    assert [command.opaque for command in peer.written()] == [1]
     assert peer.transport.closing
     assert peer.connection.close_reason == "enough"
     waiting = asyncio.ensure_future(peer.connection.wait_closed())
@@ -221,7 +221,7 @@ async def test_an_abort_sends_nothing() -> None:
     peer.connection.abort()
     peer.connection.abort()
     await turns()
-    assert peer.hears() == []
+    assert peer.written() == []
     assert peer.transport.aborted
     assert "cut off" in peer.connection.close_reason
 

@@ -30,16 +30,16 @@ async def test_a_oneway_request_is_done_and_never_answered() -> None:
         return command.reply()
 
     peer = Peer(handler=handler)
-    peer.says(*(request(code, oneway=True) for code in (10, 11, 12)))
+    peer.arrive(*(request(code, oneway=True) for code in (10, 11, 12)))
     await turns(6)
     assert done == [10, 11, 12]
-    assert peer.hears() == []
+    assert peer.written() == []
 
 
 async def test_a_request_without_a_handler_is_not_supported() -> None:
     peer = Peer(serving=False)
-    peer.says(request(40), request(41, oneway=True))
-    (answer,) = peer.hears()
+    peer.arrive(request(40), request(41, oneway=True))
+    (answer,) = peer.written()
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == " request type 40 not supported"
 
@@ -66,9 +66,9 @@ async def test_a_handler_that_fails_is_answered_code_1(
         raise failure
 
     peer = Peer(handler=handler)
-    peer.says(request(opaque=9))
+    peer.arrive(request(opaque=9))
     await turns(6)
-    (answer,) = peer.hears()
+    (answer,) = peer.written()
     assert (answer.code, answer.opaque, answer.remark) == (1, 9, remark)
     assert peer.counters.requests_failed == 1
     assert not peer.connection.closed
@@ -82,9 +82,9 @@ async def test_an_answer_that_fits_into_no_frame_is_answered_code_1() -> None:
         return later(command) if command.code == 11 else command.reply(body=bytes(2000))
 
     peer = Peer(handler=handler, limits=ConnectionLimits(max_frame_bytes=1000))
-    peer.says(request(10), request(11))
+    peer.arrive(request(10), request(11))
     await turns(6)
-    for answer in peer.hears():
+    for answer in peer.written():
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert (answer.remark or "").startswith("a command of ")
         assert "frame limit of 1000" in (answer.remark or "")
@@ -93,12 +93,12 @@ async def test_an_answer_that_fits_into_no_frame_is_answered_code_1() -> None:
 async def test_none_from_a_handler_leaves_the_answer_for_later() -> None:
     parked: list[tuple[Command, Connection]] = []
     peer = Peer(handler=lambda command, connection: parked.append((command, connection)))
-    peer.says(request(11, opaque=5))
-    assert peer.hears() == []
+    peer.arrive(request(11, opaque=5))
+    assert peer.written() == []
     command, connection = parked[0]
     connection.send(command.reply())
     await turns()
-    assert [answer.opaque for answer in peer.hears()] == [5]
+    assert [answer.opaque for answer in peer.written()] == [5]
 
 
 async def test_any_awaitable_is_an_answer() -> None:
@@ -106,12 +106,12 @@ async def test_any_awaitable_is_an_answer() -> None:
     nothing: asyncio.Future[Command | None] = asyncio.get_running_loop().create_future()
     peer = Peer(handler=lambda command, _: promised if command.code == 10 else nothing)
     command = request(10, opaque=3)
-    peer.says(command, request(11))
+    peer.arrive(command, request(11))
     assert peer.counters.requests_in_progress == 2
     promised.set_result(command.reply())
     nothing.set_result(None)
     await turns(6)
-    assert [answer.opaque for answer in peer.hears()] == [3]
+    assert [answer.opaque for answer in peer.written()] == [3]
     assert peer.counters.requests_in_progress == 0
     assert peer.counters.bytes_in_flight == 0
 
@@ -130,9 +130,9 @@ async def test_a_body_is_a_view_of_the_read_and_a_small_one_that_waits_is_not() 
         return command.reply()
 
     peer = Peer(handler=handler)
-    peer.says(request(10, body=bytes(10)), request(11, body=bytes(20)), request(12))
+    peer.arrive(request(10, body=bytes(10)), request(11, body=bytes(20)), request(12))
     await turns(6)
-    peer.says(request(11, body=bytes(10_000)))
+    peer.arrive(request(11, body=bytes(10_000)))
     await turns(6)
     assert [type(body) for body in bodies] == [memoryview, bytes, bytes, memoryview]
 
@@ -144,6 +144,6 @@ async def test_a_handler_may_close_its_connection() -> None:
         return command.reply()
 
     peer = Peer(handler=handler)
-    peer.says(request(opaque=1), request(opaque=2))
-    assert [answer.opaque for answer in peer.hears()] == [1]
+    peer.arrive(request(opaque=1), request(opaque=2))
+    assert [answer.opaque for answer in peer.written()] == [1]
     assert peer.connection.closed

@@ -17,10 +17,10 @@ async def test_answers_are_matched_to_requests_in_any_order() -> None:
     peer = Peer(serving=False)
     futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
     await turns()
-    asked = peer.hears()
+    asked = peer.written()
     assert len({command.opaque for command in asked}) == 3
     for command in reversed(asked):
-        peer.says(command.reply(body=b"%d" % command.opaque))
+        peer.arrive(command.reply(body=b"%d" % command.opaque))
     for command, future in zip(asked, futures, strict=True):
         assert bytes((await future).body) == b"%d" % command.opaque
     assert peer.counters.responses_unknown == 0
@@ -28,7 +28,7 @@ async def test_answers_are_matched_to_requests_in_any_order() -> None:
 
 async def test_an_unsolicited_answer_is_dropped_and_counted() -> None:
     peer = Peer(serving=False)
-    peer.says(Command(0, 77, FLAG_RESPONSE))
+    peer.arrive(Command(0, 77, FLAG_RESPONSE))
     assert peer.counters.responses_unknown == 1
     assert not peer.connection.closed
 
@@ -43,7 +43,7 @@ async def test_an_answer_after_the_timeout_is_dropped_and_counted() -> None:
     with pytest.raises(AnswerTimeout, match=r"10\.0\.0\.9:4711 .* request 105 within 3 s"):
         await asking
     assert peer.counters.requests_timed_out == 1
-    peer.says(peer.hears()[0].reply())
+    peer.arrive(peer.written()[0].reply())
     assert peer.counters.responses_unknown == 1
 
 
@@ -64,16 +64,16 @@ async def test_an_answer_in_the_socket_at_the_deadline_is_read_first() -> None:
     peer = Peer(serving=False)
     futures = [peer.connection.request_nowait(request(), timeout=3) for _ in range(3)]
     await turns()
-    answered, late, silent = (command.reply() for command in peer.hears())
+    answered, late, silent = (command.reply() for command in peer.written())
     peer.wait(3.1)
-    peer.says(answered)
+    peer.arrive(answered)
     await turns(1)
-    peer.says(late)
+    peer.arrive(late)
     await turns(1)
     assert [future.done() for future in futures] == [True, True, False]
     await turns()
     assert isinstance(futures[2].exception(), AnswerTimeout)
-    peer.says(silent)
+    peer.arrive(silent)
     assert peer.counters.responses_unknown == 1
 
 
@@ -82,12 +82,12 @@ async def test_a_deadline_missed_by_a_blocked_loop_is_extended() -> None:
     first = peer.connection.request_nowait(request(), timeout=3)
     second = peer.connection.request_nowait(request(), timeout=3)
     await turns()
-    answer, _ = (command.reply() for command in peer.hears())
+    answer, _ = (command.reply() for command in peer.written())
     peer.wait(9)
     await turns()
     assert not first.done()
     peer.wait(5.9)
-    peer.says(answer)
+    peer.arrive(answer)
     assert first.done()
     peer.wait(0.2)
     await turns()
@@ -100,7 +100,7 @@ async def test_an_endless_stream_of_answers_does_not_postpone_a_deadline_forever
     peer.wait(3.1)
     for _ in range(MAX_LOOKS + 3):
         peer.clock.advance(0.001)
-        peer.says(Command(0, 77, FLAG_RESPONSE))
+        peer.arrive(Command(0, 77, FLAG_RESPONSE))
         await turns(1)
     assert isinstance(waiting.exception(), AnswerTimeout)
 
@@ -121,7 +121,7 @@ async def test_a_cancelled_request_is_forgotten_and_its_answer_dropped() -> None
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    peer.says(peer.hears()[0].reply())
+    peer.arrive(peer.written()[0].reply())
     assert peer.counters.responses_unknown == 1
     peer.wait(5)
     assert peer.counters.requests_timed_out == 0
@@ -162,7 +162,7 @@ async def test_a_oneway_request_waits_for_nothing() -> None:
     peer = Peer(serving=False)
     peer.connection.send_oneway(Command.request(35, oneway=True))
     await turns()
-    assert [command.is_oneway for command in peer.hears()] == [True]
+    assert [command.is_oneway for command in peer.written()] == [True]
     peer.wait(IDLE_TIMEOUT)
     assert peer.connection.close_reason == "idle for too long"
 
@@ -172,8 +172,8 @@ async def test_a_server_sends_requests_to_its_client_in_the_same_way() -> None:
     client = Peer(serving=False, handler=echo)
     asking = server.connection.request_nowait(Command.request(40, body=b"who?"), timeout=3)
     await turns()
-    client.says(*server.hears())
-    server.says(*client.hears())
+    client.arrive(*server.written())
+    server.arrive(*client.written())
     assert bytes((await asking).body) == b"who?"
 
 

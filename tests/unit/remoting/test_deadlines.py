@@ -17,7 +17,7 @@ from tests.unit.remoting.transcripts import Peer, request, turns
 async def test_an_idle_connection_is_closed_after_its_time() -> None:
     peer = Peer(handler=lambda command, _: command.reply())
     peer.wait(119)
-    peer.says(request())
+    peer.arrive(request())
     peer.wait(119)
     assert not peer.connection.closed
     peer.wait(2)
@@ -42,7 +42,7 @@ async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     for _ in range(3):
         peer.wait(121)
     assert not peer.connection.closed
-    peer.says(peer.hears()[0].reply())
+    peer.arrive(peer.written()[0].reply())
     await future
     for _ in range(3):
         peer.wait(121)
@@ -52,7 +52,7 @@ async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
 async def test_a_connection_with_a_running_handler_is_not_idle() -> None:
     slow = Slow()
     peer = Peer(handler=slow)
-    peer.says(request())
+    peer.arrive(request())
     for _ in range(3):
         peer.wait(121)
     assert not peer.connection.closed

@@ -64,7 +64,7 @@ def test_neither_the_split_of_the_reads_nor_their_timing_matters(
             await turns()
             peer.transport.reads(unread)
             unread = b""
-        assert [bytes(answer.body) for answer in peer.hears()] == bodies
+        assert [bytes(answer.body) for answer in peer.written()] == bodies
         assert peer.counters.bytes_in == len(data)
         assert peer.counters.bytes_held == 0
         peer.endpoint.alarms.close()
@@ -79,7 +79,7 @@ async def test_consecutive_large_frames_are_read_into_their_own_buffers(peer: Pe
         assert BEGIN_BYTES <= peer.counters.bytes_held <= len(large(opaque))
         peer.transport.reads(large(opaque)[BEGIN_BYTES:])
         assert is_read_apart(peer)
-        [answer] = peer.hears()
+        [answer] = peer.written()
         assert (answer.opaque, len(answer.body)) == (opaque, LARGE)
         assert peer.counters.bytes_held == 0
 
@@ -91,7 +91,7 @@ async def test_a_small_frame_after_large_ones_is_read_normally(peer: Peer) -> No
     assert is_read_apart(peer)
     peer.transport.reads(encode(request(opaque=2))[3:] + encode(request(opaque=3)))
     assert not is_read_apart(peer)
-    assert [answer.opaque for answer in peer.hears()] == [1, 2, 3]
+    assert [answer.opaque for answer in peer.written()] == [1, 2, 3]
 
 
 async def test_a_nearly_complete_frame_is_read_normally(peer: Peer) -> None:
@@ -99,7 +99,7 @@ async def test_a_nearly_complete_frame_is_read_normally(peer: Peer) -> None:
     peer.transport.reads(data[:BEGIN_BYTES])
     assert not is_read_apart(peer)
     peer.transport.reads(data[BEGIN_BYTES:])
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1
 
 
 async def test_a_peer_that_announces_much_and_sends_little_uses_little_memory() -> None:
@@ -121,7 +121,7 @@ async def test_a_peer_that_announces_much_and_sends_little_uses_little_memory() 
         assert peer.counters.bytes_held == len(buffers[-1])
         peer.transport.reads(frame[come : come + 50_000])
         come += 50_000
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1
 
 
 def test_one_buffer_serves_one_frame_after_the_other() -> None:
@@ -150,7 +150,7 @@ async def test_two_large_frames_at_once_have_a_buffer_each() -> None:
         for peer, frame in zip((one, two), data, strict=True):
             peer.transport.reads(frame[start : start + BEGIN_BYTES])
     for peer, frame in zip((one, two), data, strict=True):
-        [answer] = peer.hears()
+        [answer] = peer.written()
         assert frame.endswith(bytes(answer.body))
 
 
@@ -183,7 +183,7 @@ async def test_garbage_after_a_large_frame_ends_the_connection(peer: Peer) -> No
     peer.transport.reads(large()[:BEGIN_BYTES])
     peer.transport.reads(large()[BEGIN_BYTES:])
     peer.transport.reads(b"\x7f\xff\xff\xff\x00\x00\x00\x00")
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1
     assert peer.counters.dropped_bad_frame == 1
     assert peer.connection.closed
 
@@ -208,4 +208,4 @@ async def test_unread_answers_are_detected_while_a_frame_arrives(peer: Peer) -> 
     reader.resume_writing()
     assert peer.transport.reading
     peer.transport.reads(large()[BEGIN_BYTES:])
-    assert len(peer.hears()) == 1
+    assert len(peer.written()) == 1

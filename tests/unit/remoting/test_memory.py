@@ -15,7 +15,7 @@ MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MIB = 1 << 20
 
 
-def told(root: Path, membership: str, limits: dict[str, str]) -> int:
+def limit_of(root: Path, membership: str, limits: dict[str, str]) -> int:
     """The memory of a process in these control groups; the limits by file."""
     (root / "membership").write_text(membership)
     for name, text in limits.items():
@@ -30,17 +30,17 @@ def told(root: Path, membership: str, limits: dict[str, str]) -> int:
     [("4096\n", 4096), ("max\n", MACHINE), (f"{1 << 62}\n", MACHINE), ("", MACHINE)],
 )
 def test_a_container_uses_its_memory_limit(tmp_path: Path, text: str, expected: int) -> None:
-    assert told(tmp_path, "0::/\n", {"memory.max": text}) == expected
+    assert limit_of(tmp_path, "0::/\n", {"memory.max": text}) == expected
     (tmp_path / "groups/memory.max").unlink()
     version_1 = {"memory/memory.limit_in_bytes": text}
-    assert told(tmp_path, "4:memory:/docker/abc\n", version_1) == expected
+    assert limit_of(tmp_path, "4:memory:/docker/abc\n", version_1) == expected
 
 
 def test_a_service_uses_the_lowest_limit_of_its_unit_and_slices(tmp_path: Path) -> None:
     own = "0::/system.slice/broker.service\n"
-    assert told(tmp_path, own, {"system.slice/broker.service/memory.max": "9000\n"}) == 9000
-    assert told(tmp_path, own, {"system.slice/memory.max": "8000\n"}) == 8000
-    assert told(tmp_path, "0::/user.slice\n", {}) == MACHINE
+    assert limit_of(tmp_path, own, {"system.slice/broker.service/memory.max": "9000\n"}) == 9000
+    assert limit_of(tmp_path, own, {"system.slice/memory.max": "8000\n"}) == 8000
+    assert limit_of(tmp_path, "0::/user.slice\n", {}) == MACHINE
 
 
 def test_without_control_groups_the_limit_is_the_machines_memory(tmp_path: Path) -> None:

@@ -104,11 +104,11 @@ def test_a_log_line_keeps_its_fields_for_structured_logging(
     caplog.set_level("DEBUG", logger="pocketmq.part")
     log = Log("part")
     log.debug("plain")
-    log.info("told", topic="orders", queue=3)
+    log.info("structured", topic="orders", queue=3)
     log.error("failed", exc_info=ValueError("why"))
-    plain, told, failed = caplog.records
+    plain, structured, failed = caplog.records
     assert (plain.getMessage(), plain.name) == ("plain", "pocketmq.part")
-    assert (told.event, told.facts) == ("told", {"topic": "orders", "queue": 3})
+    assert (structured.event, structured.facts) == ("structured", {"topic": "orders", "queue": 3})
     assert failed.exc_info is not None
 
 

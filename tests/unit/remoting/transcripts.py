@@ -111,11 +111,11 @@ class Peer:
         self.transport.protocol = self.transport.reader = self.connection
         self.connection.connection_made(self.transport)
 
-    def says(self, *commands: Command) -> None:
+    def arrive(self, *commands: Command) -> None:
         """All these commands arrive in one read."""
         self.connection.data_received(b"".join(encode(command) for command in commands))
 
-    def hears(self) -> list[Command]:
+    def written(self) -> list[Command]:
         """What was written since the last call."""
         commands = read_all(b"".join(self.transport.writes))
         self.transport.writes.clear()

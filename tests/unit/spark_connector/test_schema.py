@@ -57,7 +57,7 @@ def test_columns_survive_pickling() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ([("boddy", "binary")], "has a column 'boddy'; perhaps 'body' is meant"),
         ([("Body", "binary")], "has a column 'Body'; perhaps 'body' is meant"),
@@ -69,10 +69,12 @@ def test_columns_survive_pickling() -> None:
         ([], "the schema has no columns; choose from topic"),
     ],
 )
-def test_a_schema_that_is_no_subset_is_an_error(fields: list[tuple[str, str]], said: str) -> None:
+def test_a_schema_that_is_no_subset_is_an_error(
+    fields: list[tuple[str, str]], expected: str
+) -> None:
     with pytest.raises(ConnectorError) as caught:
         select([(name, kind, True) for name, kind in fields])
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_columns_of_a_store_are_chosen_from_its_own() -> None:

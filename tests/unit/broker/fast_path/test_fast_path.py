@@ -279,11 +279,11 @@ def test_a_batch_takes_the_fast_path(side: Side, odd: bytes) -> None:
 
 
 def test_each_pass_is_counted_in_the_metrics(side: Side) -> None:
-    told: list[tuple[int, int]] = []
-    side.read_pass.on_served = lambda code, count, seconds: told.append((code, count))
+    served: list[tuple[int, int]] = []
+    side.read_pass.on_served = lambda code, count, seconds: served.append((code, count))
     pull = pull_command("plain", queue_offset=0)
     side.feed(encode(usual_send()) * 3 + encode(pull) + encode(usual_send(topic="unknown")))
-    assert told == [(RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1)]
+    assert served == [(RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1)]
 
 
 async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> None:

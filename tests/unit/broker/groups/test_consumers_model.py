@@ -63,7 +63,7 @@ class Groups(RuleBasedStateMachine):
         )
         channel = ClientChannel(connection, client_id, "ip:1", "JAVA", 407, self.now_ms)
         extras = HeartbeatExtras(on_conflict="warn", strategy=strategy)
-        told = self.table.heartbeat(data, channel, self.now_ms, extras)
+        result = self.table.heartbeat(data, channel, self.now_ms, extras)
         group = self.groups.setdefault(name, ModelGroup())
         changed = connection not in group.members or group.topics.keys() != topics.keys()
         group.members[connection] = ModelMember(client_id, self.now_ms, topics)
@@ -74,7 +74,7 @@ class Groups(RuleBasedStateMachine):
             else new
             for topic, new in topics.items()
         }
-        assert told == changed
+        assert result == changed
 
     @rule(name=GROUPS, connection=CONNECTIONS)
     def unregister(self, name, connection) -> None:

@@ -62,8 +62,8 @@ def test_members_that_join_and_leave_are_logged(bench):
         bench.subscribe("g", "T")
         bench.clock.advance(CLIENT_EXPIRY_MS / 1000 + 1)
         bench.processors.clients.scan()
-    told = [line for line in lines if line["event"].startswith("member ")]
-    assert [(line["event"], line["topics"], line["address"]) for line in told] == [
+    logged = [line for line in lines if line["event"].startswith("member ")]
+    assert [(line["event"], line["topics"], line["address"]) for line in logged] == [
         ("member joined", "T", bench.connection.remote_text),
         ("member left", "T", bench.connection.remote_text),
         ("member joined", "U", other.remote_text),
@@ -73,7 +73,7 @@ def test_members_that_join_and_leave_are_logged(bench):
     ]
     assert all(
         (line["log_level"], line["group"], line["member"]) == ("info", "g", "client-1")
-        for line in told
+        for line in logged
     )
 
 
@@ -87,9 +87,11 @@ def test_of_many_members_that_leave_at_once_some_are_logged_and_the_others_count
             bench.processors.clients.closed(connection)
         bench.clock.advance(1)
         bench.subscribe("g", "T")
-    told = [line for line in lines if line["event"].startswith("member ")]
-    assert [line["event"] for line in told] == ["member left"] * MAX_PER_SECOND + ["member joined"]
-    assert told[-1]["unreported"] == len(connections) - MAX_PER_SECOND
+    logged = [line for line in lines if line["event"].startswith("member ")]
+    assert [line["event"] for line in logged] == ["member left"] * MAX_PER_SECOND + [
+        "member joined"
+    ]
+    assert logged[-1]["unreported"] == len(connections) - MAX_PER_SECOND
 
 
 def test_a_heartbeat_without_a_change_notifies_nobody(bench):

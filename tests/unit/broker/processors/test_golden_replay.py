@@ -119,7 +119,7 @@ def prepare(bench: Bench, scenario: Scenario) -> None:
     bench.state.offsets.table.update(scenario.offsets)
 
 
-def said(command: Command, request: Command) -> dict[str, object]:
+def comparable(command: Command, request: Command) -> dict[str, object]:
     """What an answer says that another day's answer must say too."""
     fields = dict(command.all_pairs() or ())
     out: dict[str, object] = {
@@ -151,7 +151,7 @@ def check(one: Exchange, scenario: Scenario) -> None:
     else:
         assert one.theirs is not None
         assert one.ours is not None
-        assert said(one.ours, one.request) == said(one.theirs, one.request)
+        assert comparable(one.ours, one.request) == comparable(one.theirs, one.request)
         assert one.ours.serialize == one.request.serialize
 
 

@@ -36,12 +36,12 @@ def test_members_receive_exactly_these_offsets(bench: Bench) -> None:
     offsets = {MessageQueue("T", "broker-a", 1): 7}
     answer = reset(bench, offsets)
     assert decode(ResetOffsetBody, answer.body).offset_table == offsets
-    told = [
+    sent = [
         command
         for command in bench.connection.pushed
         if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     ]
-    assert [decode(ResetOffsetBody, command.body).offset_table for command in told] == [offsets]
+    assert [decode(ResetOffsetBody, command.body).offset_table for command in sent] == [offsets]
 
 
 def test_without_members_the_answer_is_not_online(bench: Bench) -> None:

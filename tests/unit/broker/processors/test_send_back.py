@@ -220,10 +220,10 @@ def test_a_dead_letter_is_logged_with_who_gave_it_up(bench):
         send_back(bench, offset, delay_level=-1)
         bench.processors.clients.closed(bench.connection)
         send_back(bench, offset, delay_level=-1)
-    told = [line for line in lines if line["event"] == "message became a dead letter"]
+    logged = [line for line in lines if line["event"] == "message became a dead letter"]
     common = {"log_level": "info", "group": "g", "topic": "T", "message": "id-1", "retries": 3}
-    assert [line.items() >= common.items() for line in told] == [True, True]
-    assert [line["member"] for line in told] == ["client-1", bench.connection.remote_text]
+    assert [line.items() >= common.items() for line in logged] == [True, True]
+    assert [line["member"] for line in logged] == ["client-1", bench.connection.remote_text]
 
 
 @pytest.mark.parametrize(("version", "dead"), [(407, 1), (121, 1), (120, 0)])
@@ -272,14 +272,14 @@ async def test_in_sync_mode_the_answer_waits_for_the_disk(make_bench, works, cod
     bench = make_bench(flush_disk_type="SYNC_FLUSH")
     bench.topic("T")
     bench.answer(send_command("T", oneway=True), bench.connection)
-    told: asyncio.Queue[Any] = asyncio.Queue()
-    bench.store.when_durable = lambda _, callback: told.put_nowait(callback)
+    logged: asyncio.Queue[Any] = asyncio.Queue()
+    bench.store.when_durable = lambda _, callback: logged.put_nowait(callback)
     command = Command.request(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         ConsumerSendMsgBackRequestHeader(offset=0, group="g", delay_level=0),
     )
     asking = asyncio.ensure_future(answer_of(bench, command))
-    callback = await told.get()
+    callback = await logged.get()
     assert not asking.done()
     callback(works)
     reply = await asking

@@ -163,14 +163,14 @@ def test_a_removed_queue_is_an_error_and_rebuilt_by_the_next_start(
         assert store.put(message(body_of(number), queue_id=number % 2)).status is PutStatus.OK
     shutil.rmtree(queue_of(store, 0))
     stored = [body_of(number) for number in range(MESSAGES)]
-    told = []
+    errors = []
     for number in range(MESSAGES, 2 * MESSAGES):
         result = store.put(message(body_of(number % 100), queue_id=number % 2))
         if result.status is PutStatus.OK:
             stored.append(body_of(number % 100))
         else:
-            told.append(result.message)
-    assert all("consumequeue/TopicTest/0" in sentence for sentence in told)
+            errors.append(result.message)
+    assert all("consumequeue/TopicTest/0" in sentence for sentence in errors)
     store.close()
     store.open()
     assert bodies(store) == stored[::2]

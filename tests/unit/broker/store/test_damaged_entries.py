@@ -192,12 +192,12 @@ async def test_a_search_whose_caller_has_left_is_finished_by_the_next_one(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Semaphore(0)
-    told: list[bool] = []
+    outcomes: list[bool] = []
 
     def slow(search: Search, goes_on: Callable[[], bool]) -> dict[int, bytes]:
         begun.set()
         go_on.wait(30)
-        told.append(goes_on())
+        outcomes.append(goes_on())
         ended.release()
         return find_entries(search, goes_on)
 
@@ -214,7 +214,7 @@ async def test_a_search_whose_caller_has_left_is_finished_by_the_next_one(
     assert (await asyncio.wait_for(second, 30)).count == COUNT
     for _ in range(2):
         assert await asyncio.to_thread(ended.acquire, timeout=30)
-    assert sorted(told) == [False, True]
+    assert sorted(outcomes) == [False, True]
 
 
 async def test_a_store_that_closes_gives_up_its_search(
@@ -338,8 +338,8 @@ def test_restored_entries_are_counted_and_the_first_of_a_queue_is_named(
             zero(store, *numbers)
             assert bodies(store) == all_but()
     assert store.stats.restored_entries == 3
-    (told,) = logs
-    named = told["log_level"], told["topic"], told["queue"], told["offset"]
+    (outcomes,) = logs
+    named = outcomes["log_level"], outcomes["topic"], outcomes["queue"], outcomes["offset"]
     assert named == ("warning", TOPIC, 0, 4)
 
 

@@ -230,10 +230,10 @@ def test_the_log_reports_once_that_the_store_is_read_only_and_once_that_it_is_wr
                 # Each of them is tried, and finds the disk full.
                 clock.advance(1.01)
                 refused = store.put(message())
-        (told,) = logs
-        assert (told["log_level"], told["event"]) == ("error", "the store takes no messages")
-        assert "no space left to write" in told["reason"]
-        assert told["reason"].endswith("free some space and it goes on by itself")
+        (logged,) = logs
+        assert (logged["log_level"], logged["event"]) == ("error", "the store takes no messages")
+        assert "no space left to write" in logged["reason"]
+        assert logged["reason"].endswith("free some space and it goes on by itself")
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
         with capture_logs() as logs:
             files.full = False
@@ -272,9 +272,9 @@ def test_the_log_reports_that_a_thread_died(clock: ManualClock) -> None:
     disk = DiskState(Files(), clock, LIMITS)
     with capture_logs() as logs:
         disk.thread_died("store-index", RuntimeError("a fault of ours"))
-    (told,) = logs
-    assert told["log_level"] == "error"
-    assert told["reason"].endswith("restart the broker and report this")
+    (logged,) = logs
+    assert logged["log_level"] == "error"
+    assert logged["reason"].endswith("restart the broker and report this")
 
 
 def test_other_disk_errors_are_reported_as_they_are(tmp_path: Path, clock: ManualClock) -> None:

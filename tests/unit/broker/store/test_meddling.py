@@ -55,9 +55,9 @@ def test_a_truncated_file_is_an_error_and_not_a_signal(store: MessageStore, kind
 def test_a_sync_finds_that_a_file_was_shortened(store: MessageStore) -> None:
     end = store.put(message()).end_offset
     os.truncate(log_files(store)[0], 0)
-    told: list[bool] = []
-    store.when_durable(end, told.append)
-    assert told == [False]
+    outcomes: list[bool] = []
+    store.when_durable(end, outcomes.append)
+    assert outcomes == [False]
     assert "it was shortened to 0 bytes of" in str(store.why_not_writable)
     store.close()
 

@@ -200,9 +200,9 @@ def test_a_closed_store_refuses_messages_and_reads(tmp_path: Path) -> None:
             assert "is not open" in result.message
         with pytest.raises(StoreError, match="is not open"):
             store.get("TopicTest", 0, 0, 1)
-        told: list[bool] = []
-        store.when_durable(1, told.append)
-        assert told == [False]
+        results: list[bool] = []
+        store.when_durable(1, results.append)
+        assert results == [False]
         store.open()
         assert store.readable
         assert store.writable

@@ -159,9 +159,9 @@ async def test_a_message_becomes_visible_without_a_waiter(store: MessageStore) -
 async def test_durable_messages_are_answered_at_once(store: MessageStore) -> None:
     end = store.put(message()).end_offset
     assert await durable(store, end)
-    told: list[bool] = []
-    store.when_durable(end, told.append)
-    assert told == [True]
+    outcomes: list[bool] = []
+    store.when_durable(end, outcomes.append)
+    assert outcomes == [True]
 
 
 async def test_batches_wait_like_single_messages(store: MessageStore, files: SlowDisk) -> None:
@@ -198,9 +198,9 @@ async def test_a_failed_sync_is_final(store: MessageStore, files: SlowDisk) -> N
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "failed to sync" in refused.message
     assert not store.flush()
-    told: list[bool] = []
-    store.when_durable(10, told.append)
-    assert told == [False]
+    outcomes: list[bool] = []
+    store.when_durable(10, outcomes.append)
+    assert outcomes == [False]
     # It is never tried again as if nothing had happened, not even at the end.
     store.close()
     assert files.log_syncs == syncs == 1
@@ -236,13 +236,13 @@ async def test_timeouts_come_one_after_the_other() -> None:
     loop = asyncio.get_running_loop()
     stats = StoreStats()
     commit = GroupCommit(loop, lambda: None, 10, stats)
-    told: list[tuple[int, bool]] = []
+    outcomes: list[tuple[int, bool]] = []
     done = asyncio.Event()
-    commit.add(1, lambda ok: told.append((1, ok)))
+    commit.add(1, lambda ok: outcomes.append((1, ok)))
     await asyncio.sleep(0.005)
-    commit.add(2, lambda ok: (told.append((2, ok)), done.set()))
+    commit.add(2, lambda ok: (outcomes.append((2, ok)), done.set()))
     await asyncio.wait_for(done.wait(), 10)
-    assert told == [(1, False), (2, False)]
+    assert outcomes == [(1, False), (2, False)]
     assert (len(commit), stats.sync_timeouts) == (0, 2)
 
 
@@ -277,9 +277,9 @@ def test_without_a_loop_flush_does_what_the_threads_would(tmp_path: Path, files:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
     end = store.put(message()).end_offset
     assert bodies(store) == []
-    told: list[bool] = []
-    store.when_durable(end, told.append)
-    assert (told, bodies(store)) == ([True], [b"hello"])
+    outcomes: list[bool] = []
+    store.when_durable(end, outcomes.append)
+    assert (outcomes, bodies(store)) == ([True], [b"hello"])
     store.close()
 
 

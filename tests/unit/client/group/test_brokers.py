@@ -64,12 +64,12 @@ async def test_a_queue_whose_broker_is_down_holds_up_no_other(tmp_path: Path):
         consumer = await world.consumer("x", ordered=True).start()
         await asyncio.sleep(3)
         assert reads(world, "x") == {"a0", "a1", "a2", "a3"}
-        waiting = {event.queue.broker_name for event in consumer.told(QueueWaiting)}
+        waiting = {event.queue.broker_name for event in consumer.events_of(QueueWaiting)}
         assert waiting == {"broker-b"}
         world.brokers["broker-b"].restart()
         await asyncio.sleep(5)
         assert len(reads(world, "x")) == 8
-        assert consumer.told(RebalanceFailed) == []
+        assert consumer.events_of(RebalanceFailed) == []
 
 
 @virtual
@@ -81,8 +81,8 @@ async def test_a_member_list_that_is_refused_keeps_what_is_held(tmp_path: Path):
         world.brokers["broker-a"].answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = busy
         await asyncio.sleep(100)
         assert len(reads(world, "x")) == 8
-        assert consumer.told(QueueLost) == []
-        assert {event.topic for event in consumer.told(RebalanceFailed)} == {"T", "%RETRY%g"}
+        assert consumer.events_of(QueueLost) == []
+        assert {event.topic for event in consumer.events_of(RebalanceFailed)} == {"T", "%RETRY%g"}
 
 
 @virtual
@@ -117,11 +117,11 @@ async def test_sticky_moves_no_queue_of_a_broker_that_does_not_answer(tmp_path: 
         one = await world.consumer("x", strategy="STICKY").start()
         await asyncio.sleep(10)
         world.brokers["broker-b"].silent.add(20010)
-        before = len(one.told(QueueLost))
+        before = len(one.events_of(QueueLost))
         one.member.route_changed("T")
         await asyncio.sleep(30)
         assert len(reads(world, "x")) == 8
-        assert len(one.told(QueueLost)) == before
+        assert len(one.events_of(QueueLost)) == before
 
 
 @virtual
@@ -156,7 +156,7 @@ async def test_a_lock_answer_that_cannot_be_read_makes_ordered_queues_wait(tmp_p
         consumer = await world.consumer("x", ordered=True).start()
         await asyncio.sleep(20)
         assert consumer.reading == {}
-        assert consumer.told(QueueWaiting)
+        assert consumer.events_of(QueueWaiting)
         broker.answers.clear()
         await asyncio.sleep(2)
         assert MessageQueue("T", "broker-a", 0) in consumer.reading
@@ -172,4 +172,4 @@ async def test_an_unlock_that_fails_is_no_reason_to_keep_the_queue(tmp_path: Pat
         await world.consumer("y").start()
         await asyncio.sleep(10)
         assert (len(reads(world, "x")), len(reads(world, "y"))) == (1, 1)
-        assert len([event for event in one.told(QueueLost) if event.queue.topic == "T"]) == 1
+        assert len([event for event in one.events_of(QueueLost) if event.queue.topic == "T"]) == 1

@@ -71,23 +71,23 @@ def test_what_differs_is_named(own: Any, other: Any, kind: str, text: str):
     assert text in found.text
 
 
-def answer(told: str | None) -> Command:
-    extra = {} if told is None else {CONFLICT: told}
+def answer(text: str | None) -> Command:
+    extra = {} if text is None else {CONFLICT: text}
     return Command.request(0).reply(ResponseCode.SYSTEM_ERROR, "the remark", extra=extra)
 
 
 def test_a_refusal_names_both_members_and_where_it_is_explained():
-    told = '{"kind":"subscription","members":["x","y"],"text":"they differ","docs":"docs/a.md#b"}'
-    error = refusal(answer(told), "g", "b:1")
+    text = '{"kind":"subscription","members":["x","y"],"text":"they differ","docs":"docs/a.md#b"}'
+    error = refusal(answer(text), "g", "b:1")
     assert error is not None
     assert (error.members, error.kind, error.group) == (("x", "y"), "subscription", "g")
     assert "they differ" in str(error)
     assert "docs/a.md#b" in str(error)
 
 
-@pytest.mark.parametrize("told", ["not json", "[]", "{}"])
-def test_an_unreadable_refusal_is_still_a_refusal(told: str):
-    error = refusal(answer(told), "g", "b:1")
+@pytest.mark.parametrize("text", ["not json", "[]", "{}"])
+def test_an_unreadable_refusal_is_still_a_refusal(text: str):
+    error = refusal(answer(text), "g", "b:1")
     assert error is not None
     assert error.members == ("", "")
 

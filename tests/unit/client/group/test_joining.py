@@ -87,7 +87,7 @@ async def test_conflicts_are_found_at_brokers_that_do_not_check(tmp_path: Path):
                 "c", topics={"T": "x"}, shared=False, on_conflict="allow"
             ).start()
         other = await cluster.consumer("d", topics={"T": "y"}, on_conflict="warn").start()
-        [warned] = other.told(MembersDiffer)
+        [warned] = other.events_of(MembersDiffer)
         assert warned.conflict.members == ("d", "a")
         group = cluster.brokers["broker-a"].bench.state.consumers.groups["g"]
         assert group.client_ids() == ["a", "d"]
@@ -118,10 +118,10 @@ async def test_a_lost_subscription_is_sent_again_and_reported_the_second_time(tm
         broker.restart()
         await asyncio.gather(*(one.member.heartbeat_broker(broker.address) for _ in range(8)))
         assert broker.bench.state.consumers.groups["g"].client_ids() == ["a"]
-        assert one.told(SubscriptionUnstable) == []
+        assert one.events_of(SubscriptionUnstable) == []
         await asyncio.sleep(5)
         await asyncio.gather(*(one.member.heartbeat_broker(broker.address) for _ in range(8)))
-        assert one.told(SubscriptionUnstable) == [SubscriptionUnstable("g", broker.address)]
+        assert one.events_of(SubscriptionUnstable) == [SubscriptionUnstable("g", broker.address)]
 
 
 @virtual
@@ -131,7 +131,7 @@ async def test_a_reset_waits_for_handlers_and_restarts_the_queue(tmp_path: Path)
         one = await cluster.consumer("a").start()
         await asyncio.sleep(1)
         one.progress = {queue(1): 500}
-        one.client.told(reset({queue(1): 3, queue(9): 4}))
+        one.client.events_of(reset({queue(1): 3, queue(9): 4}))
         await asyncio.sleep(1)
         assert one.reading[queue(1)].offset == 3
         assert one.reading[queue(1)].reason == "reset"
@@ -156,10 +156,10 @@ async def test_problems_found_by_our_broker_are_reported_to_members_once(tmp_pat
         calm = await cluster.consumer("c", topics={"T": "y"}, on_conflict="allow").start()
         await asyncio.sleep(100)
         for consumer in (one, two):
-            [differ] = consumer.told(MembersDiffer)
+            [differ] = consumer.events_of(MembersDiffer)
             assert differ.conflict.kind == "subscription"
             assert "docs/consumer-groups.md#" in str(differ.conflict)
-        assert calm.told(MembersDiffer) == []
+        assert calm.events_of(MembersDiffer) == []
 
 
 @virtual
@@ -178,7 +178,7 @@ async def test_idle_members_are_reported_by_the_broker_too(tmp_path: Path):
         one = await cluster.consumer("a").start()
         await cluster.consumer("b").start()
         await asyncio.sleep(40)
-        [trouble] = [event for event in one.told(GroupTrouble) if event.kind == "idleMembers"]
+        [trouble] = [event for event in one.events_of(GroupTrouble) if event.kind == "idleMembers"]
         assert "2 members" in trouble.text
 
 

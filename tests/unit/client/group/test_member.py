@@ -31,9 +31,9 @@ async def test_the_first_member_reads_everything_at_once(tmp_path: Path):
         await asyncio.sleep(0.02)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
         assert now() - began < 0.1
-        gained = sorted(event.queue for event in one.told(QueueGained))
+        gained = sorted(event.queue for event in one.events_of(QueueGained))
         assert gained == [queue(0, "%RETRY%g"), *map(queue, range(4))]
-        assert one.told(GroupChanged)[-1].members == ("a",)
+        assert one.events_of(GroupChanged)[-1].members == ("a",)
 
 
 @virtual
@@ -46,7 +46,7 @@ async def test_a_joining_member_gets_its_share_at_once_and_a_leaving_one_release
         two = await cluster.consumer("b").start()
         await asyncio.sleep(0.5)
         assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
-        assert one.told(QueueLost)[0].queue == queue(2)
+        assert one.events_of(QueueLost)[0].queue == queue(2)
         await two.stop()
         await asyncio.sleep(0.5)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
@@ -72,9 +72,9 @@ async def test_each_rebalance_is_logged_with_its_result(
         ]
         await cluster.consumer("b").start()
         await asyncio.sleep(0.5)
-        told = rebalances()
-        assert common | {"member": "a", "members": 2, "queues": 2, "gained": 0, "lost": 2} in told
-        assert common | {"member": "b", "members": 2, "queues": 2, "gained": 2, "lost": 0} in told
+        output = rebalances()
+        assert common | {"member": "a", "members": 2, "queues": 2, "gained": 0, "lost": 2} in output
+        assert common | {"member": "b", "members": 2, "queues": 2, "gained": 2, "lost": 0} in output
         await asyncio.sleep(60)
         assert rebalances() == []
 
@@ -116,7 +116,7 @@ async def test_topics_are_independent_of_each_other(tmp_path: Path):
         one = await cluster.consumer("a", topics=["Missing", "T"]).start()
         await asyncio.sleep(0.1)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
-        [failed] = one.told(RebalanceFailed)
+        [failed] = one.events_of(RebalanceFailed)
         assert failed.topic == "Missing"
         cluster.brokers["broker-a"].topic("Missing", 2)
         await asyncio.sleep(2)
@@ -130,7 +130,7 @@ async def test_more_members_than_queues_leave_one_idle_and_notify_it(tmp_path: P
             await cluster.consumer(name).start()
         await asyncio.sleep(2)
         assert cluster.owners("T") == {"a": [0], "b": [1], "c": [2], "d": [3], "e": []}
-        [idle] = cluster.consumers["e"].told(NoQueues)
+        [idle] = cluster.consumers["e"].events_of(NoQueues)
         assert (idle.members, idle.queues) == (5, 4)
         assert idle.docs == f"{DOCS}consumer-groups.md#one-owner-per-queue"
         await cluster.consumers["a"].stop()
@@ -145,7 +145,7 @@ async def test_configured_queues_that_do_not_exist_are_reported_and_not_read(tmp
         one = await cluster.consumer("a", strategy=named).start()
         await asyncio.sleep(60)
         assert cluster.owners("T") == {"a": [1]}
-        [unknown] = one.told(QueuesUnknown)
+        [unknown] = one.events_of(QueuesUnknown)
         assert unknown.queues == (queue(0, "Elsewhere"), queue(9))
 
 
@@ -199,4 +199,4 @@ async def test_the_retry_topic_is_read_as_soon_as_it_exists(tmp_path: Path):
         one = await cluster.consumer("a").start()
         await asyncio.sleep(2)
         assert one.reading[queue(0, "%RETRY%g")].reason == "retry"
-        assert one.told(RebalanceFailed) == []
+        assert one.events_of(RebalanceFailed) == []

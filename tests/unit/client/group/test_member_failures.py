@@ -35,12 +35,12 @@ async def test_a_busy_broker_delays_the_queue_and_never_moves_its_offset(tmp_pat
         one = await cluster.consumer("a", start_from=Place.END).start()
         await asyncio.sleep(40)
         assert one.reading == {}
-        [waiting] = [event for event in one.told(QueueWaiting) if event.queue == queue(0)]
+        [waiting] = [event for event in one.events_of(QueueWaiting) if event.queue == queue(0)]
         assert "code 2" in str(waiting.error)
         broker.answers.clear()
         await asyncio.sleep(6)
         assert one.reading[queue(0)].offset == 77
-        assert one.told(QueueResumed).count(QueueResumed(queue(0))) == 1
+        assert one.events_of(QueueResumed).count(QueueResumed(queue(0))) == 1
 
 
 @virtual
@@ -55,8 +55,8 @@ async def test_after_a_broker_restart_every_member_keeps_its_queues(tmp_path: Pa
         await asyncio.sleep(60)
         assert cluster.owners("T") == before
         assert broker.lock_owner("g", queue(0)) == "a"
-        assert not one.told(QueueLost)[2:]
-        assert not two.told(QueueLost)
+        assert not one.events_of(QueueLost)[2:]
+        assert not two.events_of(QueueLost)
 
 
 @virtual
@@ -73,7 +73,7 @@ async def test_a_broker_that_comes_back_elsewhere_is_found_by_its_route(tmp_path
         await asyncio.sleep(25)
         assert cluster.owners("T") == {"a": [0, 1, 2, 3]}
         assert broker.lock_owner("g", queue(3)) == "a"
-        assert one.told(QueueLost) == []
+        assert one.events_of(QueueLost) == []
 
 
 @virtual
@@ -134,6 +134,6 @@ async def test_a_queue_lost_while_being_acquired_leaves_no_trace(tmp_path: Path)
         broker.answers.clear()
         await asyncio.sleep(6)
         assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
-        assert one.told(QueueLost) == []
+        assert one.events_of(QueueLost) == []
         assert broker.lock_owner("g", queue(3)) == "b"
         assert sorted(two.reading) == [queue(2), queue(3)]

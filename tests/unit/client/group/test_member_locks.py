@@ -65,11 +65,11 @@ async def test_locks_are_renewed_and_a_lost_one_is_reported_and_reacquired(tmp_p
         one = await cluster.consumer("a", ordered=True).start()
         await asyncio.sleep(300)
         assert broker.lock_owner("g", queue(0)) == "a"
-        assert one.told(LockLost) == []
+        assert one.events_of(LockLost) == []
         broker.bench.state.locks.unlock("g", "a", [queue(0)])
         broker.bench.state.locks.lock("g", "stranger", [queue(0)], broker.now_ms())
         await asyncio.sleep(25)
-        assert [event.queue for event in one.told(LockLost)] == [queue(0)]
+        assert [event.queue for event in one.events_of(LockLost)] == [queue(0)]
         assert one.log[-1][1:] == ("unlocked", queue(0))
         await asyncio.sleep(60)
         assert one.log[-1][1:] == ("locked", queue(0))
@@ -84,9 +84,9 @@ async def test_a_lock_that_cannot_be_renewed_counts_as_lost_after_30_s(tmp_path:
         broker.silent.add(RequestCode.LOCK_BATCH_MQ)
         began = now()
         await asyncio.sleep(29)
-        assert one.told(LockLost) == []
+        assert one.events_of(LockLost) == []
         await asyncio.sleep(2)
-        assert LockLost(queue(0)) in one.told(LockLost)
+        assert LockLost(queue(0)) in one.events_of(LockLost)
         assert not one.member.holds_lock(queue(0))
         assert 29 < one.log[-1][0] - began < 30.5
         broker.silent.clear()
@@ -146,7 +146,7 @@ async def test_after_a_broker_restart_the_first_member_does_not_take_everything(
         await two.client.heartbeats.connect(broker.address, 1.0)
         await asyncio.sleep(30)
         assert cluster.owners("T") == {"a": [0, 1], "b": [2, 3]}
-        assert one.told(LockLost) == two.told(LockLost) == []
+        assert one.events_of(LockLost) == two.events_of(LockLost) == []
         assert broker.lock_owner("g", queue(3)) == "b"
         await two.stop()
         await asyncio.sleep(1)

@@ -76,10 +76,12 @@ class World:
         return []
 
 
-async def export(world: World, told: list[str] | None = None, **more: Any) -> tuple[list[int], int]:
+async def export(
+    world: World, lines: list[str] | None = None, **more: Any
+) -> tuple[list[int], int]:
     """Offsets of the messages given, and the numbers done; what is damaged fails the test."""
     selection = ExportSelection(topic="orders", tags=TagExpression.parse("*"), **more)
-    tell = (told if told is not None else []).append
+    tell = (lines if lines is not None else []).append
     source = ClusterSource(world, selection, [QUEUE], tell)  # type: ignore[arg-type] # a stand-in
     await source.open()
     offsets, passed = [], 0
@@ -114,11 +116,11 @@ async def test_what_moves_elsewhere_does_not_matter() -> None:
 
 
 async def test_waiting_is_reported() -> None:
-    told: list[str] = []
+    lines: list[str] = []
     error = client.RequestTimeout("no answer within 3 s")
     world = World([client.QueueWaiting(QUEUE, error), [record(0)]], 0, 1)
-    assert await export(world, told) == ([0], 1)
-    assert told == [f"waiting: {error}"]
+    assert await export(world, lines) == ([0], 1)
+    assert lines == [f"waiting: {error}"]
 
 
 async def test_positions_are_limited_to_the_queue() -> None:

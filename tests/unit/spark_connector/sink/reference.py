@@ -37,8 +37,8 @@ def plain_parcels(
         extra, instant = _delay(row, recipe)
         if extra or place[0].startswith(RETRY_PREFIX):
             flag = row.get("flag") or 0
-            said = (text + extra).decode()
-            singles.append(Parcel(*place, row["body"], 1, first + index, said, flag, instant))
+            full_text = (text + extra).decode()
+            singles.append(Parcel(*place, row["body"], 1, first + index, full_text, flag, instant))
         else:
             element = batches.encode([(row.get("flag") or 0, row["body"], text)])
             lanes.setdefault(place, []).append((first + index, element))

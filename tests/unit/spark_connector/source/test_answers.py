@@ -26,7 +26,7 @@ FOUND, NONE, RETRY, MOVED = (
 )
 
 
-def said(command: Command, *, is_filtered: bool = False) -> PullMeaning:
+def meaning_of(command: Command, *, is_filtered: bool = False) -> PullMeaning:
     """What it says to a pull from offset 100 on."""
     return judge_pull(wire(command), 100, is_filtered=is_filtered, hints=REFUSAL_HINTS)
 
@@ -47,29 +47,29 @@ def said(command: Command, *, is_filtered: bool = False) -> PullMeaning:
 def test_what_answers_mean_with_a_filter_and_without(
     command: Command, expected: PullMeaning | type, is_filtered: bool
 ) -> None:
-    meant = said(command, is_filtered=is_filtered)
+    meant = meaning_of(command, is_filtered=is_filtered)
     assert meant == expected or type(meant) is expected
 
 
 def test_an_empty_answer_is_a_loss_without_a_filter() -> None:
     for nothing in (answer(RETRY, 900, 0, 1000), answer(FOUND, 900, 0, 1000)):
-        assert said(nothing, is_filtered=True) == Covered(900)
-        assert said(nothing) == Gone(900)
+        assert meaning_of(nothing, is_filtered=True) == Covered(900)
+        assert meaning_of(nothing) == Gone(900)
 
 
 def test_an_answer_without_progress_is_refused_and_not_repeated_forever() -> None:
     for code in (FOUND, RETRY):
-        assert said(answer(code, 100)) == PullRefused("it says that after 100 comes 100")
-    assert isinstance(said(Command(FOUND)), PullRefused)
+        assert meaning_of(answer(code, 100)) == PullRefused("it says that after 100 comes 100")
+    assert isinstance(meaning_of(Command(FOUND)), PullRefused)
 
 
 def test_refusals_say_why_and_what_to_do() -> None:
-    refusal = said(Command(ResponseCode.NO_PERMISSION, remark="forbidden"))
+    refusal = meaning_of(Command(ResponseCode.NO_PERMISSION, remark="forbidden"))
     assert isinstance(refusal, PullRefused)
     assert refusal.reason == "code 16 (NO_PERMISSION): forbidden"
     assert refusal.hint
     assert not refusal.is_busy
-    assert said(Command(2, remark="later")) == PullRefused(
+    assert meaning_of(Command(2, remark="later")) == PullRefused(
         "code 2 (SYSTEM_BUSY): later", is_busy=True
     )
-    assert said(Command(9999)) == PullRefused("code 9999: no reason given")
+    assert meaning_of(Command(9999)) == PullRefused("code 9999: no reason given")

@@ -68,8 +68,8 @@ def test_a_target_in_the_source_even_by_another_name(root: Path, target: Path) -
     assert "lies in what is to be copied" in refusal(root, alias / "backup")
     elsewhere = target.with_name("log")
     (root / "commitlog").rename(elsewhere)
-    said = refusal(root, elsewhere / "backup", commit_log=str(elsewhere))
-    assert "lies in what is to be copied" in said
+    error = refusal(root, elsewhere / "backup", commit_log=str(elsewhere))
+    assert "lies in what is to be copied" in error
 
 
 def test_a_loop_of_links(root: Path, target: Path) -> None:
@@ -110,9 +110,9 @@ def no_space(*_: object) -> int:
 
 def test_a_full_disk(root: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "copy_file_range", no_space)
-    said = refusal(root, target)
-    assert "No space left on device" in said
-    assert "make room" in said
+    error = refusal(root, target)
+    assert "No space left on device" in error
+    assert "make room" in error
 
 
 def test_a_target_that_cannot_be_synced(

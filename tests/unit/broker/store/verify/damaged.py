@@ -9,11 +9,11 @@ from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Severity
 from broker.storetools.verify.repair import Repair, repair
 
-Said = tuple[str, str, str, int | None]
+FoundDamage = tuple[str, str, str, int | None]
 """Severity, kind, path below the store, place."""
 
 
-def said(report: Report, root: Path) -> list[Said]:
+def damage_in(report: Report, root: Path) -> list[FoundDamage]:
     """What was found, but for notes."""
     return sorted(
         (str(one.severity), one.kind, str(Path(one.path).relative_to(root)), one.place)
@@ -30,7 +30,7 @@ def both(root: Path) -> Report:
     return fast
 
 
-def mend(root: Path, *, plain: bool = False) -> Repair:
+def run_repair(root: Path, *, plain: bool = False) -> Repair:
     """Repair."""
     return repair(root, CheckOptions(plain=plain), lambda _: None)
 

@@ -11,7 +11,14 @@ import pytest
 
 from broker.storetools.verify.check import CheckOptions, check
 from tests.archives import unpack
-from tests.unit.broker.store.verify.damaged import Said, both, files_of, flip, mend, said
+from tests.unit.broker.store.verify.damaged import (
+    FoundDamage,
+    both,
+    damage_in,
+    files_of,
+    flip,
+    run_repair,
+)
 
 LOG = "commitlog/00000000000000000000"
 LOG_2 = "commitlog/00000000000000065536"
@@ -66,7 +73,7 @@ def root(golden: Path, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-LOST: list[tuple[str, Harm, list[Said]]] = [
+LOST: list[tuple[str, Harm, list[FoundDamage]]] = [
     ("body", bit(LOG, 95), [("damage", "record", LOG, 0)]),
     ("size", bit(LOG, 3), [("damage", "log", LOG, 0)]),
     ("magic", bit(LOG, 4), [("damage", "log", LOG, 0)]),
@@ -86,7 +93,7 @@ LOST: list[tuple[str, Harm, list[Said]]] = [
     ),
 ]
 
-DERIVED: list[tuple[str, Harm, list[Said]]] = [
+DERIVED: list[tuple[str, Harm, list[FoundDamage]]] = [
     ("an entry's place", bit(QUEUE, 407), [("derived", "entry-place", QUEUE, 400)]),
     ("an entry's size", bit(QUEUE, 411), [("derived", "entry-size", QUEUE, 400)]),
     ("an entry's tag", bit(QUEUE, 419), [("derived", "entry-tags", QUEUE, 400)]),
@@ -126,12 +133,12 @@ DERIVED: list[tuple[str, Harm, list[Said]]] = [
 
 @pytest.mark.parametrize(("harm", "wanted"), [row[1:] for row in LOST], ids=[r[0] for r in LOST])
 def test_damage_of_the_log_is_found_and_left_alone(
-    root: Path, harm: Harm, wanted: list[Said]
+    root: Path, harm: Harm, wanted: list[FoundDamage]
 ) -> None:
     harm(root)
     before = files_of(root)
-    assert said(both(root), root) == wanted
-    repaired = mend(root)
+    assert damage_in(both(root), root) == wanted
+    repaired = run_repair(root)
     assert repaired.done == []
     assert repaired.moved is None
     assert files_of(root) == before
@@ -142,15 +149,15 @@ def test_damage_of_the_log_is_found_and_left_alone(
 )
 @pytest.mark.parametrize("plain", [False, True], ids=["compiled", "plain"])
 def test_damage_of_derived_files_is_found_and_repaired(
-    root: Path, harm: Harm, wanted: list[Said], *, plain: bool
+    root: Path, harm: Harm, wanted: list[FoundDamage], *, plain: bool
 ) -> None:
     before = files_of(root)
     harm(root)
-    assert said(both(root), root) == wanted
-    repaired = mend(root, plain=plain)
+    assert damage_in(both(root), root) == wanted
+    repaired = run_repair(root, plain=plain)
     assert repaired.done
-    assert said(repaired.after, root) == []
-    assert said(both(root), root) == []
+    assert damage_in(repaired.after, root) == []
+    assert damage_in(both(root), root) == []
     after = files_of(root)
     for name, content in before.items():
         if name.startswith(("commitlog", "config", "consumequeue")) and harm is not TOO_MANY:
@@ -163,14 +170,14 @@ TOO_MANY = DERIVED[6][1]
 def test_an_altered_topic_is_distinguished_from_a_lost_message(root: Path) -> None:
     flip(root / LOG, 101)
     found = both(root)
-    assert ("damage", "record-queue", LOG, 0) in said(found, root)
+    assert ("damage", "record-queue", LOG, 0) in damage_in(found, root)
     assert found.bad_queues == frozenset()
 
 
 def test_an_altered_tag_is_found_by_its_entry(root: Path) -> None:
     flip(root / LOG, 206)
     place = "consumequeue/PlainTopic/0/00000000000000000000"
-    assert said(both(root), root) == [("derived", "entry-tags", place, 0)]
+    assert damage_in(both(root), root) == [("derived", "entry-tags", place, 0)]
 
 
 def test_a_message_whose_offset_contradicts_its_neighbours_is_damaged(root: Path) -> None:
@@ -179,8 +186,8 @@ def test_a_message_whose_offset_contradicts_its_neighbours_is_damaged(root: Path
         int.from_bytes((root / QUEUE).read_bytes()[200:208], "big"),
     ]
     flip(root / LOG, position + 27, 4)
-    assert said(both(root), root) == [("damage", "record-number", LOG, position)]
-    assert mend(root).done == []
+    assert damage_in(both(root), root) == [("damage", "record-number", LOG, position)]
+    assert run_repair(root).done == []
 
 
 def test_a_damaged_table_with_a_backup_is_only_a_note(root: Path) -> None:
@@ -218,5 +225,5 @@ def test_files_may_be_walked_by_several_processes(root: Path) -> None:
     flip(root / INDEX, 548)
     alone = check(root, CheckOptions())
     together = check(root, CheckOptions(jobs=2, worth_processes=0))
-    assert said(together, root) == said(alone, root)
+    assert damage_in(together, root) == damage_in(alone, root)
     assert together[1:9] == alone[1:9]

@@ -8,7 +8,7 @@ import pytest
 
 from broker.storetools.verify.overview import overview
 from tests.archives import unpack
-from tests.unit.broker.store.verify.damaged import both, said
+from tests.unit.broker.store.verify.damaged import both, damage_in
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_captured_store_is_intact(
     unpack(golden / "store" / f"{name}.tar.gz", tmp_path)
     root = tmp_path / "store"
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     assert found.findings.kinds == notes
     assert (found.records, found.keys) == (records, keys)
     if found.clean:

@@ -20,7 +20,7 @@ from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_R
 from remoting.protocol.message.tags import tags_code
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import bodies, message, opened
-from tests.unit.broker.store.verify.damaged import both, files_of, flip, mend, said
+from tests.unit.broker.store.verify.damaged import both, damage_in, files_of, flip, run_repair
 
 HOST_V6 = bytes(range(16)) + b"\0\0\1\0"
 
@@ -71,7 +71,7 @@ def live(tmp_path: Path) -> Iterator[MessageStore]:
 
 def test_a_stopped_store_is_intact(root: Path) -> None:
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     assert found.findings.kinds == {"no-offsets": 1}
     assert found.index_entries == found.keys > 900
     assert found.records == 400
@@ -82,9 +82,9 @@ def test_a_store_in_use_is_intact_and_recognized_as_in_use(live: MessageStore) -
     assert is_open(root)
     found = both(root)
     assert found.running
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     with pytest.raises(StoreError, match=r"a broker has the store .* open: stop it first"):
-        mend(root)
+        run_repair(root)
 
 
 def test_a_killed_store_is_intact_except_for_what_a_start_repairs(
@@ -97,7 +97,7 @@ def test_a_killed_store_is_intact_except_for_what_a_start_repairs(
     found = both(root)
     assert not found.running
     assert not found.clean
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
 
 
 def test_messages_without_entries_at_the_end_are_left_to_the_next_start(
@@ -114,7 +114,7 @@ def test_messages_without_entries_at_the_end_are_left_to_the_next_start(
     shutil.rmtree(root / "consumequeue" / "TopicTest")
     shutil.copytree(tmp_path / "old", root / "consumequeue" / "TopicTest")
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     assert found.findings.kinds["entries-to-come"] == 3
 
 
@@ -126,12 +126,12 @@ def test_messages_of_a_deleted_topic_are_no_finding(tmp_path: Path) -> None:
     store.delete_topic("Gone")
     store.close()
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     # It was made again, and its queues count from 0.
     store = opened(root)
     fill(store, 20, topic="Gone")
     store.close()
-    assert said(both(root), root) == []
+    assert damage_in(both(root), root) == []
 
 
 def test_entries_of_deleted_messages_are_no_finding(root: Path) -> None:
@@ -139,7 +139,7 @@ def test_entries_of_deleted_messages_are_no_finding(root: Path) -> None:
     first.unlink()
     second.unlink()
     forget(root / "pocketmq-checkpoint", "stop")
-    assert said(both(root), root) == []
+    assert damage_in(both(root), root) == []
 
 
 def test_a_message_may_be_longer_than_what_is_read_at_once(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_message_may_be_longer_than_what_is_read_at_once(tmp_path: Path) -> No
     fill(store, 10)
     store.close()
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     assert found.records == 21
 
 
@@ -165,7 +165,7 @@ def test_no_store_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no commit log at"):
         check(tmp_path, CheckOptions())
     with pytest.raises(StoreError, match="there is no store at"):
-        mend(tmp_path / "nothing")
+        run_repair(tmp_path / "nothing")
 
 
 def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
     flip(next((root / "consumequeue" / "TopicTest" / "2").iterdir()), 23)
     next((root / "index").iterdir()).unlink()
-    repaired = mend(root)
+    repaired = run_repair(root)
     assert repaired.after.findings.is_sound
     assert repaired.moved is not None
     assert (repaired.moved / "consumequeue" / "TopicTest" / "2").is_dir()
@@ -188,7 +188,7 @@ def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
     assert {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)} == wanted
     assert {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)} == ends
     store.close()
-    assert said(both(root), root) == []
+    assert damage_in(both(root), root) == []
 
 
 def test_an_index_of_another_size_is_only_a_note(root: Path) -> None:
@@ -196,7 +196,7 @@ def test_an_index_of_another_size_is_only_a_note(root: Path) -> None:
     fill(store, 30)
     store.close()
     found = both(root)
-    assert said(found, root) == []
+    assert damage_in(found, root) == []
     assert found.findings.kinds["index-other"] > 0
 
 
@@ -212,8 +212,8 @@ def test_a_queue_without_messages_keeps_its_next_offset(root: Path) -> None:
     shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
     (root / "consumequeue" / "TopicTest" / "1").mkdir()
     found = both(root)
-    assert ("derived", "queue-short", "consumequeue/TopicTest/1", None) in said(found, root)
-    assert mend(root).after.findings.is_sound
+    assert ("derived", "queue-short", "consumequeue/TopicTest/1", None) in damage_in(found, root)
+    assert run_repair(root).after.findings.is_sound
     store = opened(root)
     assert store.max_offset("TopicTest", 1) == end
     store.close()
@@ -222,16 +222,16 @@ def test_a_queue_without_messages_keeps_its_next_offset(root: Path) -> None:
 def test_the_check_restarts_when_retention_deletes_files(
     live: MessageStore,
 ) -> None:
-    told: list[int] = []
+    output: list[int] = []
     failures = [StoreChanged("gone"), StoreChanged("gone")]
 
     def tell(walked: int) -> None:
-        told.append(walked)
+        output.append(walked)
         if walked > 0 and failures:
             raise failures.pop()
 
     assert check(live.paths.root, CheckOptions(), tell).findings.is_sound
-    first, second, third, fourth = told[:4]
+    first, second, third, fourth = output[:4]
     assert first == third == -second == -fourth > 0
 
 
@@ -291,7 +291,7 @@ def test_a_store_under_load_is_intact(tmp_path: Path, flush: str, keep: str) -> 
                     continue
                 checks, log_start = checks + 1, found.log_start
                 assert found.running
-                assert said(found, tmp_path / "store") == []
+                assert damage_in(found, tmp_path / "store") == []
                 if checks > 3 and (not keep or log_start):
                     break
             assert checks > 3
@@ -300,4 +300,4 @@ def test_a_store_under_load_is_intact(tmp_path: Path, flush: str, keep: str) -> 
             writer.kill()
     found = both(tmp_path / "store")
     assert not found.running
-    assert said(found, tmp_path / "store") == []
+    assert damage_in(found, tmp_path / "store") == []

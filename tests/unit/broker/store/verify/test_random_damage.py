@@ -12,7 +12,7 @@ from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import Severity
 from tests.archives import unpack
 from tests.sizes import size
-from tests.unit.broker.store.verify.damaged import both, fresh, mend
+from tests.unit.broker.store.verify.damaged import both, fresh, run_repair
 
 _OFTEN = settings(
     max_examples=size(test=8, ci=25, soak=1500),
@@ -54,7 +54,7 @@ def test_random_damage_of_derived_files_is_found_and_repaired(
     found = both(root)
     assert found.findings.is_sound is not changed
     assert found.findings.counts[Severity.DAMAGE] == 0
-    repaired = mend(root)
+    repaired = run_repair(root)
     assert repaired.after.findings.is_sound
     assert check(root, CheckOptions()).findings.is_sound
 
@@ -73,6 +73,6 @@ def test_both_checks_find_the_same_random_damage_of_the_log(
     overwrite(path, at, data)
     log = path.read_bytes()
     both(root)
-    repaired = mend(root)
+    repaired = run_repair(root)
     assert path.read_bytes() == log
     assert repaired.after.findings.counts[Severity.DERIVED] == 0
