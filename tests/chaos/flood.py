@@ -17,7 +17,7 @@ from client.limits import SEND_RETRIES
 from tests.chaos.load import PATIENCE
 
 PRODUCERS: Final = 4
-"""Each a client of its own, so with a connection of its own."""
+"""Producers, each with its own connection."""
 
 PER_SECOND: Final = 5000
 """Messages of all of them, as long as the broker answers."""

@@ -127,7 +127,7 @@ class Load:
         """
         offset = 0
         while True:
-            # Where the machine stands still it is too slow for the broker, and begins anew.
+            # If the machine stalls, the broker drops this slow reader, which reconnects.
             with suppress(asyncio.IncompleteReadError, ConnectionError):
                 async with slow_connection(self.address) as (reader, writer):
                     while True:
@@ -145,7 +145,7 @@ class Load:
         return following
 
     async def hold(self, queue_id: int) -> None:
-        """Keep slices of the first messages until their files are gone."""
+        """Keep slices of the first messages until their files are deleted."""
         while True:
             low = self.store.min_offset(TOPIC, queue_id)
             found = self.store.get(TOPIC, queue_id, low, 16)

@@ -22,7 +22,7 @@ class Stored:
         self.rows: list[list[int]] = [[] for _ in range(queues)]
 
     def read_on(self) -> None:
-        """Look at all that came since the last time: each queue is dense, and only grows."""
+        """Check what was added since the last call: each queue is dense, and only grows."""
         view = StoreView(self._root)
         for queue_id, row in enumerate(self.rows):
             queue = view.queue(self._topic, queue_id)

@@ -33,7 +33,7 @@ async def test_killing_the_broker_loses_no_delayed_message(tmp_path: Path, flush
         async with client.Producer(running.address, group="delays") as producer:
             for _ in range(ROUNDS):
                 sent += await send_delayed(producer, len(sent))
-                # In the middle of what is delivered now, or will be while nobody serves.
+                # Due during the current deliveries, or while no broker runs.
                 await some_delivered(running.address, len(sent) - PER_ROUND)
                 await asyncio.to_thread(running.broker.kill)
                 await asyncio.to_thread(running.broker.start)

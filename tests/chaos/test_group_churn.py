@@ -176,7 +176,7 @@ def _name(queue: client.MessageQueue) -> str:
 async def churn(
     running: Processes, folder: Path, seed: int, *, ordered: bool
 ) -> AsyncIterator[tuple[Churn, client.Admin]]:
-    """A group of the fewest members; all processes are gone afterwards."""
+    """A group with the minimum number of members; all processes are stopped afterwards."""
     async with client.Admin(
         running.address, connect_timeout=PATIENCE, request_timeout=PATIENCE
     ) as admin:
@@ -194,7 +194,7 @@ async def churn(
 async def drained(admin: client.Admin, within: float) -> None:
     """Wait until the group has committed everything there is."""
     async with asyncio.timeout(within):
-        while (await admin.lag(GROUP, topic=TOPIC)).total:  # noqa: ASYNC110 - the broker tells no-one
+        while (await admin.lag(GROUP, topic=TOPIC)).total:  # noqa: ASYNC110 - no event signals it
             await asyncio.sleep(0.2)
 
 

@@ -122,7 +122,7 @@ async def run(load: Load, seconds: float, root: Path) -> list[Held]:
 
 
 async def settle(is_done: Callable[[], bool]) -> None:
-    """Wait until answers to those who have gone are gone too."""
+    """Wait until answers to closed connections have been dropped."""
     async with asyncio.timeout(60):
         while True:
             if is_done():

@@ -73,7 +73,7 @@ class World:
 
     @contextmanager
     def typed(self, line: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-        """Type a line into a shell, which is gone afterwards."""
+        """Run a line in a new shell."""
         with subprocess.Popen(
             ["bash", "-uo", "pipefail", "-c", f"{self.prefix}{line}"],
             cwd=cwd,

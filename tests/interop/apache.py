@@ -231,7 +231,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         _wait_until_registered(nameserver, broker_port)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}", processes[-1])
     finally:
-        # Their clean stop takes ten seconds and tells us nothing.
+        # Their clean stop takes ten seconds, and nothing here depends on it.
         for process in processes:
             process.kill()
             process.wait()
@@ -266,7 +266,7 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
 
 
 def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) -> None:
-    """Wait until the name server knows them; 5.x registers after it says it has booted.
+    """Wait until they are registered; 5.x registers after it reports that it has booted.
 
     The first time 5.x often does so before it has looked which name servers there are, and then
     tries again after ten seconds; a new permission makes it register at once.

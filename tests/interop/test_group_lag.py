@@ -60,7 +60,7 @@ async def produce(there: There, topic: str, counts: list[int]) -> list[client.Me
 
 
 async def join(there: There, group: str, topic: str) -> None:
-    """Be a member of the group for a moment: brokers know it, and its retry topic, from then on."""
+    """Join the group briefly, so that brokers have it and its retry topic."""
     async with client.PullConsumer(there.nameserver, group=group) as consumer:
         consumer.assign(await consumer.queues(topic))
         async with client.Admin(there.nameserver) as admin, asyncio.timeout(20):

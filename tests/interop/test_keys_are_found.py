@@ -74,7 +74,7 @@ def test_apaches_tools_find_messages_in_our_broker(version: str, tmp_path: Path)
             version, tmp_path, ours.nameserver, "queryMsgByUniqueKey", "-t", TOPIC, "-i", receipt.id
         )
         assert "key-7 third-1" in by_id
-        # 5.x wants to know the topic as well.
+        # 5.x requires the topic as well.
         topic = ("-t", TOPIC) if version.startswith("5") else ()
         by_place = mqadmin(
             version, tmp_path, ours.nameserver, "queryMsgById", "-i", receipt.offset_id, *topic

@@ -42,7 +42,7 @@ PAIRS = [("pocketmq", "4.9.7"), ("pocketmq", "5.3.3"), ("apache", "4.9.7")]
 @pytest.fixture(scope="module", params=PAIRS, ids="-java-".join)
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Whose broker, and which Java client."""
-    return request.param  # type: ignore[no-any-return]  # pytest knows no types of parameters
+    return request.param  # type: ignore[no-any-return]  # pytest has no types of parameters
 
 
 @pytest.fixture(scope="module")

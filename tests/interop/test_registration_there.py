@@ -43,7 +43,7 @@ def nameserver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 async def known(pool: ConnectionPool, nameserver: str) -> set[str]:
-    """The topics that the name server knows."""
+    """Return the topics of the name server."""
     command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     reply = await pool.request(nameserver, command, timeout=ANSWER_TIMEOUT)
     return set(decode(TopicList, reply.body).topic_list)

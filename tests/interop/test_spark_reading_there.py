@@ -75,7 +75,7 @@ def test_a_range_is_read_whole_and_in_order_with_pulls_of_32(there: Apache, fill
     assert [row["body"] for row in found] == bodies(20_000, 100)[5:19_990]
     most = 19_985 / CAP
     assert most <= reader.counts.pulls < 1.3 * most
-    # What is asked for anew, because an answer brought less than it might have, comes once.
+    # Messages requested again after a short answer are read once.
     assert reader.counts.received_bytes < 1.02 * 20_000 * 300
 
 

@@ -105,7 +105,7 @@ async def create(nameserver: str) -> None:
         for topic in (KINDS, WORK, DEALS, LATE):
             await admin.create_topic(topic, queues=4 if topic == KINDS else 2)
         await admin.create_group(GROUP)
-        # The Java client would look for it 20 seconds after it has made its broker create it.
+        # The Java client would refresh the route only 20 seconds after the topic's creation.
         await admin.create_topic(RETRIES, queues=1)
         # Apache's brokers forget first commits that come at the same time, as the Java client's do.
         await admin.commit(GROUP, dict.fromkeys(await admin.queues(WORK), 0))
@@ -177,7 +177,7 @@ async def check_here(nameserver: str, facts: set[Fact]) -> set[Fact]:
 
 
 async def consumed(nameserver: str) -> list[tuple[bytes, int]]:
-    """What the group gets: what came when nobody was there, and its retries."""
+    """Return what the group gets: messages sent without members online, and its retries."""
     got: list[tuple[bytes, int]] = []
     enough = asyncio.Event()
 
@@ -210,7 +210,7 @@ async def sent(nameserver: str) -> set[Fact]:
 
 
 def check_there(version: str, store: Path, home: Path, here: set[Fact]) -> None:
-    """Apache's broker reads all again, and asks about the transactions that nobody has ended."""
+    """Check that Apache's broker reads all again, and checks unfinished transactions."""
     places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]
     with apache(version, home, settings=[*THERE, *ASKING, *places]) as theirs:
         lines = JavaClient(version, "JSON", home).run(

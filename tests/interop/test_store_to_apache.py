@@ -62,7 +62,7 @@ def put_from_ipv6_hosts(store: Path) -> None:
 
 
 async def fill(nameserver: str) -> None:
-    """Send what waits for nobody, have a group work, and send what is for later."""
+    """Send messages without a group, let a group consume, and send delayed ones."""
     async with client.Admin(nameserver) as admin:
         for topic in (KINDS, WORK, LATE):
             await admin.create_topic(topic, queues=4 if topic == KINDS else 2)

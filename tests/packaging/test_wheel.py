@@ -68,7 +68,7 @@ class Environment:
 
 
 def run(arguments: list[str], cwd: Path, *, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run a program that knows nothing of this repository or this environment."""
+    """Run a program isolated from this repository and this environment."""
     kept = {
         "PATH",
         "HOME",
@@ -144,7 +144,7 @@ def test_the_source_archive_holds_no_tests(built: Path) -> None:
 
 
 def clone(target: Path) -> Path:
-    """The files that a wheel is built of, in a directory of their own."""
+    """Copy the files that a wheel is built of to a new directory."""
     for name in run(["git", "ls-files"], HOME).stdout.split():
         if name.partition("/")[0] in PACKAGES | FOR_SPARK | BUILD_FILES:
             (target / name).parent.mkdir(parents=True, exist_ok=True)

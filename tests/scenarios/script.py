@@ -18,14 +18,14 @@ KINDS = ("ours", "apache")
 
 @dataclass(slots=True)
 class Step:
-    """One step, and the lines expected below it as they stand there, without the arrow."""
+    """One step, and the expected lines below it, without the arrow."""
 
     line: int
     text: str
     expected: list[str] = field(default_factory=list)
 
     def at(self, kind: str) -> list[str]:
-        """What is expected at brokers of a kind."""
+        """Return the outcome expected at brokers of one kind."""
         mine = f"[{kind}] "
         return [
             line.removeprefix(mine)
@@ -45,12 +45,12 @@ class Script:
 
     @classmethod
     def load(cls, name: str) -> Script:
-        """The scenario of this name."""
+        """Load the scenario of this name."""
         return cls.parse(name, (SCRIPTS / f"{name}.txt").read_text())
 
     @classmethod
     def parse(cls, name: str, text: str) -> Script:
-        """Take a text apart."""
+        """Parse a scenario's text."""
         lines = text.splitlines()
         steps: list[Step] = []
         places: tuple[str, ...] = ("virtual",)

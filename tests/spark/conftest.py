@@ -63,7 +63,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[StandaloneServer]:
-    """A broker of ours in a process of its own."""
+    """A broker of ours in a separate process."""
     with testing.broker() as running:
         yield running
 
@@ -82,7 +82,7 @@ def producer(server: StandaloneServer) -> Iterator[Producer]:
 
 @pytest.fixture(scope="session")
 def new_topic(admin: Admin) -> Callable[..., str]:
-    """Makes a topic of its own for a test."""
+    """Creates a topic for one test."""
     numbers = itertools.count()
 
     def make(queues: int = 4, name: str = "Spark") -> str:

@@ -94,7 +94,7 @@ class DrilledReader(RocketMQStreamReader):
 
 
 def claimed(numbers: list[int]) -> tuple[int, str | None]:
-    """The place and the victim of a charge among messages; nobody else gets it."""
+    """Take a charge among the messages exclusively; return its position and victim."""
     for charge in sorted((Path(os.environ[_DIRECTORY]) / "charges").iterdir()):
         number, _, victim = charge.name.partition("-")
         where = next((at for at, one in enumerate(numbers) if one >= int(number)), None)

@@ -79,7 +79,7 @@ async def numbers(nameserver: str) -> AsyncIterator[Numbers]:
 
 
 class Driver:
-    """The archiving query in a process of its own, with a session of its own."""
+    """The archiving query in a separate process with its own session."""
 
     def __init__(self, nameserver: str, directory: Path) -> None:
         self.directory = directory

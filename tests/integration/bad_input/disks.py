@@ -161,7 +161,7 @@ KINDS = ["pretended", *(["real"] if may_mount() else [])]
 
 @asynccontextmanager
 async def disk_of(kind: str, directory: Path) -> AsyncIterator[Disk]:
-    """A disk of one of ``KINDS`` with its servers, which are gone afterwards."""
+    """A disk of one of ``KINDS`` with its servers, which are stopped afterwards."""
     if kind == "pretended":
         kv = directory / "kvConfig.json"
         async with NameServer(NameServerConfig(listen_port=0, kv_config_path=kv)) as nameserver:
@@ -179,7 +179,7 @@ async def disk_of(kind: str, directory: Path) -> AsyncIterator[Disk]:
 
 @asynccontextmanager
 async def real_disk(directory: Path, **settings: str) -> AsyncIterator[RealDisk]:
-    """A real disk with its servers, which are gone afterwards."""
+    """A real disk with its servers, which are stopped afterwards."""
     assert mount(directory, "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none")
     real = RealDisk(directory, **settings)
     try:

@@ -21,7 +21,7 @@ def claims(length: int) -> bytes:
 
 
 def json_header(**members: object) -> bytes:
-    """A JSON header with one or another member gone wrong."""
+    """A JSON header with an invalid member."""
     return json.dumps({"code": 105, "opaque": 1, "flag": 0, "version": 407, **members}).encode()
 
 

@@ -90,7 +90,7 @@ def well(small: Small) -> Iterator[None]:
 
 
 def patient_peer(target: Target) -> Peer:
-    """A connection as soon as the server has noticed that others are gone."""
+    """Connect as soon as the server has noticed that other connections are closed."""
     deadline = time.monotonic() + PATIENCE
     while True:
         peer = target.peer()

@@ -113,7 +113,7 @@ def shorten(owner: Any, **limits: Any) -> Server:
 
 
 class Here(NamedTuple):
-    """Servers in this process, and a client in a thread of its own."""
+    """Servers in this process, and a client in a separate thread."""
 
     nameserver: NameServer
     broker: Broker

@@ -173,7 +173,7 @@ def full(tmp_path: Path, store: Path) -> Iterator[Path]:
 def test_a_log_file_without_blocks_after_a_crash_is_not_read(
     full: Path, run: Callable[[list[str]], ServerProcess]
 ) -> None:
-    # On a disk in memory that is full, a look into a hole ends the process.
+    # On a full tmpfs, reading a hole raises SIGBUS.
     server = run(broker_on(full))
     assert server.addresses["broker"]
     server.kill()

@@ -17,7 +17,7 @@ def test_messages_that_wait_together_share_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync_floor, "FILE_BYTES", 1 << 20)
-    # Long enough for a slow disk's syncs to be many beside those that are nobody's alone.
+    # Long enough for many shared syncs even on a slow disk.
     results = sync_floor.measure(rounds=1, seconds=1.6, where=tmp_path)
     assert set(results) == {"disk", "store", "broker", "many"}
     assert sync_floor.shared(results, "broker").median == pytest.approx(1, abs=0.2)

@@ -17,7 +17,7 @@ from tests.integration.broker.client import Client
 
 SIZES = {"mapped_file_size_commit_log": 65_536, "mapped_file_size_consume_queue": 2_000}
 OF_THE_BROKER = ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC")
-"""Queues whose topics have no settings in 4.9, so that nobody can pull from them."""
+"""Queues of topics without settings in 4.9, from which no client can pull."""
 
 
 def unpack(golden: Path, name: str, into: Path) -> dict[str, Any]:

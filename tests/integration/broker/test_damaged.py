@@ -68,7 +68,7 @@ async def fill(cluster: Cluster) -> None:
             for queue_id in range(QUEUES):
                 queue = client.MessageQueue("T", "broker-a", queue_id)
                 await producer.send("T", body_of(queue_id, number), queue=queue)
-        # A start that finds the last record damaged believes the log alone, not the queues.
+        # A start that finds the last record damaged uses only the log, not the queues.
         await producer.send("Other", b"the last one")
 
 

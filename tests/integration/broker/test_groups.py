@@ -249,7 +249,7 @@ async def test_idle_members_are_counted_over_all_brokers(
             await create_topic(await connect(broker), "T")
         for name, client in zip("abc", clients, strict=True):
             await client.ask(beat(name))
-        # The first look asks for the route, which a later one has.
+        # The first check requests the route; later ones have it.
         assert (await describe(clients[0])).warnings == []
         await brokers[0].state.spread.refresh()
         (finding,) = (await describe(clients[0])).warnings

@@ -19,7 +19,7 @@ from tests.integration.broker.client import Client
 
 @pytest.fixture
 async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
-    """A name server of its own."""
+    """A separate name server."""
     config = NameServerConfig.from_sources(
         None, {}, {"listenPort": "0", "kvConfigPath": str(tmp_path / "kv.json")}
     )

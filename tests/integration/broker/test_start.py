@@ -111,7 +111,7 @@ async def test_a_vip_port_in_use_is_only_a_warning(make_broker, connect):
     await taken.wait_closed()
 
 
-# --- what goes on by itself
+# --- background tasks
 
 
 async def test_the_death_of_a_task_is_reported_to_the_owner(broker):

@@ -82,7 +82,7 @@ async def test_a_loop_blocked_while_connecting_fails_no_send(fakes: Any) -> None
 
 
 async def test_an_answer_waiting_in_the_socket_is_not_a_timeout() -> None:
-    """The broker is a process of its own: it answers while this loop stands still."""
+    """A broker in a separate process, which answers while this loop is blocked."""
     loop = asyncio.get_running_loop()
     with testing.broker() as server:
         async with client.Producer(server.nameserver, timeout=1.0) as producer:

@@ -69,7 +69,7 @@ async def test_an_orderly_handover_keeps_the_order_of_each_queue(
 
 
 async def test_tags_are_compared_exactly(cluster: Any, producer: Any, until: Any):
-    # Two texts with one hash: a broker can't tell them apart.
+    # Two tags with one hash: a broker can't distinguish them.
     for tag in ("Aa", "BB", "C"):
         await producer.send("T", tag.encode(), tag=tag)
     got: Bodies = []

@@ -22,7 +22,7 @@ NewRegistration = Callable[..., BrokerRegistration]
 Eventually = Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]
 
 NOWHERE = "127.0.0.1:1"
-"""An address where nobody listens."""
+"""An address without a listener."""
 
 
 def registered(registration: BrokerRegistration) -> list[bool]:

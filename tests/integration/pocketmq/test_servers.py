@@ -203,7 +203,7 @@ def test_a_paused_broker_can_be_resumed(server: StandaloneServer) -> None:
 
 
 def state_of(pid: int) -> str:
-    """The letter that Linux has for a process's state; nothing for one that is gone."""
+    """Return Linux's letter for a process's state; nothing for one that has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().split()[2]
     except (FileNotFoundError, ProcessLookupError):

@@ -12,7 +12,7 @@ from tests.integration.pocketmq.conftest import CommandLine
 
 @pytest.fixture
 def ids(server: StandaloneServer, topic: str) -> list[str]:
-    """Ids of three messages of a topic; each has the key ``k`` and one of its own."""
+    """Ids of three messages of a topic; each has the key ``k`` and a unique one."""
     with blocking.Producer(server.nameserver, group="p") as producer:
         return [
             producer.send(client.Message(topic, b"body %d" % n, keys=["k", f"k{n}"])).id

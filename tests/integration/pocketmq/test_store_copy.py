@@ -45,7 +45,7 @@ def store(server: testing.StandaloneServer) -> Path:
 
 
 class Load:
-    """Sends 5,000 messages a second, and knows what was acknowledged."""
+    """Sends 5,000 messages a second, and records which are acknowledged."""
 
     def __init__(self) -> None:
         self.acknowledged: list[tuple[int, int, int]] = []

@@ -38,7 +38,7 @@ def at_a_terminal(server: StandaloneServer, *arguments: str) -> str:
         try:
             piece = os.read(ours, 65536)
         except OSError:
-            # Linux reports a terminal whose last user has gone as an I/O error.
+            # Linux reports a terminal that no process has open as an I/O error.
             break
         if not piece:
             break

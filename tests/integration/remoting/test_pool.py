@@ -28,7 +28,7 @@ async def server() -> AsyncIterator[Server]:
 
 @pytest.fixture
 def nobody() -> str:
-    """An address where nobody listens."""
+    """An address without a listener."""
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{sock.getsockname()[1]}"

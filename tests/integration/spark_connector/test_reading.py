@@ -93,7 +93,7 @@ def test_messages_of_all_sizes_keep_batches_bounded(
         assert batch.nbytes <= BATCH_BYTES + MAX_ANSWER_BYTES
         found += batch.column("body").to_pylist()
     assert found == sent
-    # Nothing comes twice though nobody knows what fits into the next answer.
+    # Nothing is read twice although the size of the next answer is unknown.
     assert reader.counts.received_bytes < 1.2 * sum(sizes) + 300 * 200
 
 

@@ -12,7 +12,7 @@ from tests.unit.broker.harness import Bench
 
 @pytest.fixture
 def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes benches with settings of their own."""
+    """Creates benches with given settings."""
     benches: list[Bench] = []
 
     def make(**settings: object) -> Bench:

@@ -86,7 +86,7 @@ class FakeConnection:
 
 
 class RecordedChanges:
-    """Takes changes, and says of each whether it got to the disk as a test wants it."""
+    """Accepts changes, and reports each as saved or failed, as the test chooses."""
 
     def __init__(self) -> None:
         self.topics: list[tuple[list[str] | None, bool]] = []

@@ -23,7 +23,7 @@ NEVER = 3600.0
 
 
 class NameServer:
-    """Keeps the names of each registration; refuses as many as a test wants."""
+    """Records the topics of each registration; refuses a number that the test sets."""
 
     def __init__(self) -> None:
         self.registered: list[set[str]] = []

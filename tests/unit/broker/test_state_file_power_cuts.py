@@ -51,7 +51,7 @@ def test_a_whole_version_is_there_whenever_the_power_goes(kept: float) -> None:
                 break
             left = disk.crashed
             assert version_on(left) in {saved[-1], saved[-1] + 1}, (seed, cut_at)
-            # And it goes on from there.
+            # The next round continues with that version.
             save_all(left, 10, saved)
             assert version_on(left.cut()) == saved[-1]
         assert cut_at > 4 * VERSIONS

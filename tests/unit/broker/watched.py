@@ -20,7 +20,7 @@ from tests.unit.broker.harness import Bench, FakeConnection, heartbeat, pull_com
 
 
 class Consumer:
-    """A member on a connection of its own."""
+    """A member with its own connection."""
 
     ports = iter(range(6000, 60_000))
 

@@ -55,7 +55,7 @@ class Handler:
 
 
 async def settled(works: Works) -> None:
-    """Wait until nobody is handling anything."""
+    """Wait until no handler runs."""
     await eventually(lambda: not any(held.handling for held in works.queues))
 
 
@@ -229,7 +229,7 @@ async def test_only_equal_consecutive_failures_count(
     works.put(held, *range(7))
     if between == "time over":
         if order is not None:
-            return  # it comes again before those behind it, for ever
+            return  # it is retried before later messages, without end
         await eventually(lambda: paused(works))
         await eventually(lambda: sorted(works.returned()) == [0, 1, 2, 3, 4, 5])
         return

@@ -283,7 +283,7 @@ class SimulatedClient:
             member.route_changed(topic)
 
     async def crash(self, *, quietly: bool = False) -> None:
-        """The process is gone; ``quietly``: brokers don't see the connections end."""
+        """End the process; ``quietly``: brokers don't see the connections end."""
         await self.tasks.close()
         self.cut_off = True
         if not quietly:

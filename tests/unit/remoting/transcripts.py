@@ -97,7 +97,7 @@ class FakeTransport(asyncio.Transport):
 
 
 class Peer:
-    """The other end of a connection under test, and the hands of its clock."""
+    """The other end of a connection under test, with a manual clock."""
 
     def __init__(
         self, *, serving: bool = True, endpoint: Endpoint | None = None, **settings: Any
@@ -112,22 +112,22 @@ class Peer:
         self.connection.connection_made(self.transport)
 
     def arrive(self, *commands: Command) -> None:
-        """All these commands arrive in one read."""
+        """Let all these commands arrive in one read."""
         self.connection.data_received(b"".join(encode(command) for command in commands))
 
     def written(self) -> list[Command]:
-        """What was written since the last call."""
+        """Return the commands written since the last call."""
         commands = read_all(b"".join(self.transport.writes))
         self.transport.writes.clear()
         return commands
 
     def wait(self, seconds: float) -> None:
-        """Time passes."""
+        """Let time pass."""
         self.clock.advance(seconds)
         self.endpoint.alarms.ring_due()
 
     def vanish(self, failure: Exception | None = None) -> None:
-        """The transport ends."""
+        """End the transport."""
         self.connection.connection_lost(failure)
 
     @property

@@ -178,7 +178,7 @@ class Deliveries(RuleBasedStateMachine):
             if self.schedule.offsets.get(level, 0) < len(queue):
                 look = self.schedule.next_look(self.now)
                 assert look is not None
-                # Of a level that the table lacks nobody knows how far off is too far.
+                # A level missing from the table has no maximum delay.
                 assert level == BEYOND or look <= self.now + self.wait_of(level)
 
 

@@ -31,7 +31,7 @@ NOT_SERVED_YET = frozenset(
 """Requests that real clients and tools were seen to send to a broker, and that ours refuses."""
 
 UNKNOWN_CODE = 9999
-"""Sent by the captured error scenarios; nobody serves it."""
+"""A request code of the captured error scenarios that no broker serves."""
 
 OF_THE_MOMENT = frozenset({"msgId", "timestamp", "version"})
 """Ext fields whose values can't be those of another day."""

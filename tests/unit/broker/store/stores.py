@@ -148,7 +148,7 @@ class FailingRegion:
         return self._region.extents(position)
 
     def sync(self) -> None:
-        # A new file is synced for its name and length; nobody's message waits for that.
+        # A new file is synced for its name and length; no message waits for that.
         if next(self._region.extents(0), None) is not None:
             self._disk.before_sync(self._path)
         self._region.sync()

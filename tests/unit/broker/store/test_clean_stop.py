@@ -242,7 +242,7 @@ def test_an_added_or_removed_queue_is_noticed(store: MessageStore) -> None:
     store.close()
     shutil.copytree(topic / "0", topic / "7")
     assert not reopen(store).quick
-    # What was lost is built anew; what came is nobody's, and stays.
+    # A lost queue is rebuilt; an added one belongs to no topic, and stays.
     assert store.queue_ids("TopicTest") == [0, 1, 7]
     store.close()
 

@@ -104,7 +104,7 @@ def test_after_damage_the_next_record_is_searched_for_in_the_synced_part(
     size = RecordView(store.get("TopicTest", 0, 0, 1).records[0]).size
     for damage in (bytes(200), bytes(4096), b"junk" * 50):
         found = crash(store)
-        # All of the log is walked, for this queue has to be built anew.
+        # The whole log is scanned, because this queue has to be rebuilt.
         shutil.rmtree(found.paths.consume_queues / "TopicTest")
         overwrite(found, size, damage)
         report = found.open()
@@ -222,7 +222,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(store: MessageStore) -> None:
     store.close()
 
 
-# --- a log whose beginning has gone
+# --- a log whose first files are deleted
 
 
 def test_offsets_continue_when_old_files_are_deleted(store: MessageStore) -> None:
@@ -242,7 +242,7 @@ def test_offsets_continue_when_old_files_are_deleted(store: MessageStore) -> Non
         assert low > 20
         assert found.get("TopicTest", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
         assert found.put(message()).queue_offset == 80
-        # All of the other queue's messages are gone, but not its numbers.
+        # The other queue has lost all its messages, but not its next offset.
         assert found.get("Expired", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
         assert found.get("Expired", 0, 1, 1).status is GetStatus.OFFSET_OVERFLOW_ONE
         assert found.put(message(topic="Expired")).queue_offset == 1

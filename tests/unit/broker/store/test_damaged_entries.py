@@ -258,7 +258,7 @@ def test_a_recreated_topic_delivers_its_new_messages(store: MessageStore) -> Non
             store.delete_topic(TOPIC)
         for number in range(3):
             store.put(message(life + b"%d" % number))
-    # No neighbour tells where the new ones begin.
+    # No neighbouring entry shows where the new ones begin.
     zero(store, 0, 1, 2)
     assert bodies(store) == [b"new0", b"new1", b"new2"]
 
@@ -405,7 +405,7 @@ def test_what_retention_has_deleted_is_not_called_damaged(store: MessageStore) -
     for number in range(60):
         store.put(message(BODY % number + b"x" * 900))
     log = store.engine.log
-    # The log has lost its first file, and the queue does not know yet.
+    # The log has lost its first file, and the queue is not trimmed yet.
     for file in log.drop_before(2 * log.file_size):
         file.remove()
     first = RecordView(store.get(TOPIC, 0, 40, 1).records[0]).queue_offset

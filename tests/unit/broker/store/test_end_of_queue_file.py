@@ -88,7 +88,7 @@ def test_a_batch_over_two_files_is_refused_when_the_second_cannot_be_mapped(
     files.open_error = OSError(errno.EIO, os.strerror(errno.EIO))
     assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
     files.open_error = None
-    # Nothing is in the log that its queue does not know.
+    # Every record of the log has its queue entry.
     assert store.end_offset == end
     assert queue.next_offset == queue.max_offset == ENTRIES - 2
     store.close()

@@ -35,7 +35,7 @@ def filled(root: Path, clock: ManualClock) -> tuple[MessageStore, list[bytes]]:
     store = opened(root, clock=clock, limits=NOTHING_HOT)
     for number in range(MESSAGES):
         store.put(message(body_of(number), queue_id=number % QUEUES, tag="ab"[number // 3 % 2]))
-    # What comes last a start looks at, and cuts off.
+    # A start checks the last record, and cuts it off.
     store.put(message(b"end", topic="Other"))
     found: list[bytes] = []
     for number in range(MESSAGES):

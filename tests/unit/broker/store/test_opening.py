@@ -221,7 +221,7 @@ def test_a_closed_store_closes_its_descriptors(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
-    # What other tests left to the collector shall not go meanwhile.
+    # Collect the garbage of other tests now, so that its descriptors are not closed meanwhile.
     gc.collect()
     before = count()
     for _ in range(3):

@@ -70,7 +70,7 @@ def seeds_of(chunk: int) -> range:
 @pytest.mark.parametrize("faults", [False, True], ids=["power", "power and errors"])
 def test_acknowledged_messages_survive_a_power_cut(chunk: int, faults: bool) -> None:
     for seed in seeds_of(chunk):
-        # Every other start looks at what it can together; else that takes more than a day writes.
+        # Every second start scans records together; otherwise that takes more than a day writes.
         limits = LIMITS if seed // CHUNKS % 2 else StoreLimits(alone_bytes=0)
         try:
             live(seed, faults=faults, limits=limits)

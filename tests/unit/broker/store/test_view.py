@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
 
 @pytest.fixture
 def root(store: MessageStore) -> Path:
-    """The same files, nobody's."""
+    """A copy of the files that no store has open."""
     return copied(store)
 
 

@@ -32,7 +32,7 @@ from tests.unit.broker.store.views import (
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Path]:
-    """Four log files and four queue files, nobody's."""
+    """Four log files and four queue files that no store has open."""
     store = filled(tmp_path / "store")
     yield copied(store)
     store.close()

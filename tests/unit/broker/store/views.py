@@ -27,7 +27,7 @@ def filled(root: Path) -> MessageStore:
 
 
 def copied(store: MessageStore) -> Path:
-    """The same files, nobody's."""
+    """A copy of the files that no store has open."""
     copy = store.paths.root.parent / "copy"
     shutil.copytree(store.paths.root, copy)
     return copy

@@ -99,7 +99,7 @@ owners = st.dictionaries(st.integers(0, 39), st.integers(0, 14))
 def owned(
     some: list[MessageQueue], everybody: list[str], drawn: dict[int, int]
 ) -> dict[MessageQueue, str]:
-    """Some queues are held, some of these by those who are gone."""
+    """Some queues have owners, some of which have left."""
     people = [*everybody, "gone-1", "gone-2"]
     return {some[at % len(some)]: people[who % len(people)] for at, who in drawn.items()}
 

@@ -25,7 +25,7 @@ Outcome = int | str
 
 
 class World:
-    """Some brokers with a script of outcomes each, and a name server that knows them.
+    """Some brokers with a script of outcomes each, and a name server that lists them.
 
     Attributes:
         stored: what was acknowledged, or came one way: address, queue, request's body.

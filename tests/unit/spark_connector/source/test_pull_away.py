@@ -49,7 +49,7 @@ def test_after_a_lost_connection_reading_continues(
         assert offsets(reading) == list(range(1000))
     assert reading.counts.failures == 3
     assert len(broker.leases) == 4
-    # A row of failures is said once.
+    # A series of failures is logged once.
     assert [line.getMessage().partition(":")[0] for line in caplog.records] == [
         "queue can't be read, trying again"
     ] * 2

@@ -23,7 +23,7 @@ def clock() -> SettableClock:
 def store(tmp_path: Path, clock: SettableClock) -> Iterator[MessageStore]:
     store = opened(tmp_path / "store", clock=clock, **SMALL)
     yield store
-    # Of a test that fails, no thread may be left to the tests that look for threads.
+    # A failed test must leave no thread to the tests that count threads.
     store.close()
 
 

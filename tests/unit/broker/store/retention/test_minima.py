@@ -19,7 +19,7 @@ FILLER_ENTRY = ENTRY.unpack(FILLER)
 
 
 def queue_of(directory: Path, entries: list[int | None]) -> ConsumeQueue:
-    """A queue with records at these places of the log; None: nobody has that message any more."""
+    """A queue with records at these log positions; None: that message is deleted."""
     space = QueueSpace(Files(), MappedFiles(2), 20 * 7, LIMITS)
     queue = ConsumeQueue(space, directory, "T", 0)
     for place in entries:

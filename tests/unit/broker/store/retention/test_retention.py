@@ -33,7 +33,7 @@ def test_expired_log_and_queue_files_are_deleted_and_the_first_offset_is_right(
     before = log_names(store)
     store.engine.retention.step()
     start, low = store.start_offset, store.min_offset("TopicTest", 0)
-    # The file with the 300th message holds young ones too, so it stays, with a few old ones.
+    # The file with the 300th message has unexpired ones too, so it stays, with a few expired ones.
     assert start == store.engine.log.files[0].start > 0
     assert set(log_names(store)) < set(before)
     assert 0 < 300 - low < 100
@@ -129,7 +129,7 @@ def test_the_last_file_stays_however_old_it_is(store: MessageStore, clock: Manua
     clock.advance(1000 * HOUR)
     for _ in range(5):
         store.engine.retention.step()
-    # Nobody knows when its successor's first message will come.
+    # Its successor has no message yet, so its age is unknown.
     assert len(log_names(store)) >= 1
     assert store.end_offset - store.start_offset <= LOG_FILE
     assert numbers(store)[-1] == 299

@@ -62,7 +62,7 @@ def test_a_damaged_first_record_leaves_the_age_to_the_next_file(
     second = store.engine.log.files[1]
     second.view[4:8] = b"\xff" * 4
     store.engine.retention.step()
-    # What is behind the first file can't be told by its first record, only by later ones.
+    # The first file's successor is known only by later records, not by its first.
     assert store.start_offset > second.start
     region: Region = store.engine.log.files[0].hold()
     assert len(region.view) == LOG_FILE

@@ -40,7 +40,7 @@ def test_a_full_disk_refuses_with_path_and_limit_until_there_is_space(
     assert refused.message == store.why_not_writable
     assert f"the disk of {store.paths.commit_log} is 91% full with 9 bytes free" in refused.message
     assert "the 90 % of diskSpaceWarningLevelRatio" in refused.message
-    # Nothing else heals it: neither time nor an allocation that succeeds.
+    # Nothing else ends the refusal: neither time nor a successful allocation.
     clock.advance(5)
     assert store.engine.preallocator.try_step() is False
     assert not store.writable
@@ -71,7 +71,7 @@ def test_a_reader_keeps_its_slices_and_their_space_is_waited_for(
     store.engine.retention.step()
     assert len(store.engine.log.files) == files - 1
     assert store.engine.retention.held_bytes == LOG_FILE
-    # The reader's file is gone from the directory, and still counts as taken.
+    # The reader's file is deleted from the directory, and its space still counts as used.
     store.engine.retention.step()
     assert len(store.engine.log.files) == files - 1
     assert [bytes(record.body) for run in slices for record in iter_records(run)] == bodies

@@ -10,11 +10,11 @@ from broker.storetools.verify.findings import Severity
 from broker.storetools.verify.repair import Repair, repair
 
 FoundDamage = tuple[str, str, str, int | None]
-"""Severity, kind, path below the store, place."""
+"""Severity, kind, path below the store, position."""
 
 
 def damage_in(report: Report, root: Path) -> list[FoundDamage]:
-    """What was found, but for notes."""
+    """Return what was found, except notes."""
     return sorted(
         (str(one.severity), one.kind, str(Path(one.path).relative_to(root)), one.place)
         for one in report.findings.shown
@@ -23,7 +23,7 @@ def damage_in(report: Report, root: Path) -> list[FoundDamage]:
 
 
 def both(root: Path) -> Report:
-    """Check with the compiled core and without; either has to find the same."""
+    """Check with and without the compiled core; both have to find the same."""
     fast, plain = (check(root, CheckOptions(plain=plain)) for plain in (False, True))
     assert sorted(map(str, fast.findings.shown)) == sorted(map(str, plain.findings.shown))
     assert fast[1:9] == plain[1:9]
@@ -31,7 +31,7 @@ def both(root: Path) -> Report:
 
 
 def run_repair(root: Path, *, plain: bool = False) -> Repair:
-    """Repair."""
+    """Repair a store."""
     return repair(root, CheckOptions(plain=plain), lambda _: None)
 
 
@@ -45,14 +45,14 @@ def flip(path: Path, at: int, bit: int = 1) -> None:
 
 
 def fresh(source: Path, target: Path) -> Path:
-    """Another copy."""
+    """Replace ``target`` by a new copy of ``source``."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
     return target
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    """Every file that is not of a repair."""
+    """Return the contents of every file that a repair didn't leave."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))

@@ -181,7 +181,7 @@ def test_an_altered_tag_is_found_by_its_entry(root: Path) -> None:
 
 
 def test_a_message_whose_offset_contradicts_its_neighbours_is_damaged(root: Path) -> None:
-    # Message 10 of the queue; of its number nothing but the neighbours tell.
+    # Message 10 of the queue; only its neighbours reveal its offset.
     (position,) = [
         int.from_bytes((root / QUEUE).read_bytes()[200:208], "big"),
     ]

@@ -19,7 +19,7 @@ from remoting.protocol.limits import MAX_EXT_FIELDS
 
 @header
 class Old(Header):
-    """A header as an older peer knows it."""
+    """A header class of an older peer."""
 
     topic: str
     queue_id: Int
