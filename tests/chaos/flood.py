@@ -20,31 +20,31 @@ PRODUCERS: Final = 4
 """Producers, each with its own connection."""
 
 PER_SECOND: Final = 5000
-"""Messages of all of them, as long as the broker answers."""
+"""Total rate of all producers in messages per second, while the broker answers."""
 
 TICK_SECONDS: Final = 0.02
 IN_FLIGHT: Final = 500
-"""Messages of one producer that wait for an answer at most."""
+"""Maximum number of unanswered messages of one producer."""
 
 _DIGITS: Final = 12
 _NOISE: Final = Random(7).randbytes(64 * 1024)
 
 
 def body_of(number: int) -> bytes:
-    """The body of a message, which is between 12 and 811 bytes long."""
+    """Return the body of a message, 12 to 811 bytes long."""
     begin = number * 31 % (len(_NOISE) - 1000)
     return b"%012d" % number + _NOISE[begin : begin + number * 7919 % 800]
 
 
 def number_of(body: bytes | memoryview) -> int:
-    """The number of a message; its body must be byte for byte what was sent."""
+    """Return a message's number, after checking its body byte for byte."""
     number = int(bytes(body[:_DIGITS]))
     assert body == body_of(number)
     return number
 
 
 def copies_of(number: int) -> int:
-    """How often a message may be in the store at most."""
+    """Return how often a message may be in the store at most."""
     return 1 if number % PRODUCERS % 2 == 0 else 1 + SEND_RETRIES
 
 
@@ -73,13 +73,13 @@ class Flood:
         self.failed = 0
 
     async def run(self) -> None:
-        """Send; never ends by itself."""
+        """Send until cancelled."""
         async with asyncio.TaskGroup() as group:
             for which in range(PRODUCERS):
                 group.create_task(self._produce(which))
 
     def take(self) -> list[Place]:
-        """What has been acknowledged since this was asked last."""
+        """Return what was acknowledged since the last call."""
         new, self._new = self._new, []
         return new
 
@@ -130,7 +130,7 @@ class Reader:
         self.rows: list[list[int]] = [[] for _ in range(queues)]
 
     async def run(self) -> None:
-        """Read; never ends by itself. Fails at a message that is not the next one."""
+        """Read until cancelled; fail at a message that is not the next one."""
         async with client.PullConsumer(
             self._address, group="reader", request_timeout=PATIENCE
         ) as consumer:
@@ -155,7 +155,7 @@ class Reader:
 
 @asynccontextmanager
 async def flooded(address: str, topic: str, queues: int) -> AsyncIterator[tuple[Flood, Reader]]:
-    """A flood and a reader for the time of the block; what they find wrong ends it."""
+    """Run a flood and a reader during the block; an error of theirs ends it."""
     async with client.Admin(address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(topic, queues=queues)
     flood, reader = Flood(address, topic), Reader(address, topic, queues)

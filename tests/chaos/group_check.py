@@ -36,7 +36,7 @@ class Kill:
 
 @dataclass
 class Findings:
-    """What was found.
+    """The result of the check.
 
     Attributes:
         problems: what must not be; empty: all is well.
@@ -54,14 +54,14 @@ class Findings:
     numbers: set[int] = field(default_factory=set)
 
     def complain(self, problem: str) -> None:
-        """Note a problem."""
+        """Record a problem."""
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
 
 
 @dataclass
 class _Queue:
-    """What has happened to one queue so far."""
+    """The events of one queue so far."""
 
     next: int = 0
     highest: int = 0
@@ -164,7 +164,7 @@ def _follows(
 def _floor(
     state: _Queue, event: Event, killed: Mapping[str, Kill], foreign: Collection[str]
 ) -> int | None:
-    """The first offset at which a new owner may start again; None: nothing excuses a repeat."""
+    """Return the lowest offset at which a new owner may restart; None: no repeat is allowed."""
     assert state.last is not None
     before = state.last.member
     kill = killed.get(before)

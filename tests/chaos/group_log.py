@@ -36,7 +36,7 @@ class Event(NamedTuple):
 
 
 def line(kind: str, at: int, queue: str, offset: int, number: int, *, failed: bool) -> bytes:
-    """An event as a member writes it."""
+    """Return an event as a member writes it."""
     return f"{kind}\t{at}\t{queue}\t{offset}\t{number}\t{int(failed)}\n".encode()
 
 

@@ -24,7 +24,7 @@ APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 
 
 class Handler:
-    """Does what the messages say, and writes down what it did."""
+    """Acts as its messages say, and logs its calls."""
 
     def __init__(self, file: Path) -> None:
         self._file = os.open(file, APPEND, 0o644)
@@ -75,7 +75,7 @@ async def member(arguments: argparse.Namespace) -> None:
 
 
 async def obey(consumer: client.PushConsumer[bytes], topic: str) -> None:
-    """Answer commands until one says that this member has to leave."""
+    """Answer commands until one makes this member leave."""
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(
@@ -90,7 +90,7 @@ async def obey(consumer: client.PushConsumer[bytes], topic: str) -> None:
 
 
 def say(*fields: str) -> None:
-    """A line for the test."""
+    """Print a line for the test."""
     sys.stdout.write("\t".join(fields) + "\n")
     sys.stdout.flush()
 

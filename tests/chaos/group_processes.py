@@ -15,7 +15,7 @@ LOG_LINES_TOLD = 40
 
 
 class MemberProcess:
-    """One member; it understands the commands of ``group_member``.
+    """One member process, controlled by the commands of ``group_member``.
 
     Args:
         command: the program with its arguments.
@@ -50,14 +50,14 @@ class MemberProcess:
             self.client_id = (await self._answer("joined"))[1]
 
     async def owned(self) -> set[int]:
-        """The queues of the topic that it has now."""
+        """Return the queues of the topic that it owns."""
         self._say(b"owned\n")
         async with asyncio.timeout(START_TIMEOUT):
             queues = (await self._answer("owned"))[1]
         return {int(queue.rpartition(":")[2]) for queue in queues.split(",") if queue}
 
     async def leave(self) -> None:
-        """Have it leave the group and end.
+        """Make it leave the group and exit.
 
         Raises:
             AssertionError: it did not, or not well.
@@ -70,7 +70,7 @@ class MemberProcess:
         assert code == 0, self._complaint(f"ended with {code}")
 
     async def kill(self) -> None:
-        """Kill it (SIGKILL), whatever it is at."""
+        """Kill it (SIGKILL)."""
         process = self._running()
         with suppress(ProcessLookupError):
             process.kill()
@@ -78,13 +78,13 @@ class MemberProcess:
         self.ended_at = time.monotonic_ns()
 
     async def close(self) -> None:
-        """End it if it still runs."""
+        """Kill it if it still runs."""
         if self._process is not None and self.ended_at is None:
             await self.kill()
 
     @property
     def log(self) -> str:
-        """What it wrote to its log."""
+        """Return its log."""
         return self._log.read_text(errors="replace")
 
     def _say(self, command: bytes) -> None:
@@ -120,7 +120,7 @@ def ours(
     ordered: bool,
     max_retries: int = 16,
 ) -> MemberProcess:
-    """A member that uses our client; ``folder`` is for what it writes."""
+    """Create a member that uses our client and writes to ``folder``."""
     file = folder / name
     command = [
         *(sys.executable, "-m", "tests.chaos.group_member"),

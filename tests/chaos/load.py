@@ -17,7 +17,7 @@ PATIENCE = 30.0
 
 @dataclass
 class Load:
-    """Numbers sent one after the other by several senders, each until it is acknowledged.
+    """Numbers sent in sequence by several senders, each repeated until acknowledged.
 
     Attributes:
         acknowledged: The numbers the broker said yes to.
@@ -59,7 +59,7 @@ class Load:
 
 
 async def stored_numbers(nameserver: str, topic: str) -> list[int]:
-    """Every number that the broker has, in the order of the queues."""
+    """Return every number that the broker has, in the order of the queues."""
     numbers: list[int] = []
     async with client.Admin(nameserver, request_timeout=PATIENCE) as admin:
         stats = await admin.topic_stats(topic)

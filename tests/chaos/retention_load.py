@@ -29,7 +29,7 @@ QUEUES: Final = 4
 TOPIC: Final = "Forgotten"
 SENDERS: Final = 32
 PER_SECOND: Final = 1500
-"""Messages of all senders: some 8 MB, if the machine has time for them."""
+"""Messages per second of all senders: about 8 MB, on a machine that is fast enough."""
 
 CRAWLED_AT_ONCE: Final = 8
 """Answers that a slow reader has asked for: more than the buffers of its connection take."""
@@ -46,7 +46,7 @@ ANSWERS: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-"""All that a pull may be answered."""
+"""The maximum number of messages of an answer."""
 
 MAX_REMEMBERED: Final = 100_000
 _HEAD = Struct(">IQ")
@@ -60,7 +60,7 @@ def body_of(number: int) -> bytes:
 
 @dataclass
 class Load:
-    """What was sent, and what was found.
+    """Counters of sent and read messages.
 
     Attributes:
         places: of each queue, queue offset -> number of the message.
@@ -110,7 +110,7 @@ class Load:
             await asyncio.sleep(0)
 
     async def begin(self, queue_id: int) -> None:
-        """Read at the very beginning, which is just being deleted."""
+        """Read at the beginning, which is being deleted."""
         while True:
             header = QueueRequestHeader(topic=TOPIC, queue_id=queue_id)
             command = Command.request(RequestCode.GET_MIN_OFFSET, header)
@@ -155,7 +155,7 @@ class Load:
             del found
 
     def check(self, queue_id: int, offset: int, answer: Command) -> int:
-        """Look at each message of an answer; where to read on."""
+        """Check each message of an answer; return the next offset."""
         assert answer.code in ANSWERS, (answer.code, answer.remark)
         bounds = answer.read(PullMessageResponseHeader)
         following = bounds.next_begin_offset
@@ -176,7 +176,7 @@ class Load:
         return following
 
     def check_records(self, queue_id: int, records: list[RecordView]) -> None:
-        """Each is what was sent."""
+        """Check that each record is what was sent."""
         for record in records:
             assert (record.topic, record.queue_id) == (TOPIC, queue_id)
             crc, number = _HEAD.unpack_from(record.body)
@@ -218,7 +218,7 @@ def pull(queue_id: int, offset: int, count: int) -> Command:
 
 
 async def crawled(reader: asyncio.StreamReader) -> bytearray:
-    """A frame, read as slowly as that goes."""
+    """Read a frame very slowly."""
     frame = bytearray(await reader.readexactly(4))
     left = int.from_bytes(frame, "big")
     while left:

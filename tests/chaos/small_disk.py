@@ -17,11 +17,11 @@ from broker.store.os_files import DiskUse, Files, Region
 CAPACITY: Final = 96 << 20
 
 _COUNT_SECONDS: Final = 0.02
-"""How long a count of all files is good for; what is written meanwhile is added to it."""
+"""Seconds for which a count of all files is reused; later writes are added to it."""
 
 
 class SmallRegion:
-    """A region of a small disk, little of which is ever known to be in memory."""
+    """A region of a small disk that reports most pages as not in memory."""
 
     def __init__(self, region: Region, disk: SmallDisk) -> None:
         self._region = region
@@ -61,7 +61,7 @@ class SmallDisk(Files):
         self._counted = 0.0
 
     def take(self, length: int) -> None:
-        """Use so much more. Raises ``OSError`` when there is not so much room."""
+        """Use more space; raise ``OSError`` if there is not enough."""
         if self.used() + length > CAPACITY:
             self.refusals += 1
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -70,7 +70,7 @@ class SmallDisk(Files):
         self.most_kept = max(self.most_kept, self._kept)
 
     def used(self) -> int:
-        """Bytes that are taken, to a moment's growth."""
+        """Return the bytes in use, except for very recent growth."""
         now = time.monotonic()
         if now - self._counted >= _COUNT_SECONDS:
             self._held = deleted_bytes(self.root)
@@ -96,7 +96,7 @@ def _blocks(path: Path) -> int:
 
 
 def deleted_bytes(root: Path) -> int:
-    """What files of the store take that are deleted and still mapped."""
+    """Return the bytes of the store's deleted files that are still mapped."""
     found: dict[str, int] = {}
     for line in _maps(root):
         if line.endswith("(deleted)"):
@@ -110,7 +110,7 @@ def _maps(root: Path) -> list[str]:
 
 
 def open_files(root: Path) -> Iterable[str]:
-    """What this process's descriptors into the store point to."""
+    """Return the store's files that this process has open."""
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             target = str(path.readlink())
@@ -120,7 +120,7 @@ def open_files(root: Path) -> Iterable[str]:
 
 @dataclass
 class Held:
-    """What a store holds at a moment."""
+    """The files and bytes that a store uses at one moment."""
 
     files: int
     directories: int
@@ -129,7 +129,7 @@ class Held:
 
     @classmethod
     def of(cls, root: Path) -> Held:
-        """Of the store in this process; files may come and go meanwhile."""
+        """Measure the store in this process, whose files may change meanwhile."""
         paths = list(root.rglob("*"))
         directories = sum(path.is_dir() for path in paths)
         return cls(

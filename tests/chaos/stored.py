@@ -10,7 +10,7 @@ from tests.chaos.flood import Place, number_of
 
 
 class Stored:
-    """The messages of one topic.
+    """Return the messages of one topic.
 
     Attributes:
         rows: of each queue the numbers of its messages.

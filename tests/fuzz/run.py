@@ -11,7 +11,7 @@ with atheris.instrument_imports(include=["remoting.protocol"]):
 
 
 def main() -> None:
-    """Fuzz the target that is named first; the rest is libFuzzer's."""
+    """Fuzz the target named by the first argument; the others are libFuzzer's."""
     program, name, *arguments = sys.argv
     atheris.Setup([program, *arguments], TARGETS[name])
     atheris.Fuzz()

@@ -16,7 +16,7 @@ from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS
 
 
 def frames(data: bytes) -> None:
-    """Cut, decode, read the typed header, and write it again."""
+    """Cut a frame, decode it, read the typed header, and encode it again."""
     try:
         cut = frame.cut(data)
         if cut is None:
@@ -32,18 +32,18 @@ def frames(data: bytes) -> None:
 
 
 def json_header(data: bytes) -> None:
-    """The same behind a right length field, so that the fuzzer gets to the JSON at once."""
+    """Like ``frames``, with a valid length field, so that the fuzzer reaches the JSON at once."""
     frames((len(data) + 4).to_bytes(4, "big") + len(data).to_bytes(4, "big") + data)
 
 
 def binary_header(data: bytes) -> None:
-    """The same for the binary header."""
+    """Like ``json_header``, for the binary header."""
     length = (len(data) + 4).to_bytes(4, "big")
     frames(length + (1 << 24 | len(data)).to_bytes(4, "big") + data)
 
 
 def records(data: bytes) -> None:
-    """Walk records as a recovery does and as a reader does; the two agree."""
+    """Scan records as a recovery and as a reader; both agree."""
     scan = record.examine(data, 0)
     try:
         message = view.RecordView(data)

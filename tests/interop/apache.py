@@ -24,7 +24,7 @@ TOOLS = HERE.parent.parent / ".tools"
 MAVEN_TIMEOUT = 600.0
 JAVA_TIMEOUT = 180.0
 ANSWER_TIMEOUT = 30.0
-"""Of a server that is just starting."""
+"""Seconds to wait for a starting server."""
 
 _OPEN_JAVA = (
     "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
@@ -32,7 +32,7 @@ _OPEN_JAVA = (
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-"""What RocketMQ needs of a Java newer than 8."""
+"""Options that RocketMQ needs with Java versions above 8."""
 
 _QUIET = '<configuration><root level="ERROR"/></configuration>'
 _LOG_FILES = (
@@ -47,7 +47,7 @@ _LOG_FILES = (
 
 
 def jars(version: str) -> str:
-    """The class path of a release; fetched once."""
+    """Return the class path of a release, fetched once."""
     library = TOOLS / f"rocketmq-{version}" / "lib"
     if not (library / f"rocketmq-broker-{version}.jar").exists():
         subprocess.run(
@@ -64,7 +64,7 @@ def jars(version: str) -> str:
 
 
 def compiled(version: str) -> str:
-    """The class path with our programs for the Java client, compiled against the release."""
+    """Return the class path with our Java programs, compiled for the release."""
     classes = TOOLS / f"classes-{version}"
     for source in (HERE / "java").glob("*.java"):
         target = classes / f"{source.stem}.class"
@@ -90,7 +90,7 @@ class JavaClient:
     home: Path
 
     def command(self, *arguments: str, program: str = "Interop") -> list[str]:
-        """The command line of one run of ``Interop.java``, or of another program beside it."""
+        """Return the command line of ``Interop.java`` or another of our Java programs."""
         return [
             "java",
             "-Xmx256m",
@@ -104,7 +104,7 @@ class JavaClient:
         ]
 
     def run(self, *arguments: str, program: str = "Interop") -> list[list[str]]:
-        """Run to the end; the facts it printed among its log lines.
+        """Run to the end; return the JSON that it printed among its log lines.
 
         Raises:
             AssertionError: It failed; the text is what it said.
@@ -124,7 +124,7 @@ class JavaClient:
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run beside the test; killed at the end of the block."""
+        """Run during the block; killed at its end."""
         process = subprocess.Popen(
             self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -173,7 +173,7 @@ def _start(command: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]
 
 
 def nameserver_command(version: str, home: Path, port: int) -> list[str]:
-    """The command line of a name server; writes its configuration into ``home``."""
+    """Return a name server's command line, after writing its configuration to ``home``."""
     config = _conf(home) / "namesrv.conf"
     config.write_text(f"listenPort={port}\nkvConfigPath={home}/kv.json\nrocketmqHome={home}\n")
     return _command(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
@@ -182,7 +182,7 @@ def nameserver_command(version: str, home: Path, port: int) -> list[str]:
 def broker_command(
     version: str, home: Path, port: int, *, settings: Sequence[str] = (), heap: str = "512m"
 ) -> list[str]:
-    """The command line of a broker; writes its configuration into ``home``."""
+    """Return a broker's command line, after writing its configuration to ``home``."""
     config = _conf(home) / "broker.conf"
     lines = [
         "brokerClusterName=DefaultCluster",
@@ -239,7 +239,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
 
 @contextmanager
 def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterator[str]:
-    """Run one more broker beside a running one; gives its address.
+    """Run another broker in a running cluster; yield its address.
 
     Args:
         version: as of the first.
@@ -290,14 +290,14 @@ def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) 
 
 
 async def shown(nameserver: str, topic: str, count: int) -> None:
-    """Wait until a topic's queues show so many messages; they are acknowledged a moment before."""
+    """Wait until a topic's queues show a number of messages, shortly after their acknowledgement."""
     async with client.Admin(nameserver) as admin, asyncio.timeout(30):
         while sum(at.max_offset for at in (await admin.topic_stats(topic)).values()) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
 def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
-    """What Apache's administration tool prints.
+    """Run Apache's administration tool; return its output.
 
     Args:
         home: where it may write; any server's, or an empty directory.

@@ -28,7 +28,7 @@ PATIENCE = 60.0
 
 
 class Fact(NamedTuple):
-    """A message with everything that a client can see of it."""
+    """A message with all fields that a client can read."""
 
     topic: str
     queue_id: int
@@ -47,7 +47,7 @@ class Fact(NamedTuple):
 
 
 def said_by_java(lines: Iterable[list[str]]) -> set[Fact]:
-    """What ``Stores.java`` says of the messages it has read."""
+    """Return the messages as read and printed by ``Stores.java``."""
     return {_from_line(fields) for kind, *fields in lines if kind == "message"}
 
 
@@ -60,7 +60,7 @@ def _from_line(fields: Sequence[str]) -> Fact:
 
 
 def fact_of(record: RecordView) -> Fact:
-    """What our client sees of a message."""
+    """Return a message as our client reads it."""
     return Fact(
         record.topic,
         record.queue_id,
@@ -84,12 +84,12 @@ def _host(host: tuple[str, int]) -> str:
 
 
 def body_sha256(*bodies: bytes) -> list[str]:
-    """How facts name bodies."""
+    """Return the hash that stands for a body."""
     return sorted(hashlib.sha256(body).hexdigest() for body in bodies)
 
 
 async def read(nameserver: str, *topics: str) -> set[Fact]:
-    """Everything that is in the topics' queues now; every message has a right checksum."""
+    """Read all messages of the topics, and check their checksums."""
     found: set[Fact] = set()
     for topic in topics:
         found |= {fact_of(message) for message in await _messages(nameserver, topic)}
@@ -116,7 +116,7 @@ async def _messages(nameserver: str, topic: str) -> list[client.ReceivedMessage[
 
 
 def assert_dense(facts: Iterable[Fact]) -> None:
-    """No queue lacks a number, and none has a message twice."""
+    """Assert that no queue has a gap or a duplicate."""
     queues: dict[tuple[str, int], list[int]] = defaultdict(list)
     for fact in facts:
         queues[fact.topic, fact.queue_id].append(fact.queue_offset)
@@ -125,12 +125,12 @@ def assert_dense(facts: Iterable[Fact]) -> None:
 
 
 def of(facts: Iterable[Fact], topic: str) -> list[Fact]:
-    """The messages of one topic."""
+    """Return the messages of one topic."""
     return [fact for fact in facts if fact.topic == topic]
 
 
 def number(facts: Iterable[Fact], topic: str) -> int:
-    """How many messages of a topic there are."""
+    """Return the number of messages of a topic."""
     return sum(fact.topic == topic for fact in facts)
 
 
@@ -143,14 +143,14 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def committed(store: Path) -> dict[str, dict[int, int]]:
-    """What ``consumerOffset.json`` says; it changes hands as a whole."""
+    """Return the offsets in ``consumerOffset.json``, which is replaced atomically."""
     file = store / "config" / "consumerOffset.json"
     text = file.read_bytes() if file.exists() else b""
     return bodies.decode(ConsumerOffsetSerializeWrapper, text).offset_table if text else {}
 
 
 def delivered(store: Path) -> dict[int, int]:
-    """How many messages of each delay level are delivered by ``delayOffset.json``."""
+    """Return the number of delivered messages per delay level, from ``delayOffset.json``."""
     file = store / "config" / "delayOffset.json"
     text = file.read_bytes() if file.exists() else b"{}"
     counts = bodies.decode(DelayOffsetSerializeWrapper, text).offset_table
@@ -158,7 +158,7 @@ def delivered(store: Path) -> dict[int, int]:
 
 
 def raw(store: Path, *topics: str) -> list[bytes]:
-    """The topics' records as they lie in the log, read without a broker."""
+    """Return the topics' records as stored in the log, read without a broker."""
     view = StoreView(store)
     found: list[bytes] = []
     for chunk in view.log.walk(view.log.start, view.log_end().position):

@@ -95,7 +95,7 @@ class Member:
 
     @property
     def assigned(self) -> list[client.MessageQueue]:
-        """Its queues, without the retry topic's."""
+        """Return its queues, without the retry topic's."""
         return [one for one in self._consumer.assigned if not one.topic.startswith("%")]
 
     def hold(self) -> None:
@@ -154,7 +154,7 @@ class Foreign:
         self._version = 0
 
     def _handle(self, command: Command, _: Connection) -> None:
-        """Notifications are not answered."""
+        """Ignore notifications."""
 
     async def heartbeat(self, group: str, subscribe: Mapping[str, str]) -> str:
         """Send a heartbeat with its subscriptions."""

@@ -23,8 +23,8 @@ class Place(Protocol):
     Attributes:
         kind: whose they are: ``ours`` or ``apache``.
         nameserver: its address.
-        settles: seconds in which what a step causes has come about; None: until what is expected
-            has happened.
+        settles: seconds after which the effects of a step are complete; None: wait for the
+            expected outcome.
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Place(Protocol):
 
     @property
     def settles(self) -> float | None:
-        """See above."""
+        """See ``Place``."""
 
     async def stop(self, broker: str) -> None:
         """Stop a broker cleanly."""

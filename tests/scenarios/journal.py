@@ -9,7 +9,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 class Journal:
-    """The handlers of one group."""
+    """The handler calls of one group."""
 
     def __init__(self) -> None:
         self.fresh: Counter[tuple[str, str]] = Counter()

@@ -31,7 +31,7 @@ class Actor:
     """One process of the scenario.
 
     Attributes:
-        cut_off: nothing reaches it, and nothing of it reaches others; nobody is told.
+        cut_off: nothing reaches it, nothing it sends arrives, and no connection is closed.
     """
 
     def __init__(self, name: str, ip: str) -> None:
@@ -274,7 +274,7 @@ class _Pipe(asyncio.Transport):
         return self._closing
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing is buffered."""
+        """Do nothing: there is no buffer."""
 
     def get_write_buffer_size(self) -> int:
         return 0

@@ -64,7 +64,7 @@ class Script:
         return cls(name, lines, steps, places)
 
     def with_outcomes(self, outputs: Mapping[int, list[str]], kind: str) -> str:
-        """The text with the expectations replaced by what happened at brokers of a kind."""
+        """Return the text with the expectations replaced by the outcome at brokers of one kind."""
         steps = {step.line: step for step in self.steps}
         text: list[str] = []
         for number, line in enumerate(self.lines):
@@ -77,7 +77,7 @@ class Script:
 
 
 def _merged(step: Step, output: list[str], kind: str) -> list[str]:
-    """What happened, beside what is expected elsewhere."""
+    """Return the outcome of one kind of brokers, with the expectations of the other kind."""
     if output == step.at(kind):
         return step.expected
     others = [line for line in step.expected if line.startswith("[") and f"[{kind}] " not in line]

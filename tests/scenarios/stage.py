@@ -145,7 +145,7 @@ class Stage:
         }
 
     def _queues_text(self, queues: list[client.MessageQueue]) -> str:
-        """Queues like ``T[0-3]``, or ``T[0-3] of broker-a`` where several brokers have some."""
+        """Return queues as ``T[0-3]``, or ``T[0-3] of broker-a`` with several brokers."""
         parts: dict[tuple[str, str], list[int]] = {}
         for queue in queues:
             topic = self._story_name(queue.topic)

@@ -38,7 +38,7 @@ SETTINGS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every test here starts Spark, which takes its time."""
+    """Mark every test here as one that starts Spark."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.spark)
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The session, with workers that run this very Python."""
+    """The session, with workers that run this interpreter."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
@@ -94,14 +94,14 @@ def new_topic(admin: Admin) -> Callable[..., str]:
 
 
 class Filler:
-    """Sends numbered messages and remembers nothing: bodies say which they are."""
+    """Sends numbered messages; their bodies are their numbers."""
 
     def __init__(self, admin: Admin, producer: Producer) -> None:
         self._admin = admin
         self._producer = producer
 
     def __call__(self, topic: str, count: int, *, first: int = 0, size: int = 0) -> None:
-        """Message ``n`` has body ``n``, key ``kn``, tag even or odd, and is in queue ``n`` modulo.
+        """Send messages; ``n`` has body ``n``, key ``kn``, tag even or odd, and queue ``n`` modulo.
 
         Args:
             count: how many.

@@ -78,7 +78,7 @@ class DrilledDataSource(RocketMQDataSource):
 
 
 class DrilledReader(RocketMQStreamReader):
-    """Our reader; its tasks die where a charge is."""
+    """Our reader, whose tasks die at a charge."""
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for batch in super().read(partition):

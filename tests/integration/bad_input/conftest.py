@@ -19,7 +19,7 @@ from tests.integration.bad_input.meanwhile import Meanwhile
 from tests.integration.bad_input.peer import Target
 
 MEMORY_MEGABYTES = 256
-"""No attack leaves a server with more; idle it has 45."""
+"""Maximum MiB of a server after an attack; idle it has 45."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Servers:
 
 @pytest.fixture(scope="package")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Two processes, killed at the end."""
+    """Run both servers as processes that are killed at the end."""
     with running(tmp_path_factory.mktemp("attacked")) as both:
         yield both
 
@@ -60,7 +60,7 @@ def running(
 
 @pytest.fixture(scope="package")
 def meanwhile(servers: Servers) -> Iterator[Meanwhile]:
-    """The client that behaves well."""
+    """Run the well-behaved client."""
     client = Meanwhile(servers.nameserver.address)
     client.start()
     yield client
@@ -69,7 +69,7 @@ def meanwhile(servers: Servers) -> Iterator[Meanwhile]:
 
 @pytest.fixture
 def unharmed(servers: Servers, meanwhile: Meanwhile) -> Iterator[None]:
-    """After the test both servers are well: they serve, fit into memory, and had no fault."""
+    """Check after the test that both servers serve, use little memory and logged no fault."""
     yield
     meanwhile.goes_on()
     for target in (servers.nameserver, servers.broker):

@@ -24,7 +24,7 @@ DISK_BYTES = 24 * MIB
 
 
 def mount(directory: Path, *options: str) -> bool:
-    """Mount something; whether it worked."""
+    """Mount a file system; return whether it worked."""
     done = subprocess.run(["mount", *options, str(directory)], capture_output=True, check=False)
     return done.returncode == 0
 
@@ -34,7 +34,7 @@ def unmount(directory: Path) -> None:
 
 
 def may_mount() -> bool:
-    """Whether this user may mount, here."""
+    """Return whether this user may mount file systems."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         try:
@@ -56,15 +56,15 @@ class Disk(ABC):
 
     @abstractmethod
     async def fill(self) -> None:
-        """Leave no space to anybody."""
+        """Fill the disk completely."""
 
     @abstractmethod
     async def free(self) -> None:
-        """Give the space back."""
+        """Free the space again."""
 
     @abstractmethod
     async def restart_broker(self) -> None:
-        """Stop the broker cleanly and start it again on what it has."""
+        """Restart the broker cleanly on its store."""
 
 
 class RealDisk(Disk):
@@ -89,12 +89,12 @@ class RealDisk(Disk):
         self._server.kill()
 
     async def restart_killed(self) -> None:
-        """Start the broker again that was killed."""
+        """Restart the killed broker."""
         await asyncio.to_thread(self._server.restart)
 
     @property
     def log(self) -> str:
-        """What the servers have logged, of all their lives."""
+        """Return the logs of the servers, over all restarts."""
         return self._server.log
 
     async def fill(self) -> None:

@@ -35,7 +35,7 @@ class Meanwhile:
         self.goes_on()
 
     def goes_on(self, count: int = 3) -> None:
-        """Wait until ``count`` messages that were sent from now on are acknowledged and read."""
+        """Wait until ``count`` further messages are acknowledged and read."""
         with self._progress:
             goal = self._acknowledged + count
             done = self._progress.wait_for(lambda: self._problem or self._read >= goal, PATIENCE)
@@ -43,7 +43,7 @@ class Meanwhile:
         assert done, "the client that behaves well is stuck"
 
     def stop(self) -> None:
-        """Send no more, read the rest, and see that nothing acknowledged is lost."""
+        """Stop sending, read everything, and check that nothing acknowledged is lost."""
         self._stopping = True
         self._thread.join(PATIENCE)
         self._raise_problem()

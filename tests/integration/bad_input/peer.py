@@ -28,7 +28,7 @@ _SAMPLE = re.compile(r"^(\w+(?:\{[^}]*\})?) (\S+)$", re.MULTILINE)
 
 
 def frame(header: bytes, body: bytes = b"", *, serialize: int = 0) -> bytes:
-    """A frame whose lengths are right, whatever is in it."""
+    """Return a frame with valid lengths and any content."""
     length = 4 + len(header) + len(body)
     return _PREFIX.pack(length, serialize << 24 | len(header)) + header + body
 
@@ -58,12 +58,12 @@ class Peer:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send bytes; a server that has closed already is no surprise."""
+        """Send bytes; ignore that the server may have closed already."""
         with suppress(ConnectionError):
             self.socket.sendall(data)
 
     def ask(self, command: Command) -> Command:
-        """Send a request and read its answer; what comes before it is thrown away."""
+        """Send a request and read its answer; skip other frames before it."""
         command.opaque = next(self._opaques)
         self.send(encode(command))
         while (answer := self.read()).opaque != command.opaque or not answer.is_response:
@@ -87,7 +87,7 @@ class Peer:
         return decode(found)
 
     def last_words(self) -> bytes:
-        """All that comes until the server ends the connection; a TimeoutError if it doesn't."""
+        """Read until the server closes the connection; raise TimeoutError if it doesn't."""
         words = self._unread
         with suppress(ConnectionError):
             while part := self.socket.recv(1 << 20):
@@ -95,7 +95,7 @@ class Peer:
         return words
 
     def reset(self) -> None:
-        """Close in a way that the other end sees as a reset."""
+        """Close with a TCP reset."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
@@ -129,7 +129,7 @@ class Target:
         return Peer(self.address)
 
     def harmless_request(self) -> Command:
-        """What it always answers with success."""
+        """Return a request that the server always answers with success."""
         return Command.request(self.harmless)
 
     def metrics(self) -> dict[str, float]:
@@ -139,13 +139,13 @@ class Target:
             return {name: float(value) for name, value in _SAMPLE.findall(page.read().decode())}
 
     def dropped(self, reason: str = "bad_frame") -> int:
-        """How many peers it has dropped for a reason."""
+        """Return how many peers it has dropped for a reason."""
         name = f'pocketmq_peers_dropped_total{{reason="{reason}",server="{self.name}"}}'
         return int(self.metrics()[name])
 
     @contextmanager
     def drops_a_peer(self) -> Iterator[Peer]:
-        """What is done to the peer in the block ends its connection, and that is counted."""
+        """Check that the block makes the server drop the peer, and that this is counted."""
         before = self.dropped()
         with self.peer() as peer:
             yield peer
@@ -154,6 +154,6 @@ class Target:
 
 
 def as_msgpack(command: Command) -> bytes:
-    """A command's frame with our own header codec."""
+    """Return a command's frame in the msgpack codec."""
     command.serialize = SerializeType.MSGPACK
     return encode(command)

@@ -16,7 +16,7 @@ TIMEOUT = 30.0
 
 
 class Client:
-    """A connection to a broker that remembers what is pushed to it."""
+    """A connection to a broker that records requests from the broker."""
 
     def __init__(self) -> None:
         self.pushed: asyncio.Queue[Command] = asyncio.Queue()
@@ -36,7 +36,7 @@ class Client:
         return await self.ask(pull_command(topic, **fields))
 
     async def hold(self) -> asyncio.Future[Command]:
-        """A pull from offset 1 of the queue 0 of T that is parked when this returns."""
+        """Send a pull from offset 1 of queue 0 of T, and return when it is parked."""
         command = pull_command("T", queue_offset=1, sys_flag=6, suspend_timeout_millis=60_000)
         held = self.connection.request_nowait(command, timeout=TIMEOUT)
         # Requests of a connection are served in order: behind this one the pull is parked.

@@ -43,7 +43,7 @@ async def make_broker(tmp_path: Path) -> AsyncIterator[MakeBroker]:
 
 @pytest.fixture
 async def broker(make_broker: MakeBroker) -> Broker:
-    """A broker that serves."""
+    """A running broker."""
     made = make_broker()
     await made.start()
     return made

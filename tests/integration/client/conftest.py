@@ -127,7 +127,7 @@ class FakePeer:
 
 
 def refusing(code: int, times: int, then: Answer) -> Answer:
-    """Refuse so many times, then do as ``then``."""
+    """Refuse a number of times, then do as ``then``."""
     left = [times]
 
     def answer(command: Command, connection: Connection) -> Any:
@@ -176,7 +176,7 @@ async def eventually(condition: Callable[[], Any], timeout: float = 10.0) -> Non
 
 @pytest.fixture
 def until() -> Callable[..., Any]:
-    """``await until(lambda: ...)`` waits until it is so."""
+    """``await until(lambda: ...)`` waits until the condition holds."""
     return eventually
 
 

@@ -48,27 +48,27 @@ def load() -> dict[str, Any]:
 
 
 def instruction(name: str) -> str:
-    """The last instruction of this name in the Dockerfile, without the name."""
+    """Return the Dockerfile's last instruction of this name, without the name."""
     text = DOCKERFILE.read_text().replace("\\\n", " ")
     return re.findall(rf"^{name} +(.*)$", text, re.MULTILINE)[-1].strip()
 
 
 @dataclass(frozen=True)
 class Service:
-    """One service as the file has it."""
+    """One service of the file."""
 
     name: str
     facts: Mapping[str, Any]
 
     @property
     def argv(self) -> list[str]:
-        """Entry point, of the file or else of the image, and command."""
+        """Return the entry point, of the file or else of the image, and the command."""
         entry = self.facts.get("entrypoint") or json.loads(instruction("ENTRYPOINT"))
         return [*entry, *self.facts.get("command", [])]
 
     @property
     def health(self) -> list[str]:
-        """The command that says whether it is well; empty: none."""
+        """Return the command of its health check; empty if it has none."""
         check = self.facts.get("healthcheck", {})
         if check.get("disable"):
             return []
@@ -78,18 +78,18 @@ class Service:
 
     @property
     def waits_for(self) -> dict[str, str]:
-        """Service -> the condition it has to meet first."""
+        """Its dependencies: service -> required condition."""
         return {name: on["condition"] for name, on in self.facts.get("depends_on", {}).items()}
 
     @property
     def volumes(self) -> list[tuple[str, str]]:
-        """Volume and where it is mounted."""
+        """Return its volumes: name -> mount point."""
         pairs = (mount.partition(":") for mount in self.facts.get("volumes", []))
         return [(volume, target) for volume, _, target in pairs]
 
 
 def services(document: Mapping[str, Any]) -> list[Service]:
-    """Those that start by themselves, each one after those it waits for."""
+    """Return the services of the default profile, each after those it depends on."""
     return ordered(
         Service(name, facts)
         for name, facts in document["services"].items()
@@ -98,7 +98,7 @@ def services(document: Mapping[str, Any]) -> list[Service]:
 
 
 def needed(document: Mapping[str, Any], name: str) -> list[Service]:
-    """A service after all that it waits for, directly or not."""
+    """Return a service after all its direct and indirect dependencies."""
     found: dict[str, Service] = {}
     names = [name]
     while names:
@@ -109,7 +109,7 @@ def needed(document: Mapping[str, Any], name: str) -> list[Service]:
 
 
 def ordered(found: Iterable[Service]) -> list[Service]:
-    """Services in an order in which each one follows those it waits for."""
+    """Return services in an order in which each follows its dependencies."""
     waiting = list(found)
     done: list[Service] = []
     while waiting:
@@ -122,7 +122,7 @@ def ordered(found: Iterable[Service]) -> list[Service]:
 
 
 def published(document: Mapping[str, Any]) -> list[int]:
-    """The ports of this machine that the file takes; each is the container's own number."""
+    """Return the host ports that the file publishes; each equals the container's port."""
     ports = []
     for service in document["services"].values():
         for entry in service.get("ports", []):
@@ -135,7 +135,7 @@ def published(document: Mapping[str, Any]) -> list[int]:
 
 @dataclass
 class Deployment:
-    """The services as processes; each writes what it says to a file."""
+    """The services as processes, each with its output in a file."""
 
     document: Mapping[str, Any]
     home: Path
@@ -151,7 +151,7 @@ class Deployment:
             self.distance += 97
 
     def here(self, text: str, service: Service) -> str:
-        """A word of the file as it is on this machine."""
+        """Translate a word of the file to this machine."""
         for volume, target in service.volumes:
             text = text.replace(target, str(self.home / volume))
         text = text.replace("/opt/pocketmq/examples", str(HOME / "examples"))
@@ -162,12 +162,12 @@ class Deployment:
         )
 
     def argv(self, words: list[str], service: Service) -> list[str]:
-        """A command line of the file as it is on this machine."""
+        """Translate a command line of the file to this machine."""
         program, *rest = words
         return [*PROGRAMS[program], *(self.here(word, service) for word in rest)]
 
     def environment(self, service: Service) -> dict[str, str]:
-        """The variables of a service, and those that this environment needs."""
+        """Return the variables of a service, and those that this environment needs."""
         own = {
             name: self.here(str(value), service)
             for name, value in service.facts.get("environment", {}).items()
@@ -184,7 +184,7 @@ class Deployment:
         return {**kept, **image, **own}
 
     def start(self, service: Service) -> None:
-        """Start a service after those it waits for, which are there already."""
+        """Start a service whose dependencies have been started."""
         assert service.waits_for.keys() <= self.running.keys()
         for name, condition in service.waits_for.items():
             if condition == "service_completed_successfully":
@@ -203,15 +203,15 @@ class Deployment:
             self._wait_until_healthy(service)
 
     def log(self, name: str) -> Path:
-        """Where the service's output goes."""
+        """Return the file with the service's output."""
         return self.home / f"{name}.log"
 
     def output(self, name: str) -> str:
-        """What the service has put out so far."""
+        """Return the service's output so far."""
         return self.log(name).read_text()
 
     def stop(self) -> dict[str, int]:
-        """End all as ``docker compose stop`` does, in the opposite order; their exit codes."""
+        """Stop all in reverse order, as ``docker compose stop`` does; return their exit codes."""
         codes = {}
         for name, process in reversed(self.running.items()):
             process.terminate()
@@ -219,7 +219,7 @@ class Deployment:
         return codes
 
     def kill(self) -> None:
-        """End what is left."""
+        """Kill the processes that still run."""
         for process in self.running.values():
             process.kill()
             process.wait()
@@ -243,7 +243,7 @@ class Deployment:
 def deployed(
     home: Path, only: str | None = None, commands: Mapping[str, list[str]] | None = None
 ) -> Iterator[Deployment]:
-    """The file, running: what starts by itself, or one service with all that it waits for.
+    """Run the file's default services, or one service with its dependencies.
 
     Args:
         commands: other arguments for some services, to make less work.

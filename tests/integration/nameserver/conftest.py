@@ -23,11 +23,11 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 
 PATIENCE = 30.0
-"""Seconds within which anything here has happened."""
+"""Seconds to wait for any event here."""
 
 
 class Topics:
-    """A broker's topics, as far as its registration looks at them."""
+    """The part of a broker's topics that its registration uses."""
 
     def __init__(self, *names: str) -> None:
         self.table: dict[str, TopicConfig] = {}
@@ -67,7 +67,7 @@ class Client:
 
 
 async def wait_for(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    """Wait until a condition is met that nothing announces."""
+    """Poll until a condition holds that has no event."""
     async with asyncio.timeout(PATIENCE):
         while True:
             met = condition()
@@ -89,7 +89,7 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
 
 @pytest.fixture
 def new_server(tmp_path: Path, stack: AsyncExitStack) -> Callable[..., Awaitable[NameServer]]:
-    """Starts a name server; it is stopped at the end, if not before."""
+    """Starts name servers, and stops them at the end."""
     numbers = iter(range(100))
 
     async def start(**fields: Any) -> NameServer:
@@ -115,7 +115,7 @@ def topics() -> type[Topics]:
 
 @pytest.fixture
 def new_registration(stack: AsyncExitStack) -> Callable[..., BrokerRegistration]:
-    """A broker's registration, stopped at the end if it was not before."""
+    """Creates a broker's registrations, and stops them at the end."""
 
     def make(addresses: Sequence[str], topics: Topics, **fields: Any) -> BrokerRegistration:
         handlers = {k: fields.pop(k) for k in ("on_order_topics",) if k in fields}

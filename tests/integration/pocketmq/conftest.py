@@ -23,7 +23,7 @@ class CommandLine:
         self.nameserver = nameserver
 
     def result(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
-        """What a command did, whatever its exit code; a traceback fails the test."""
+        """Run a command; return its result with any exit code; fail at a traceback."""
         result = CliRunner(env={"NAMESRV_ADDR": self.nameserver}).invoke(
             root, list(arguments), input=stdin, prog_name="pocketmq"
         )
@@ -32,13 +32,13 @@ class CommandLine:
         return result
 
     def __call__(self, *arguments: str, stdin: str | bytes | None = None) -> str:
-        """What a command that succeeds prints on stdout."""
+        """Run a command that has to succeed; return its stdout."""
         result = self.result(*arguments, stdin=stdin)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def json(self, *arguments: str, stdin: str | bytes | None = None) -> Any:
-        """What a command prints with --json."""
+        """Run a command with --json; return the parsed output."""
         return json.loads(self(*arguments, "--json", stdin=stdin))
 
     def fails(self, *arguments: str, code: int = 1, stdin: str | bytes | None = None) -> str:
@@ -57,7 +57,7 @@ def server() -> Iterator[testing.StandaloneServer]:
 
 @pytest.fixture
 def cli(server: testing.StandaloneServer) -> Iterator[CommandLine]:
-    """The commands, against ``server``; what they change of the logging is put back."""
+    """Run commands against ``server``; their changes of the logging are undone."""
     loggers = logging.getLogger(LOGGERS)
     level = loggers.level
     yield CommandLine(server.nameserver)
@@ -66,7 +66,7 @@ def cli(server: testing.StandaloneServer) -> Iterator[CommandLine]:
 
 @pytest.fixture
 def at_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Standard input and output of commands in this process are a terminal."""
+    """Make standard input and output of commands in this process a terminal."""
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
 
 
@@ -75,12 +75,12 @@ _numbers = count(1)
 
 @pytest.fixture
 def name() -> str:
-    """A name for a topic or group that no other test has."""
+    """Return a unique name for a topic or group."""
     return f"t{next(_numbers)}"
 
 
 @pytest.fixture
 def topic(cli: CommandLine, name: str) -> str:
-    """A topic of one queue."""
+    """Create a topic of one queue."""
     cli("topic", "create", name, "--queues", "1")
     return name

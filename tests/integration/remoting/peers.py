@@ -16,7 +16,7 @@ LARGE_BYTES = 256 * 1024
 
 
 class Services:
-    """A server's handler: answers at once, when ``gate`` opens, much, or by asking back."""
+    """Handlers that answer at once, when ``gate`` opens, with much, or after a request back."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -59,7 +59,7 @@ async def until(true: Callable[[], bool], seconds: float = 10) -> None:
 async def raw(
     address: str, *, receive_buffer_bytes: int | None = None
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client that may misbehave: a bare stream."""
+    """Open a raw stream, for a client that may misbehave."""
     host, _, port = address.rpartition(":")
     sock = socket.socket()
     if receive_buffer_bytes is not None:
@@ -80,7 +80,7 @@ async def raw(
 
 
 async def ended(reader: asyncio.StreamReader) -> bool:
-    """Whether the server closes the connection; what it still sends is thrown away."""
+    """Read and drop input; return whether the server closes the connection."""
     try:
         async with asyncio.timeout(10):
             while await reader.read(65536):
@@ -91,7 +91,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 
 async def read_command(reader: asyncio.StreamReader) -> Command:
-    """The next command of a bare stream."""
+    """Read the next command of a raw stream."""
     head = await reader.readexactly(4)
     data = head + await reader.readexactly(needed(head) - 4)
     frame = cut(data)

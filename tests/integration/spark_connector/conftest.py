@@ -15,7 +15,7 @@ from tests.integration.spark_connector.filling import Filler
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneServer]:
-    """A broker that the tests of a module share; none of them stops it."""
+    """A broker shared by the tests of a module, which don't stop it."""
     with testing.broker(store=tmp_path_factory.mktemp("store")) as server:
         yield server
 

@@ -11,7 +11,7 @@ from remoting.addresses import parse_address
 
 
 class CuttingProxy:
-    """Hands bytes on between readers and a broker.
+    """Forwards bytes between readers and a broker, and cuts connections.
 
     Args:
         broker: its address.
@@ -77,7 +77,7 @@ def _end(sock: socket.socket) -> None:
 
 @contextmanager
 def cutting(broker: str, limits: list[int]) -> Iterator[CuttingProxy]:
-    """A proxy for the time of the block."""
+    """Run a proxy during the block."""
     proxy = CuttingProxy(broker, limits)
     try:
         yield proxy

@@ -17,7 +17,7 @@ MOST_BYTES_AT_ONCE = 1024 * 1024
 
 
 class Filler:
-    """Makes topics at one broker, and fills them.
+    """Creates topics at one broker, and fills them.
 
     Args:
         address: the broker's.

@@ -45,7 +45,7 @@ def stream_reader(
 
 
 def rows(reader: Any, partitions: Iterable[Any] | None = None) -> list[Row]:
-    """What all tasks of a batch give."""
+    """Return the rows of all tasks of a batch."""
     partitions = reader.partitions() if partitions is None else partitions
     return [
         row
@@ -60,7 +60,7 @@ def numbers(found: Iterable[Row]) -> list[int]:
 
 
 class Query:
-    """A streaming query: the calls of Spark's engine in their order, and its offset log."""
+    """A streaming query: calls the reader as Spark's engine does, with an offset log."""
 
     def __init__(self, reader: RocketMQStreamReader, log: list[Any] | None = None) -> None:
         self.reader = reader
@@ -68,7 +68,7 @@ class Query:
         self.found: list[Row] = []
 
     def step(self, *, take_all: bool = False) -> list[Row]:
-        """One micro-batch; nothing when there is nothing new."""
+        """Run one micro-batch; return nothing if there is nothing new."""
         if not self.log:
             self.log.append(self.reader.initialOffset())
         limit = ReadAllAvailable() if take_all else self.reader.getDefaultReadLimit()
@@ -82,7 +82,7 @@ class Query:
         return found
 
     def available_now(self) -> list[list[Row]]:
-        """All batches until the end that the queues have now."""
+        """Run all batches up to the current ends of the queues."""
         self.reader.prepareForTriggerAvailableNow()
         steps = []
         before = -1
@@ -94,7 +94,7 @@ class Query:
         return steps
 
     def until(self, done: Callable[[], bool], *, steps: int = 200) -> None:
-        """Micro-batches until something has happened."""
+        """Run micro-batches until a condition holds."""
         for _ in range(steps):
             self.step()
             if done():
@@ -103,7 +103,7 @@ class Query:
 
 
 def send(admin: Admin, producer: Producer, topic: str, numbered: Iterable[int]) -> None:
-    """Message ``n`` has body ``n``, key ``kn``, tag even or odd, and is in queue ``n`` modulo."""
+    """Send messages; ``n`` has body ``n``, key ``kn``, tag even or odd, and queue ``n`` modulo."""
     queues = admin.queues(topic)
     by_queue: dict[int, list[Message]] = {}
     for number in numbered:

@@ -24,7 +24,7 @@ def range_reader(
     names: tuple[str, ...] = ("queueOffset", "body"),
     **options: Any,
 ) -> RangeReader:
-    """A reader of a range with the columns named; all of them if there are none."""
+    """Return a reader of a range with the given columns, or all."""
     columns = tuple(COLUMNS[name] for name in names or COLUMNS)
     part = RangePartition(topic, BROKER, queue_id, start, end, (address,))
     decoder = Decoder(DecodeSettings(columns, BROKER))

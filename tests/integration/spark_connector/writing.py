@@ -20,11 +20,11 @@ TYPES: dict[str, tuple[Any, str]] = {
     "flag": (pa.int32(), "int"),
     "deliverTimestamp": (pa.timestamp("us", tz="UTC"), "timestamp"),
 }
-"""Arrow's and Spark's types of columns that are not texts."""
+"""Arrow and Spark types of columns that are not strings."""
 
 
 def batch(count: int, first: int = 0, **columns: Sequence[object]) -> Any:
-    """Rows whose bodies are their numbers."""
+    """Return rows whose bodies are their numbers."""
     arrays = {"body": pa.array([b"%d" % number for number in range(first, first + count)])}
     for name, values in columns.items():
         arrays[name] = pa.array(values, type=TYPES.get(name, (pa.string(), ""))[0])
@@ -32,7 +32,7 @@ def batch(count: int, first: int = 0, **columns: Sequence[object]) -> Any:
 
 
 def plan(nameserver: str, topic: str, names: Iterable[str], **options: str) -> SinkPlan:
-    """A write of a frame with these columns."""
+    """Plan a write of a frame with these columns."""
     given = {"nameServer": nameserver, "topic": topic, **options}
     fields = [(name, TYPES.get(name, (None, "string"))[1]) for name in names]
     return SinkPlan.of(sink_options(given), fields)
@@ -47,7 +47,7 @@ def write(nameserver: str, topic: str, *batches: Any, run: str = "run", **option
 
 
 def received(nameserver: str, topic: str, count: int) -> list[ReceivedMessage[bytes]]:
-    """Everything in a topic, in the order of each queue; at least so many."""
+    """Return all messages of a topic in queue order, after waiting for their number."""
     found: list[ReceivedMessage[bytes]] = []
     with PullConsumer(nameserver, group="readers", start_from=FIRST) as consumer:
         consumer.assign(consumer.queues(topic))

@@ -19,7 +19,7 @@ from rocketmq.ffi import dll
 
 CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 PATIENCE = 60.0
-"""Seconds for the next message to come."""
+"""Seconds to wait for the next message."""
 
 _printing = Lock()
 
@@ -93,7 +93,7 @@ def pull(nameserver: str, topic: str, count: int) -> None:
 
 
 def push(nameserver: str, topic: str, count: int, *, orderly: bool = False) -> None:
-    """Handle ``count`` messages, of which the first one sent fails at first."""
+    """Handle ``count`` messages; the first call for the first message sent fails."""
     done = Semaphore(0)
     failed = Lock()
 

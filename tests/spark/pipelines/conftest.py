@@ -23,7 +23,7 @@ def all_flights() -> list[departures.Record]:
 
 @pytest.fixture
 def send(server: StandaloneServer) -> Callable[[str, Iterable[departures.Record]], int]:
-    """Sends flights to a topic, which is made if it isn't there."""
+    """Sends flights to a topic, and creates it if it doesn't exist."""
 
     def run(topic: str, flights: Iterable[departures.Record]) -> int:
         return asyncio.run(departures.send(server.nameserver, topic, flights))
@@ -33,14 +33,14 @@ def send(server: StandaloneServer) -> Callable[[str, Iterable[departures.Record]
 
 @pytest.fixture(scope="session")
 def new_name() -> Callable[[str], str]:
-    """Makes names that no other test has."""
+    """Returns unique names."""
     numbers = itertools.count()
     return lambda name: f"{name}-{next(numbers)}"
 
 
 @pytest.fixture
 def received(server: StandaloneServer) -> Received:
-    """All messages of a topic, so many."""
+    """Return all messages of a topic, after waiting for their number."""
 
     def read(topic: str, count: int) -> list[ReceivedMessage[bytes]]:
         found: list[ReceivedMessage[bytes]] = []

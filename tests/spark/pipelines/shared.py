@@ -26,5 +26,5 @@ def example(name: str) -> ModuleType:
 
 
 def loaded(messages: Iterable[ReceivedMessage[bytes]]) -> list[Any]:
-    """The bodies, which are JSON."""
+    """Return the bodies, parsed as JSON."""
     return [json.loads(message.body) for message in messages]

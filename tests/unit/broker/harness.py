@@ -37,7 +37,7 @@ HOST = ("127.0.0.1", 20911)
 
 
 class FakeConnection:
-    """Remembers what was sent to it."""
+    """A connection that records what is sent on it."""
 
     def __init__(self, port: int = 5555, outgoing: list[Command] | None = None) -> None:
         self.remote = ("10.0.0.7", port)
@@ -164,7 +164,7 @@ class Bench:
         self.store.close()
 
     def ask(self, command: Command, connection: FakeConnection | None = None) -> Command | None:
-        """The answer to a request, however it comes; None if none came."""
+        """Return the answer to a request, returned or sent; None if there is none."""
         connection = connection or self.connection
         before = len(connection.sent)
         answer = self.answer(command, connection)
@@ -221,7 +221,7 @@ class Bench:
 
 
 def _call_later(delay: float, action: Callable[[], None]) -> None:
-    """Where no loop runs, what is put off is done at once."""
+    """Call immediately, because no loop runs."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
@@ -231,7 +231,7 @@ def _call_later(delay: float, action: Callable[[], None]) -> None:
 
 
 def _finish(answer: Awaitable[Command | None]) -> Command | None:
-    """Run an awaitable that never has to wait."""
+    """Run an awaitable that never suspends."""
     steps = answer.__await__()
     try:
         next(steps)
@@ -241,7 +241,7 @@ def _finish(answer: Awaitable[Command | None]) -> Command | None:
 
 
 def fields_of(command: Command) -> dict[str, str]:
-    """The ext fields of a command that we built."""
+    """Return the ext fields of a command built here."""
     return dict(command.all_pairs() or ())
 
 
@@ -311,7 +311,7 @@ def heartbeat(
 
 
 async def answer_of(bench: Bench, command: Command) -> Command | None:
-    """The answer when it may have to wait."""
+    """Return the answer to a request that may have to wait."""
     answer = bench.dispatch(command, bench.connection)
     if answer is None or isinstance(answer, Command):
         return answer

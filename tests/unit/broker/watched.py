@@ -85,7 +85,7 @@ def commit(bench: Bench, offset: int, queue_id: int = 0) -> None:
 
 
 def later(bench: Bench, seconds: float, *consumers: Consumer) -> None:
-    """Time passes in which members stay alive."""
+    """Advance the time while members send heartbeats."""
     while seconds > 0:
         step = min(seconds, 10.0)
         bench.clock.advance(step)
@@ -96,5 +96,5 @@ def later(bench: Bench, seconds: float, *consumers: Consumer) -> None:
 
 
 def warnings(logs: Sequence[EventDict]) -> list[EventDict]:
-    """Of the lines that were logged those that are more than news."""
+    """Return the logged lines above level info."""
     return [line for line in logs if line["log_level"] != "info"]

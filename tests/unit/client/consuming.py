@@ -54,7 +54,7 @@ def record(
 
 
 class Shelf(OffsetStore):
-    """Where messages and offsets go; a test says whether that works."""
+    """Records sent-back messages and commits; the test sets whether they succeed."""
 
     def __init__(self) -> None:
         self.returned: list[tuple[int, MessageOutcome]] = []
@@ -149,7 +149,7 @@ class Works:
     def put(
         self, held: AssignedQueue[bytes], *offsets: int, times: int = 0
     ) -> list[ReceivedMessage[bytes]]:
-        """An answer with these messages comes."""
+        """Add the messages of an answer."""
         queue = held.queue
         body = b"".join(record(offset, queue, times=times) for offset in offsets)
         messages = messages_of(body, queue, serde.raw, held)
@@ -168,7 +168,7 @@ class Works:
 
 @asynccontextmanager
 async def making() -> AsyncIterator[Callable[..., Works]]:
-    """Makes ``Works``, and closes them in the end."""
+    """Creates ``Works``, and closes them at the end."""
     made: list[Works] = []
 
     def works(handler: Any, **options: Any) -> Works:

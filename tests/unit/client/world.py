@@ -27,7 +27,7 @@ LATENCY = 0.001
 """Latency in one direction, in seconds."""
 
 CONNECT_PAUSE = 0.2
-"""What a refused connection takes."""
+"""Seconds until a connection is refused."""
 
 
 class LoopClock:
@@ -41,7 +41,7 @@ class LoopClock:
 
 
 class SimulatedBroker:
-    """One broker: its processors, and what is wrong with it."""
+    """One broker: its processors and injected failures."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.name = name
@@ -162,7 +162,7 @@ class Link:
         return answer
 
     async def _served(self, command: Command) -> Command:
-        """The broker's answer, given at once or sent later."""
+        """Return the broker's answer, immediate or sent later."""
         self._opaque += 1
         command.opaque = self._opaque
         later = self._waiting[self._opaque] = asyncio.get_running_loop().create_future()
@@ -172,7 +172,7 @@ class Link:
             del self._waiting[command.opaque]
 
     def send(self, command: Command) -> None:
-        """The broker answers later, or in another way than by a handler's result."""
+        """Send an answer that is not the result of a handler."""
         waiting = self._waiting.get(command.opaque)
         if waiting is not None and not waiting.done():
             waiting.set_result(command)
@@ -226,7 +226,7 @@ class _Pool:
 
 
 class _Routes:
-    """What a name server that is always right says."""
+    """The routes of a name server that is always up to date."""
 
     def __init__(self, client: SimulatedClient) -> None:
         self._client = client
@@ -242,11 +242,11 @@ class _Routes:
         return route
 
     def invalidate(self, topic: str) -> None:
-        """Nothing is cached here."""
+        """Do nothing: there is no cache."""
 
 
 class SimulatedClient:
-    """What a member needs of an instance."""
+    """The parts of an instance that a member needs."""
 
     def __init__(self, world: World, client_id: str) -> None:
         self.world = world
@@ -323,7 +323,7 @@ class World:
         return next((one for one in self.brokers.values() if one.address == address), None)
 
     def move(self, name: str, address: str) -> None:
-        """A broker has come back elsewhere."""
+        """Restart a broker at another address."""
         self.brokers[name].address = address
         for client in self.clients.values():
             for topic in self.brokers[name].topics:
@@ -358,7 +358,7 @@ class World:
         return consumer
 
     def owners(self, topic: str) -> dict[str, list[int]]:
-        """Who reads which of a topic's queues, by their numbers."""
+        """Return which member reads which queue numbers of a topic."""
         return {
             name: sorted(queue.queue_id for queue in one.reading if queue.topic == topic)
             for name, one in self.consumers.items()

@@ -23,7 +23,7 @@ from tests.clock import ManualClock
 
 @dataclass(eq=False)
 class FakePeer:
-    """A connection that keeps what it is sent."""
+    """A connection that records what is sent to it."""
 
     remote_text: str = "127.0.0.1:5"
     sent: list[Command] = field(default_factory=list)

@@ -14,7 +14,7 @@ from tests.clock import ManualClock
 
 
 class FakeTransport(asyncio.Transport):
-    """Takes what is written as a kernel would: all at once, or nothing while ``stuck``."""
+    """Accepts writes as a kernel would: at once, or not while ``stuck``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class FakeTransport(asyncio.Transport):
         super().writelines(parts)
 
     def take(self, count: int) -> None:
-        """The peer reads ``count`` bytes."""
+        """Let the peer read ``count`` bytes."""
         self.unsent -= min(count, self.unsent)
         if self.blocked and self.unsent <= self.low:
             self.blocked = False
@@ -67,7 +67,7 @@ class FakeTransport(asyncio.Transport):
         self.reader = protocol
 
     def reads(self, data: bytes) -> None:
-        """So much comes from the peer, in as many reads as the protocol has room for."""
+        """Deliver bytes from the peer, in reads as large as the protocol's buffer."""
         while data:
             if not isinstance(self.reader, asyncio.BufferedProtocol):
                 assert isinstance(self.reader, asyncio.Protocol)
@@ -146,7 +146,7 @@ def read_all(data: bytes) -> list[Command]:
 
 
 def request(code: int = 10, opaque: int = 1, **settings: Any) -> Command:
-    """A request with an opaque of the test's choosing."""
+    """Return a request with a given opaque."""
     command = Command.request(code, **settings)
     command.opaque = opaque
     return command
@@ -158,6 +158,6 @@ def echo(command: Command, _connection: Connection) -> Command:
 
 
 async def turns(count: int = 3) -> None:
-    """Let the loop turn a few times."""
+    """Run a few iterations of the loop."""
     for _ in range(count):
         await asyncio.sleep(0)

@@ -30,7 +30,7 @@ REMOTE = ("10.0.0.7", 5555)
 
 
 class Wire:
-    """A connection: what is sent on it becomes bytes. Works frames on the slow path."""
+    """A connection that encodes what is sent on it, and processes frames on the slow path."""
 
     remote_text = "10.0.0.7:5555"
     closed = False
@@ -80,7 +80,7 @@ class Wire:
 
 
 class Side:
-    """A broker that frames are fed to."""
+    """One of the two brokers, to which frames are fed."""
 
     files: FailingFiles
 
@@ -98,7 +98,7 @@ class Side:
 
     @property
     def frames(self) -> int:
-        """How many took the fast path."""
+        """Return how many frames took the fast path."""
         return self.read_pass.frames if self.read_pass else 0
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
@@ -107,7 +107,7 @@ class Side:
         self.woken += woken
 
     def feed(self, chunk: bytes, may_go_on: Callable[[], bool] = lambda: True) -> None:
-        """A read: worked as far as it goes, then the parked pulls it woke are answered."""
+        """Process one read, then answer the parked pulls that it woke."""
         self.woken = []
         buffer, position = self._rest + chunk, 0
         while True:
@@ -123,7 +123,7 @@ class Side:
         self.bench.processors.pull.wake(self.woken)
 
     async def durable(self) -> None:
-        """Wait until the disk has all that was stored."""
+        """Wait until everything stored is synced."""
         store = self.bench.store
         if store.sync_flush:
             done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -132,7 +132,7 @@ class Side:
             assert await asyncio.wait_for(done, 10)
 
     def _answers(self) -> list[bytes]:
-        """The answers in their order; what waits for the disk has none."""
+        """Return the answers in order; requests that wait for the disk have none yet."""
         frames = [
             frame.replace(self.name.encode(), b"<side>")
             for frame in _frames(b"".join(self.wire.sent))
@@ -140,7 +140,7 @@ class Side:
         return sorted(frames) if self.bench.store.sync_flush else frames
 
     def left(self) -> dict[str, Any]:
-        """Everything that can be seen of what the frames did."""
+        """Return all observable results of the frames."""
         bench, store = self.bench, self.bench.store
         queues = {}
         for topic in store.topics_on_disk():
@@ -185,5 +185,5 @@ def _opaque(held: HeldPull) -> int:
 
 
 def frame(header: bytes, body: bytes = b"", codec: SerializeType = SerializeType.JSON) -> bytes:
-    """A frame with a header as it is."""
+    """Return a frame with this raw header."""
     return pack(">II", 4 + len(header) + len(body), codec << 24 | len(header)) + header + body

@@ -291,7 +291,7 @@ def sends(draw: st.DrawFn, opaque: int) -> bytes:
 
 @st.composite
 def series(draw: st.DrawFn, opaque: int) -> bytes:
-    """Many sends that are alike but for what is each message's own, and perhaps an odd one."""
+    """Generate many similar sends, perhaps with an unusual one among them."""
     first = draw(st.sampled_from([0, 1, 90, 980, 99_970, 999_999_990, 2_147_483_600]))
     queues = draw(st.sampled_from([1, 3, 4, 12]))
     topic = draw(st.sampled_from(TOPICS))
@@ -408,7 +408,7 @@ def commits(draw: st.DrawFn, opaque: int) -> bytes:
 
 @st.composite
 def cold(draw: st.DrawFn, opaque: int) -> bytes:
-    """Requests that are never hot."""
+    """Generate requests that always take the slow path."""
     code, fields = draw(
         st.sampled_from(
             [

@@ -25,7 +25,7 @@ class Exchange:
 
 
 def captured(name: str) -> list[Exchange]:
-    """The requests of a file that went to a broker, in their order, with Apache's answers."""
+    """Return the requests to a broker in a captured file, in order, with Apache's answers."""
     lines = [json.loads(line) for line in (FRAMES / name).read_text().splitlines()]
     lines = [line for line in lines if line["role"] in {"client-broker", "slave-broker"}]
     answers = {
@@ -41,7 +41,7 @@ def captured(name: str) -> list[Exchange]:
 
 
 def replay(bench: Bench, name: str, outgoing: list[Command] | None = None) -> Sequence[Exchange]:
-    """The exchanges of a file with our answers, those of held pulls included.
+    """Replay a file's exchanges to our processors, and return them with our answers.
 
     What the broker asks its clients is appended to ``outgoing``.
     """
@@ -62,7 +62,7 @@ def replay(bench: Bench, name: str, outgoing: list[Command] | None = None) -> Se
 
 
 def _answers_of_clients(name: str) -> list[tuple[int, int, Command]]:
-    """What clients answered the broker: connection, request code, answer."""
+    """Return the clients' answers to the broker: connection, request code, answer."""
     lines = [json.loads(line) for line in (FRAMES / name).read_text().splitlines()]
     return [
         (line["conn"], line["reply_to"], _command(line))
@@ -72,7 +72,7 @@ def _answers_of_clients(name: str) -> list[tuple[int, int, Command]]:
 
 
 def wake_on_arrival(bench: Bench) -> None:
-    """Have messages wake parked pulls, as the broker does."""
+    """Make messages wake parked pulls, as the broker does."""
     bench.store.on_arrival = lambda *event: bench.processors.pull.wake(
         bench.state.long_polls.arrived(*event)
     )

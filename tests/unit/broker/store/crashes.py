@@ -16,7 +16,7 @@ _number = count()
 
 
 def crash(store: MessageStore, **changes: Any) -> MessageStore:
-    """The same files as another broker finds them after a kill, with some settings changed."""
+    """Open the same files as after a kill, with some settings changed."""
     root = store.paths.root.parent / f"crashed-{next(_number)}"
     shutil.copytree(store.paths.root, root)
     return MessageStore(small_config(root, **changes))
@@ -58,7 +58,7 @@ def put_raw(
     topic: str = "TopicTest",
     body: bytes = b"raw",
 ) -> None:
-    """A record in the log that no queue has heard of."""
+    """Append a record to the log without a queue entry."""
     log = store.engine.log
     at = log.end
     record = encode_record(

@@ -26,7 +26,7 @@ PARTS = {
     "topic": HEAD_BYTES_V4 + BODY_BYTES + 4,
     "properties length": HEAD_BYTES_V4 + BODY_BYTES + 1 + len(TOPIC) + 1,
 }
-"""Where in a record of ``fill`` a byte is that something else contradicts when it is another."""
+"""Positions in a record of ``fill`` where a changed byte is detectable."""
 
 
 def flip_in(path: Path, position: int, bits: int = 1) -> None:
@@ -58,5 +58,5 @@ def fill(store: MessageStore, count: int, *, others: bool = False) -> list[int]:
 
 
 def all_but(*damaged: int) -> list[bytes]:
-    """The bodies of ``COUNT`` messages but for some."""
+    """Return the bodies of ``COUNT`` messages except some."""
     return [BODY % number for number in range(COUNT) if number not in damaged]

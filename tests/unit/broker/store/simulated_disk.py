@@ -30,11 +30,11 @@ ROOT = Path("/store")
 
 
 class PowerCut(BaseException):
-    """The machine is dead; nothing that is done from now on reaches the disk."""
+    """The simulated machine lost power: no later operation reaches the disk."""
 
 
 class Inode:
-    """A file: what stands in it, and what a crash can't take back."""
+    """A file: its current contents, and its durable contents."""
 
     def __init__(self, number: int, content: bytes = b"") -> None:
         self.number = number
@@ -46,7 +46,7 @@ class Inode:
         self.dropped: dict[int, bytes] = {}
 
     def dirty(self) -> list[int]:
-        """The sectors that a crash can take back."""
+        """Return the sectors that a crash may lose."""
         self.check()
         if self.content == self.durable:
             return []
@@ -57,13 +57,13 @@ class Inode:
         ]
 
     def check(self) -> None:
-        """No page without blocks may hold anything."""
+        """Assert that pages without blocks are empty."""
         for at in range(0, len(self.content), PAGE):
             page = self.content[at : at + PAGE]
             assert at // PAGE in self.blocks or not any(page), "a store into a page without blocks"
 
     def write_back(self, sectors: list[int]) -> None:
-        """Bring sectors to the disk, but for those that a failed sync gave up."""
+        """Write sectors to the disk, except those lost by a failed sync."""
         if len(self.durable) != len(self.content):
             self.durable = self.durable.ljust(len(self.content), b"\0")[: len(self.content)]
         for at in sectors:
@@ -72,7 +72,7 @@ class Inode:
                 self.durable[at : at + SECTOR] = sector
 
     def survivor(self, random: Random, kept: float, number: int) -> Inode:
-        """What a crash leaves of it."""
+        """Return the file as a crash leaves it."""
         if len(self.durable) != len(self.content) and random.random() >= kept:
             return Inode(number, bytes(self.durable))
         self.write_back([at for at in self.dirty() if random.random() < kept])
@@ -80,7 +80,7 @@ class Inode:
 
 
 class Directory:
-    """Names, and those that a crash leaves."""
+    """A directory: its current names, and its durable names."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -89,7 +89,7 @@ class Directory:
         self.changes = 0
 
     def set(self, name: str, node: Node | None) -> None:
-        """Make, replace or remove a name."""
+        """Create, replace or remove a name."""
         self.changes += 1
         if node is None:
             self.names.pop(name, None)
@@ -97,7 +97,7 @@ class Directory:
             self.names[name] = node
 
     def survivor(self, random: Random, kept: float) -> dict[str, Node]:
-        """The names that a crash leaves."""
+        """Return the names that a crash leaves."""
         left: dict[str, Node] = {}
         for name in sorted({*self.names, *self.durable}):
             now, then = self.names.get(name), self.durable.get(name)
@@ -159,7 +159,7 @@ class SimulatedRegion:
 
 
 class SimulatedLock:
-    """A lock that dies with its disk."""
+    """A lock that ends with its disk."""
 
     def __init__(self, held: set[Path], path: Path) -> None:
         self._held = held
@@ -218,7 +218,7 @@ class SimulatedDisk:
             raise OSError(number, os.strerror(number), str(path))
 
     def cut(self) -> SimulatedDisk:
-        """The power goes now; the disk as the next start finds it."""
+        """Cut the power; return the disk as the next start finds it."""
         survivors: dict[int, Node] = {}
 
         def left_of(node: Node) -> Node:
@@ -329,7 +329,7 @@ class SimulatedDisk:
         self._fill(inode, path, data)
 
     def take(self, inode: Inode, page: int, path: Path) -> None:
-        """Give a page of a file a block. Raises ``OSError`` when there is none."""
+        """Allocate a block for a page of a file; raise ``OSError`` if there is none."""
         if self.full and page not in inode.blocks:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         inode.blocks.add(page)

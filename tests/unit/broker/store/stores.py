@@ -24,7 +24,7 @@ LOG_FILE = 16 * 1024
 QUEUE_FILE = 20 * 50
 LIMITS = StoreLimits()
 NOTHING_HOT = StoreLimits(hot_log_bytes=0, trusted_memory_ratio=0)
-"""What is appended counts as old from the next record on."""
+"""Limits with which a record counts as old as soon as another is appended."""
 
 BORN_HOST = b"\x0a\x01\x02\x03\x00\x00\xd4\x31"
 
@@ -48,7 +48,7 @@ EVERY_CODE = _EveryCode()
 
 
 def small_config(root: Path, **changes: Any) -> StoreConfig:
-    """Files so small that they roll all the time."""
+    """Return a configuration with files so small that they roll often."""
     values: dict[str, Any] = {
         "root": root,
         "mapped_file_size_commit_log": LOG_FILE,
@@ -63,14 +63,14 @@ def small_config(root: Path, **changes: Any) -> StoreConfig:
 def opened(
     root: Path, *, files: Any = None, clock: Clock | None = None, **changes: Any
 ) -> MessageStore:
-    """A small store, open."""
+    """Return an open small store."""
     store = MessageStore(small_config(root, **changes), files=files, clock=clock)
     store.open()
     return store
 
 
 def context(root: Path, files: Files | None = None, **changes: Any) -> StoreContext:
-    """What parts of a small store work with, where there is no whole store."""
+    """Return the context for parts of a small store, without a whole store."""
     config = small_config(root, **changes)
     files, clock = files or Files(), SystemClock()
     disk = DiskState(files, clock, config.limits)
@@ -85,7 +85,7 @@ def message(
     tag: str = "",
     **more: Any,
 ) -> PendingMessage:
-    """A message as a send processor makes it."""
+    """Return a message as the send processor creates it."""
     properties = f"TAGS\x01{tag}".encode() if tag else b""
     values: dict[str, Any] = {
         "properties": properties,
@@ -97,7 +97,7 @@ def message(
 
 
 def read_all(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[RecordView]:
-    """Every message of a queue, pulled in small portions."""
+    """Read every message of a queue in small portions."""
     found: list[RecordView] = []
     offset = store.min_offset(topic, queue_id)
     while True:
@@ -115,17 +115,17 @@ def read_all(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -
 
 
 def bodies(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[bytes]:
-    """The bodies of a queue's messages."""
+    """Return the bodies of a queue's messages."""
     return [record.body for record in read_all(store, topic, queue_id)]
 
 
 def thread_names() -> list[str]:
-    """The store's threads that run."""
+    """Return the names of the store's running threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("store-")]
 
 
 class FailingRegion:
-    """A region that asks the disk's owner before it writes and syncs."""
+    """A region whose writes and syncs fail as the disk is set."""
 
     def __init__(self, region: Region, path: Path, disk: FailingFiles) -> None:
         self._region = region
@@ -167,7 +167,7 @@ class FailingRegion:
 
 
 class FailingFiles(Files):
-    """The operating system's disk, with faults."""
+    """The real file system, with injected faults."""
 
     def __init__(self) -> None:
         self.full = False

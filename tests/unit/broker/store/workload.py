@@ -32,7 +32,7 @@ QUEUES: list[Queue] = [("orders", 0), ("orders", 1), ("%RETRY%group", 0), ("b", 
 
 @dataclass
 class Run:
-    """The messages of one queue that are put together."""
+    """Messages of one queue that are put in one call."""
 
     queue: ConsumeQueue
     number: int = 0
@@ -49,7 +49,7 @@ class Sent(NamedTuple):
 
 
 class Day:
-    """One run of a broker after the other on one disk.
+    """Consecutive runs of a broker on one disk.
 
     Attributes:
         sent: of each queue, by number, what was put.
@@ -79,14 +79,14 @@ class Day:
     # --- what a broker does
 
     def open(self) -> RecoveryReport:
-        """Start the broker; what there is to read is on the disk then."""
+        """Start the broker, after which all readable messages are durable."""
         self.store = self._new_store()
         report = self.store.open()
         self.reports.append(report)
         return report
 
     def act(self) -> None:
-        """Something that a broker does."""
+        """Do a random operation of a broker."""
         choice = self.random.random()
         if choice < 0.45:
             self.put()
@@ -131,7 +131,7 @@ class Day:
                 self.note(queue, result.queue_offset + number, end, message)
 
     def put_together(self) -> None:
-        """As the fast path does: the messages of one read, to several queues."""
+        """Put the messages of one read to several queues, as the fast path does."""
         appender = self.store.engine.appender
         messages = [
             self._message(self.random.choice(QUEUES[:2]))
@@ -184,7 +184,7 @@ class Day:
         self.sent[queue].append(Sent(end, bytes(message.body), message.properties))
 
     def flush_log(self) -> None:
-        """A turn of the thread that syncs the log."""
+        """Run one round of the thread that syncs the log."""
         syncer = self.store.engine.syncer
         if syncer.turn_log():
             self.durable = max(self.durable, syncer.log.flushed)
@@ -192,18 +192,18 @@ class Day:
             self.look()
 
     def look(self) -> None:
-        """What a consumer can see now."""
+        """Record what a consumer can read now."""
         for queue in QUEUES:
             self.seen[queue] = max(self.seen[queue], self.store.max_offset(*queue))
 
     def flush_queues(self) -> None:
-        """A turn of the thread that syncs the queues."""
+        """Run one round of the thread that syncs the queues."""
         if self.random.random() < 0.5:
             self.clock.advance(70.0)
         self.store.engine.syncer.turn_queues()
 
     def run_ahead(self) -> None:
-        """A turn of the thread that allocates."""
+        """Run one round of the thread that allocates."""
         self.store.engine.preallocator.try_step()
 
     def close(self) -> None:
@@ -242,7 +242,7 @@ class Day:
 
 
 def read_densely(store: MessageStore, queue: Queue) -> list[RecordView]:
-    """Every message of a queue; asserts that they are numbered one by one."""
+    """Read every message of a queue; assert that the offsets have no gaps."""
     found: list[RecordView] = []
     offset = 0
     while True:

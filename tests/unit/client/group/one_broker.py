@@ -21,7 +21,7 @@ def now() -> float:
 
 @asynccontextmanager
 async def world(root: Path, **topics: int) -> AsyncIterator[World]:
-    """One broker with these topics."""
+    """Create a world of one broker with these topics."""
     async with World(root) as made:
         made.broker("broker-a", **(topics or {"T": 4}))
         yield made

@@ -23,7 +23,7 @@ def record(**fields: Any) -> bytes:
 
 
 def numbered(number: int, **fields: Any) -> bytes:
-    """So many records at queue offsets 0, 1, 2 ..., the offset also in body and tag."""
+    """Return records at queue offsets 0, 1, 2 ..., with the offset in body and tag."""
     return b"".join(
         record(
             queue_offset=offset,
@@ -63,7 +63,7 @@ times = st.one_of(st.integers(0, 2**42), st.sampled_from([-1, -(10**12)]))
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A body as stored, and the bits that say how."""
+    """A stored body, and its compression flags."""
 
     stored: bytes
     bits: int

@@ -19,7 +19,7 @@ NAME_SERVER = "names:9876"
 DOWN = "down"
 """An outcome: the connection ends without an answer."""
 SILENT = "silent"
-"""An outcome: nothing comes."""
+"""An outcome: there is no answer."""
 
 Outcome = int | str
 
@@ -78,7 +78,7 @@ class World:
             raise
 
     def answer(self, address: str, command: Command) -> Command:
-        """What a name server says, or a broker to anything but a send."""
+        """Return a name server's answer, or a broker's to anything but a send."""
         if address != NAME_SERVER:
             return self._reply(command, version=self.version)
         topic = str(getattr(command.header, "topic", ""))
@@ -111,7 +111,7 @@ class World:
 
 
 class Line:
-    """What a ``BlockingConnection`` is to the sink."""
+    """The sink's view of a ``BlockingConnection``."""
 
     def __init__(self, world: World, address: str) -> None:
         self._world = world

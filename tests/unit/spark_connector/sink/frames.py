@@ -49,7 +49,7 @@ def frame(**columns: Sequence[object]) -> Any:
 def recipe(
     batch: Any, *, topic: str | None = "flights", partitioner: str | None = None, **more: Any
 ) -> Recipe:
-    """What is to be made of a batch."""
+    """Return the options of an encoder."""
     names = batch.schema.names
     keys = ColumnKeys(POSITIONS) if "uniqKey" in names else POSITIONS
     return Recipe(

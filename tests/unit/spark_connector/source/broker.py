@@ -113,7 +113,7 @@ class FakeBroker:
 
 
 class FakeConnection:
-    """What a reader uses of a connection."""
+    """The part of a connection that a reader uses."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self._broker = broker
@@ -141,7 +141,7 @@ class FakeConnection:
 
 
 def wire(command: Command) -> Command:
-    """As it arrives at the other end."""
+    """Return a command as decoded at the other end."""
     frame = cut(encode(command))
     assert frame is not None
     return decode(frame)
@@ -196,10 +196,10 @@ def partition(start: int, end: int, *addresses: str) -> RangePartition:
 
 
 def options(**others: Any) -> ReadOptions:
-    """How it is read."""
+    """Return the options of a read."""
     return ReadOptions(group="spark", **others)
 
 
 def lost(reason: str = "reset") -> RemotingError:
-    """A connection that ended."""
+    """Return the error of a closed connection."""
     return RemotingError(ADDRESS, reason)

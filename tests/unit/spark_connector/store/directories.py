@@ -31,7 +31,7 @@ def golden_store(golden: Path, name: str, into: Path) -> Path:
 
 
 def manifest_of(golden: Path, name: str) -> dict[str, Any]:
-    """What is in it."""
+    """Return the store's manifest."""
     return dict(json.loads((golden / "store" / f"{name}.manifest.json").read_text()))
 
 
@@ -63,7 +63,7 @@ def planned(root: Path, pushed: Pushed | None = None, **given: str) -> list[Piec
 
 
 def table(root: Path, *, pieces: list[Piece] | None = None, **given: str) -> Any:
-    """What a query reads, as one Arrow table."""
+    """Return what a query reads, as one Arrow table."""
     options = store_options({"path": str(root)} | given)
     task = StoreTask(options, ALL)
     parts = planned(root, None, **given) if pieces is None else pieces
@@ -73,18 +73,18 @@ def table(root: Path, *, pieces: list[Piece] | None = None, **given: str) -> Any
 
 
 def rows(root: Path, **given: Any) -> list[dict[str, Any]]:
-    """The same as dictionaries, ordered by place in the log."""
+    """Return the rows as dictionaries, ordered by physical offset."""
     found: list[dict[str, Any]] = table(root, **given).to_pylist()
     return sorted(found, key=lambda row: (row["physicalOffset"] is None, row["physicalOffset"]))
 
 
 def number_of(row: dict[str, Any]) -> int:
-    """Which message of ``made_store`` a row is."""
+    """Return the number of a row's message in ``made_store``."""
     return int(row["body"].rstrip(b"."))
 
 
 def places(root: Path) -> list[int]:
-    """Physical offsets of a store's records."""
+    """Return the physical offsets of a store's records."""
     view = StoreView(root)
     found = []
     for chunk in view.log.walk(view.log.start, view.log_end().position):

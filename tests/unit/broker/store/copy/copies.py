@@ -16,7 +16,7 @@ Look = Callable[[str, int], None]
 
 
 def quiet(_what: str, _done: int) -> None:
-    """Nobody looks."""
+    """Ignore the progress."""
 
 
 def copied(source: Path, target: Path, look: Look = quiet, **more: Any) -> CopyReport:
@@ -50,7 +50,7 @@ def records_of(root: Path) -> list[RecordView]:
 
 
 def check(root: Path, report: CopyReport) -> list[RecordView]:
-    """A copy is whole: each message has its entry, each entry its message, the rest is zeros."""
+    """Check a copy: each message has an entry, each entry a message, all else is zeros."""
     view = StoreView(root)
     records = records_of(root)
     assert len(records) == report.records

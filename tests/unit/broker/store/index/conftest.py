@@ -29,7 +29,7 @@ def store(tmp_path: Path, clock: SettableClock) -> Iterator[MessageStore]:
 
 @pytest.fixture(params=["python", "compiled"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of taking keys from the log."""
+    """Both implementations of reading keys from the log."""
     if request.param == "compiled" and LACKING:
         pytest.skip(LACKING)
     monkeypatch.setattr(core, "KIND", request.param)

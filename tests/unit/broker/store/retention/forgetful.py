@@ -46,7 +46,7 @@ def kept(**changes: Any) -> RetentionConfig:
 def fill(
     store: MessageStore, count: int, *, first: int = 0, topic: str = "TopicTest", queue_id: int = 0
 ) -> None:
-    """Messages whose bodies are their numbers; a log file takes some ninety."""
+    """Store messages whose bodies are their numbers; a log file holds about ninety."""
     for number in range(first, first + count):
         put = message(b"%-64d" % number, topic=topic, queue_id=queue_id)
         assert store.put(put).status is PutStatus.OK
@@ -62,7 +62,7 @@ def numbers(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) ->
 
 
 def log_names(store: MessageStore) -> list[int]:
-    """Where the files of the log begin that are on the disk and in use."""
+    """Return the first offsets of the log files that exist and are in use."""
     names = sorted(int(path.name) for path in store.paths.commit_log.iterdir())
     assert names[: len(store.engine.log.files)] == [f.start for f in store.engine.log.files]
     return names
