@@ -290,7 +290,7 @@ def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) 
 
 
 async def shown(nameserver: str, topic: str, count: int) -> None:
-    """Wait until a topic's queues show a number of messages, shortly after their acknowledgement."""
+    """Wait until a topic's queues show a number of acknowledged messages."""
     async with client.Admin(nameserver) as admin, asyncio.timeout(30):
         while sum(at.max_offset for at in (await admin.topic_stats(topic)).values()) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
