@@ -19,7 +19,7 @@ TOPIC = "numbers"
 ROUNDS = size(test=2, ci=3, soak=20)
 PER_ROUND = 400
 A_TURN = 64
-"""Delayed messages that a broker delivers between two notes of its progress."""
+"""Maximum number of delayed messages delivered between two saves of the progress."""
 
 LEVELS = {"messageDelayLevel": "1s 2s"}
 
@@ -63,7 +63,7 @@ async def test_a_clean_restart_delivers_every_delayed_message_once(tmp_path: Pat
 
 
 async def send_delayed(producer: client.Producer[bytes], first: int) -> list[int]:
-    """Numbers of two delay levels, acknowledged."""
+    """Send numbers with two delay levels, and wait for their acknowledgements."""
     numbers = range(first, first + PER_ROUND)
     async with asyncio.timeout(90):  # each may wait for a slow disk
         for number in numbers:

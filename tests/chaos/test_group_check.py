@@ -14,7 +14,7 @@ Q = "T:0"
 
 
 def calls(member: str, offsets: Iterable[int], first_at: int = 0, queue: str = Q) -> list[Event]:
-    """Calls, one each nanosecond."""
+    """Return calls, one per nanosecond."""
     return [
         Event(first_at + step, member, "call", queue, offset, offset, False)
         for step, offset in enumerate(offsets)

@@ -28,9 +28,9 @@ TOPIC, GROUP, QUEUES = "churned", "churners", 8
 RATE = 5000
 SECONDS = size(test=10, ci=45, soak=600)
 LOCK_LIFE = 60.0
-"""Seconds for which a killed member's locks stand; an ordered queue rests for so long."""
+"""Seconds until a killed member's locks expire; an ordered queue waits for that."""
 REST = LOCK_LIFE + 10.0
-"""Those, and what a waiting member takes to see that they are over on a busy machine."""
+"""The same, plus the time that a waiting member needs to acquire them on a busy machine."""
 FEWEST, MOST = 2, 6
 TICK = 0.02
 MOST_BEHIND = 2000
@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS * 2 + 300)]
 
 
 class Stream:
-    """Numbers sent at a rate, each message with what its handler has to do.
+    """Numbers sent at a rate, in messages that control their handler.
 
     Attributes:
         acknowledged: the numbers the broker said yes to.
@@ -54,7 +54,7 @@ class Stream:
         self._producer = producer
 
     async def run(self) -> None:
-        """Send everything: when the broker was away, what is due by then comes at once."""
+        """Send at the rate; after a broker's absence, catch up at once."""
         loop, total, sent = asyncio.get_running_loop(), RATE * SECONDS, 0
         begun = loop.time()
         async with asyncio.TaskGroup() as sends:
@@ -83,7 +83,7 @@ def _wait_ms(number: int) -> int:
 
 
 class Churn:
-    """Does one thing after the other to a group and its broker, by chance.
+    """Applies random changes to a group and its broker.
 
     Attributes:
         kills: what was killed when.
@@ -110,7 +110,7 @@ class Churn:
         }
 
     async def run(self, enough: asyncio.Event) -> None:
-        """Go on until it is enough; what every run has to have comes first, in random order."""
+        """Apply changes until stopped, beginning with one of each kind in random order."""
         first = list(self._actions)
         self._chance.shuffle(first)
         while first or not enough.is_set():
@@ -121,7 +121,7 @@ class Churn:
             self.done[name] += 1
 
     async def join(self) -> None:
-        """Another member comes; one goes if there are many."""
+        """Add a member; remove one if there are many."""
         if len(self._members) >= MOST:
             await self.leave()
         member = ours(
@@ -137,11 +137,11 @@ class Churn:
         self._members.append(member)
 
     async def leave(self) -> None:
-        """A member leaves cleanly; one comes first if there are few."""
+        """Remove a member cleanly; first add one if there are few."""
         await (await self._chosen()).leave()
 
     async def kill(self) -> None:
-        """A member is killed; one comes first if there are few."""
+        """Kill a member; first add one if there are few."""
         member = await self._chosen()
         committed = await self._committed()
         await member.kill()
@@ -149,12 +149,12 @@ class Churn:
         self.kills.append(Kill(member.name, member.ended_at, committed))
 
     async def restart(self) -> None:
-        """The broker is stopped and started again."""
+        """Restart the broker."""
         await asyncio.to_thread(self._running.broker.stop)
         await asyncio.to_thread(self._running.broker.start)
 
     async def end(self) -> None:
-        """All members leave, one by one."""
+        """Make all members leave, one by one."""
         while self._members:
             await self._members.pop(0).leave()
 
@@ -237,6 +237,6 @@ async def test_churn_loses_nothing_and_only_kills_repeat(tmp_path: Path, ordered
 
 
 def judged(group: Churn, stored: dict[str, int], *, ordered: bool) -> Findings:
-    """What the members wrote, judged."""
+    """Check the members' logs."""
     files = {member.name: member.file for member in group.everybody}
     return check(events(files), stored, ordered=ordered, kills=group.kills)

@@ -31,7 +31,7 @@ ROUNDS = size(test=3, ci=5, soak=50)
 TOPIC = "numbers"
 QUEUES = 4
 KILLED_AT_THE_START = 0.3
-"""In so many of the rounds the broker is killed once more before it serves."""
+"""Number of rounds in which the broker is killed again before it is ready."""
 
 ROLLING = {
     "mappedFileSizeCommitLog": str(1 << 20),
@@ -40,14 +40,14 @@ ROLLING = {
     "maxIndexNum": "4000",
     "maxMessageSize": str(64 * 1024),
 }
-"""Files of all kinds are full within a second or less."""
+"""Settings with which files of all kinds fill within a second."""
 
 pytestmark = pytest.mark.timeout(size(ci=300, soak=1800))
 
 
 @asynccontextmanager
 async def loaded(running: Processes) -> AsyncIterator[Load]:
-    """A load on the cluster for the time of the block."""
+    """Run a load on the cluster during the block."""
     async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
         await admin.create_topic(TOPIC, queues=4)
     async with client.Producer(running.address, group="load") as producer:
@@ -63,7 +63,7 @@ async def loaded(running: Processes) -> AsyncIterator[Load]:
 
 @dataclass
 class Siege:
-    """A broker that is killed again and again while messages come and go.
+    """A broker that is killed repeatedly under load.
 
     Attributes:
         moments: draws when.
@@ -107,7 +107,7 @@ class Siege:
             self.kills += 1
 
     def look(self, acknowledged: list[Place]) -> None:
-        """All of these are stored, and none of them where another one was."""
+        """Check that all of these are stored, each at its own offset."""
         self.stored.read_on()
         self.stored.check(acknowledged)
         positions = [(place.queue_id, place.offset) for place in acknowledged]
@@ -169,7 +169,7 @@ async def kill_at_the_start(broker: ServerProcess, after: float) -> None:
 
 
 async def read_again(address: str) -> list[list[int]]:
-    """The numbers of each queue, as a consumer gets them that begins now."""
+    """Return the numbers of each queue, as a new consumer reads them."""
     async with client.Admin(address, request_timeout=PATIENCE) as admin:
         stats = await admin.topic_stats(TOPIC)
     reader = Reader(address, TOPIC, QUEUES)
@@ -213,7 +213,7 @@ async def test_killing_the_name_server_stops_nobody(tmp_path: Path) -> None:
 
 
 async def newcomer_finds_the_topic(address: str) -> None:
-    """The name server learns of the broker again from the broker's next registration."""
+    """Wait until the broker's next registration at the restarted name server."""
     async with client.Admin(address, request_timeout=PATIENCE) as newcomer:
         async with asyncio.timeout(40):
             while True:

@@ -21,16 +21,16 @@ QUEUE_FILE = 20 * 500
 WATCHED = 30
 
 MOST_FILES = CAPACITY // LOG_FILE + 150
-"""Of the log, and what queues and index need for as many messages as fit; config and the like."""
+"""Bytes for the log, for its queues and index, and for the configuration."""
 
 MOST_DIRECTORIES = 12
 INDEX_ENTRIES = 500
 
 FORCED, FULL = 60, 70
-"""Percent of the disk above which files go, and above which nothing is stored."""
+"""Percent of the disk above which files are deleted, and above which nothing is stored."""
 
 A_LOOK = 5
-"""Percent of the disk that may come between two looks at it, and be made ahead."""
+"""Percent of the disk that may be written or allocated between two checks."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(SECONDS + 120)]
 
@@ -92,12 +92,12 @@ async def test_readers_get_what_was_sent_while_files_are_deleted(tmp_path: Path)
 
 
 def deleted_files(root: Path) -> list[str]:
-    """Descriptors of this process to files of the store that are deleted."""
+    """Return this process's descriptors of deleted files of the store."""
     return [target for target in open_files(root) if target.endswith("(deleted)")]
 
 
 async def run(load: Load, seconds: float, root: Path) -> list[Held]:
-    """Senders and readers of all kinds, for so long; the first that fails ends it.
+    """Run senders and readers of all kinds for some seconds; the first failure ends the run.
 
     Returns what was held every now and then.
     """

@@ -62,7 +62,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 @pytest.fixture
 def timed(server: ServerProcess) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Does something while a client that behaves well sends, and holds it to the bar."""
+    """Runs an attack while a well-behaved client sends, and checks its latencies."""
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(1, mp_context=context) as pool:
 

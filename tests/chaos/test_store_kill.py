@@ -52,7 +52,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def write_and_kill(root: Path, mode: str, lines: int) -> list[tuple[int, int, int]]:
-    """Queue, offset and number of each message that was acknowledged before the kill."""
+    """Return queue, offset and number of each message acknowledged before the kill."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(root), mode], stdout=subprocess.PIPE, cwd=ROOT
     ) as writer:
@@ -66,7 +66,7 @@ def write_and_kill(root: Path, mode: str, lines: int) -> list[tuple[int, int, in
 
 
 def read_on(store: MessageStore, queue_id: int, numbers: list[int]) -> None:
-    """Add what came behind the messages whose ``numbers`` are known; no message is changed."""
+    """Append the numbers of later messages to ``numbers``, and check that no message changed."""
     assert store.min_offset("Killed", queue_id) == 0
     assert store.max_offset("Killed", queue_id) >= len(numbers)
     while True:

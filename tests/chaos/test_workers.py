@@ -23,12 +23,12 @@ pytestmark = pytest.mark.timeout(300)
 ROUNDS = size(test=2, ci=4, soak=30)
 TOPIC = "numbers"
 QUEUES = 4
-"""Two at each worker."""
+"""The queues of the topic, two at each worker."""
 
 
 @contextmanager
 def workers(store: Path, *, count: int = 2) -> Iterator[tuple[str, ServerProcess]]:
-    """A name server and a broker of two workers; where the first is, and the second."""
+    """Run a name server and a broker of two workers; yield both addresses."""
     port = free_port()
     address = f"127.0.0.1:{port}"
     nameserver = ServerProcess(
@@ -52,7 +52,7 @@ def workers(store: Path, *, count: int = 2) -> Iterator[tuple[str, ServerProcess
 
 
 def processes_of(supervisor: ServerProcess) -> list[int]:
-    """The workers' process ids."""
+    """Return the workers' process ids."""
     children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text()
     return [int(child) for child in children.split()]
 

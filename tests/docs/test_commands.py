@@ -27,13 +27,13 @@ ELSEWHERE = {
     "docker": "tests/integration/deploy reads the files: there is no engine to rely on",
     "pip": "tests/packaging installs the clone",
 }
-"""Programs whose commands are not run here."""
+"""Programs whose commands are not run."""
 
 DOCTOR_FOUND_SOMETHING = 1
 
 
 def commands(document: Path) -> list[list[str]]:
-    """The commands of each block, continuations joined; those of the units are blocks too."""
+    """Return the commands of each block and systemd unit, with continuation lines joined."""
     shown = [block.replace("\\\n", " ").splitlines() for block in blocks(document, "console")]
     units = re.findall(r"^ExecStart=/opt/pocketmq/bin/(.*)$", document.read_text(), re.MULTILINE)
     typed = [[line[2:] for line in block if line.startswith("$ ")] for block in shown]
@@ -42,7 +42,7 @@ def commands(document: Path) -> list[list[str]]:
 
 @dataclass
 class World:
-    """A broker in the state that the documents take for granted.
+    """A broker in the state that the documents assume.
 
     Attributes:
         backup: a copy of its store.
@@ -57,7 +57,7 @@ class World:
     prefix: str = ""
 
     def here(self, line: str) -> str:
-        """A line of a document as it is on this machine."""
+        """Translate a line of a document to this machine."""
         line = re.sub(r"(10\.0\.0\.\d|127\.0\.0\.1):987\d", self.server.nameserver, line)
         line = re.sub(r"10\.0\.0\.\d", "127.0.0.1", line)
         line = line.replace("127.0.0.1:10911", self.server.broker)
@@ -91,7 +91,7 @@ class World:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def run(self, line: str, cwd: Path) -> None:
-        """Type a line and wait for its end."""
+        """Run a line to its end."""
         with self.typed(line, cwd) as process:
             told, why = process.communicate(timeout=60)
         allowed = {0, DOCTOR_FOUND_SOMETHING} if "pocketmq doctor" in line else {0}
@@ -99,7 +99,7 @@ class World:
         assert "Traceback" not in why, (line, why)
 
     def run_until_it_speaks(self, line: str, cwd: Path) -> None:
-        """Type a line that ends only when it is told to, and tell it after its first output."""
+        """Run a line that doesn't end, and stop it after its first output."""
         with self.typed(line, cwd) as process:
             assert process.stdout is not None
             first = process.stdout.readline()
@@ -146,13 +146,13 @@ def world(home: Path) -> Iterator[World]:
 
 
 def refuse(message: client.ReceivedMessage[bytes]) -> None:
-    """Make a dead letter of a message, or stop its queue."""
+    """Dead-letter a message, or block its queue."""
     raise ValueError("try again") if message.body == b"stuck" else client.DeadLetter("no account")
 
 
 @contextmanager
 def new_world(home: Path) -> Iterator[World]:
-    """A broker that has just been started for the first time, as in the README."""
+    """A newly started broker with an empty store, as in the README."""
     with testing.broker(store=home / "store") as server:
         yield World(server, home, home / "backup")
 
@@ -179,7 +179,7 @@ def test_every_command_of_a_document_runs(
 
 
 def type_(made: World, line: str, cwd: Path) -> None:
-    """Type one line of a document."""
+    """Run one line of a document."""
     program, *words = shlex.split(line, comments=True)
     if program in ELSEWHERE:
         return
@@ -196,7 +196,7 @@ def type_(made: World, line: str, cwd: Path) -> None:
 
 
 def small(words: list[str]) -> str:
-    """Options after those of a server's line, so that it fits beside others: the last one holds."""
+    """Return options that override a server's, so that it can run beside others."""
     if words[0] == "nameserver":
         return "--port 0"
     size = "--set mappedFileSizeCommitLog=1048576"
@@ -208,7 +208,7 @@ def small(words: list[str]) -> str:
 
 @cache
 def check_in_clone(line: str) -> None:
-    """A command for a clone takes minutes: check that it is there, with its options."""
+    """Check that a command for a clone exists with its options: running it takes minutes."""
     words = shlex.split(line, comments=True)
     if words[0] == "make":
         quiet = ["make", "--no-print-directory", "-n"]
@@ -220,7 +220,7 @@ def check_in_clone(line: str) -> None:
 
 
 def told(arguments: list[str]) -> str:
-    """What a command prints that is called in the clone."""
+    """Run a command in the clone; return its output."""
     return subprocess.run(
         arguments, cwd=HOME, capture_output=True, text=True, check=True, timeout=60
     ).stdout

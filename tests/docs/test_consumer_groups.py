@@ -33,7 +33,7 @@ def anchors() -> list[str]:
 
 @cache
 def texts(*packages: str) -> frozenset[str]:
-    """Every text that occurs in the code of these packages."""
+    """Return every string in the code of these packages."""
     found: set[str] = set()
     for package in packages:
         for file in (HOME / package).rglob("*.py"):

@@ -87,7 +87,7 @@ def test_every_yes_of_the_compatibility_page_is_a_test() -> None:
 
 
 def printed_texts() -> Iterator[str]:
-    """Every text in the packages that isn't a docstring."""
+    """Return every string in the packages that isn't a docstring."""
     for package in ("remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"):
         for file in (HOME / package).rglob("*.py"):
             tree = ast.parse(file.read_text())

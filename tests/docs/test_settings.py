@@ -20,7 +20,7 @@ IN_WORDS = {"brokerName", "brokerIP1", "namesrvAddr", "storePathCommitLog"}
 
 
 def table(heading: str) -> list[list[str]]:
-    """The cells of the first table behind a line."""
+    """Return the cells of the first table after a line."""
     text = PAGE.partition(heading)[2].partition("\n|---")[2].partition("\n\n")[0]
     return [line.strip(" |").split(" | ") for line in text.splitlines()[1:]]
 

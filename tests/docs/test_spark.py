@@ -25,7 +25,7 @@ ABSENT = (None, "", (), {})
 
 
 def rows(table: str) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Option -> its default and its other names, as the page has them."""
+    """Return option -> default and aliases, as the page lists them."""
     text = PAGE.partition(f"<!-- options: {table} -->\n")[2].partition("\n\n")[0]
     found = {}
     for line in text.splitlines()[2:]:

@@ -62,7 +62,7 @@ CHANGES = [
     ("never", ",+message.type=FIFO"),
 ]
 OWN_WORDS = ("Index ", "For input string", "value is not in set")
-"""How remarks of theirs begin that come from Java itself, or list a set in its order."""
+"""Beginnings of Apache's remarks that come from Java itself, or list an unordered set."""
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +78,7 @@ def here() -> Iterator[testing.StandaloneServer]:
 
 
 def outcomes(broker: str) -> list[tuple[int, str, dict[str, str] | None]]:
-    """Of each change the code, the remark, and the attributes that the topic has then."""
+    """Return the code, the remark and the topic's resulting attributes for each change."""
     found = []
     with BlockingConnection(broker, timeout=ANSWER_TIMEOUT) as connection:
         for topic, attributes in CHANGES:

@@ -31,7 +31,7 @@ COUNT = 8
 WAYS = ("sync", "oneway", "orderly")
 BODIES = sorted(f"{way} {number} 中" for way in WAYS for number in range(COUNT))
 FAILED = "sync 0 中"
-"""Fails when a push consumer gets it for the first time."""
+"""The body whose first call in a push consumer fails."""
 QUEUES = 4
 RUN_TIMEOUT = 120.0
 
@@ -41,7 +41,7 @@ Run = Callable[[str, str, int], list[Fact]]
 
 @pytest.fixture(scope="module")
 def library() -> Path:
-    """Where the library is; fetched once."""
+    """Return the library's path, fetched once."""
     target = TOOLS / "rocketmq-cpp-0.4.4"
     if not target.exists():
         # By another name at first: another process of the suite may be fetching it too.
@@ -66,7 +66,7 @@ def server() -> Iterator[testing.StandaloneServer]:
 
 @pytest.fixture
 def run(library: Path, server: testing.StandaloneServer, tmp_path: Path) -> Run:
-    """Runs ``program.py`` to its end; the facts it printed."""
+    """Run ``program.py`` to its end; return the JSON that it printed."""
 
     def to_the_end(what: str, topic: str, count: int = COUNT) -> list[Fact]:
         program = str(CPP / "program.py")

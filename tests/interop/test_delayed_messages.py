@@ -30,11 +30,11 @@ THEIRS = [f"messageDelayLevel={LEVELS}", "flushDelayOffsetInterval=500"]
 OURS = {**SAME, "flushDelayOffsetInterval": "200", "flushDiskType": "SYNC_FLUSH"}
 VERSIONS = ["4.9.7", "5.3.3"]
 AT_ONCE = 5
-"""Messages of the first level."""
+"""Number of messages of the first level."""
 
 
 def leave_some_waiting(nameserver: str, broker: str, store: Path) -> None:
-    """Have the messages of the first level delivered, and some of the second wait."""
+    """Wait until the messages of the first level are delivered, while some of the second wait."""
     asyncio.run(send_and_send_back(nameserver, broker))
     deadline = time.monotonic() + 14
     while written_down(store).get(1) != AT_ONCE and time.monotonic() < deadline:

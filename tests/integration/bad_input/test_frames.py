@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 
 def claims(length: int) -> bytes:
-    """The beginning of a frame of so many bytes behind its length field."""
+    """Return the beginning of a frame with this length field."""
     return struct.pack(">I", length & 0xFFFF_FFFF) + bytes(20)
 
 

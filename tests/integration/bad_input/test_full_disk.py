@@ -61,7 +61,7 @@ class Sender:
 
 
 async def stored(nameserver: str) -> list[int]:
-    """Every number that can be read."""
+    """Return every number that can be read."""
     numbers: list[int] = []
     async with client.Admin(nameserver) as admin:
         stats = await admin.topic_stats(TOPIC)

@@ -50,7 +50,7 @@ ROUTE_ENTRIES = 100
 
 
 class Small(NamedTuple):
-    """Servers with small limits, and a client that was there first."""
+    """Servers with small limits, and a client that connected first."""
 
     nameserver: Target
     broker: Target
@@ -59,7 +59,7 @@ class Small(NamedTuple):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
-    """The servers; what was acknowledged meanwhile is all read at the end."""
+    """Run the servers; at the end, check that everything acknowledged is read."""
     with running(
         tmp_path_factory.mktemp("small"),
         nameserver_settings={

@@ -60,7 +60,7 @@ _numbers = count(1)
 
 @pytest.fixture
 def topic() -> str:
-    """A name that no other test has."""
+    """Return a unique name."""
     return f"limits-{next(_numbers)}"
 
 
@@ -293,7 +293,7 @@ UNREADABLE = {
 
 
 async def read(servers: Servers, topic: str, number: int) -> list[client.ReceivedMessage[bytes]]:
-    """That many messages of a topic, by our client."""
+    """Read a number of messages of a topic with our client."""
     found: list[client.ReceivedMessage[bytes]] = []
     async with client.PullConsumer(servers.nameserver.address, group="limits") as consumer:
         queues = await consumer.queues(topic)

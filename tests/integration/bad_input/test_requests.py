@@ -62,7 +62,7 @@ FAULT = re.compile(r"^\w*(Error|Exception|Warning)\b: |failed to serve")
 
 
 def check_answer(answer: Command) -> None:
-    """An answer is success, or says in words what is wrong; never that a handler had a fault."""
+    """Check that an answer is a success or a clear refusal, not a handler's internal error."""
     assert answer.is_response
     if answer.code == 1:
         assert answer.remark
@@ -109,7 +109,7 @@ READERS = {
 
 
 def with_body(code: int, body: bytes) -> Command:
-    """A request whose fields let it come to the reading of its body."""
+    """Return a request with valid fields, so that its handler reads the body."""
     pairs = tuple((name, "1") for name in fields_of(code) if name not in {"bodyCrc32"})
     return Command(code, pairs=(*pairs, ("compressed", "false")), body=body)
 
@@ -322,7 +322,7 @@ def test_any_msgpack_request_with_invalid_fields_is_answered(
 
 
 def wire(*values: bytes) -> bytes:
-    """A msgpack header of these encoded values."""
+    """Return a msgpack header of these encoded values."""
     return bytes((0x90 | len(values),)) + b"".join(values)
 
 

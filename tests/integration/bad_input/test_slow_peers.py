@@ -38,7 +38,7 @@ PULL_BYTES = 4 * MIB
 
 @pytest.fixture
 def big_topic(broker: Target) -> str:
-    """A queue with more in it than one answer takes."""
+    """Return a queue with more messages than one answer holds."""
     with broker.peer() as peer:
         for _ in range(3):
             assert peer.ask(send_command("big", bytes(2 * MIB))).code == 0
@@ -106,7 +106,7 @@ def server_of(owner: Any) -> Server:
 
 
 def shorten(owner: Any, **limits: Any) -> Server:
-    """Give a server that is started other limits."""
+    """Change the limits of a running server."""
     server = server_of(owner)
     server.endpoint.limits = replace(server.endpoint.limits, **limits)
     return server
@@ -122,7 +122,7 @@ class Here(NamedTuple):
 
 @pytest.fixture
 async def here(tmp_path: Path) -> AsyncIterator[Here]:
-    """The servers; what is acknowledged while they are attacked is all read at the end."""
+    """Run the servers; at the end, check that everything acknowledged meanwhile is read."""
     kv = tmp_path / "kvConfig.json"
     async with NameServer(NameServerConfig(listen_port=0, kv_config_path=kv)) as nameserver:
         config = BrokerConfig(
@@ -184,7 +184,7 @@ async def test_peers_that_use_too_much_memory_together_are_dropped(here: Here, n
 
 
 async def fill(nameserver: str) -> None:
-    """Make a queue with more in it than one answer takes."""
+    """Fill a queue with more messages than one answer holds."""
     async with client.Admin(nameserver) as admin:
         await admin.create_topic("big", queues=1)
     async with client.Producer(nameserver, group="filler", compress=None) as producer:

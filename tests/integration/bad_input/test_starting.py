@@ -51,7 +51,7 @@ def nameserver_with(kv_file: Path, port: int = 0) -> list[str]:
 
 @pytest.fixture
 def run() -> Iterator[Callable[[list[str]], ServerProcess]]:
-    """Starts servers that are killed in the end."""
+    """Starts servers that are killed at the end."""
     started: list[ServerProcess] = []
 
     def start(command: list[str]) -> ServerProcess:
@@ -125,7 +125,7 @@ def test_a_directory_that_cannot_be_created_is_refused(tmp_path: Path, setting: 
 
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
-    """A directory where this user can make nothing, be it root."""
+    """A directory in which this user, even root, can create nothing."""
     directory = tmp_path / "read-only"
     directory.mkdir(mode=0o500)
     if may_mount():

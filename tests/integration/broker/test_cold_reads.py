@@ -20,7 +20,7 @@ BODY = 10_000
 
 
 class HeldRegion(FailingRegion):
-    """A region that is fetched only when the test lets it; the first file of the log is cold."""
+    """A region that is fetched only when the test allows it; the first log file is cold."""
 
     _disk: HeldFiles
 
@@ -57,7 +57,7 @@ def body_of(number: int) -> bytes:
 
 
 def drop_from_page_cache(broker: Broker, *, spare: int = 1) -> None:
-    """Have the disk alone hold all files of the log but the last ones."""
+    """Drop all log files except the last ones from the page cache."""
     broker.store.flush()
     # What is mapped, if only by a broker that was stopped, stays in memory.
     gc.collect()
@@ -73,7 +73,7 @@ def drop_from_page_cache(broker: Broker, *, spare: int = 1) -> None:
 
 
 async def filled(make_broker, tmp_path: Path, connect) -> None:
-    """Messages that the next broker on this store has not written itself."""
+    """Store messages that the next broker on this store has not written itself."""
     broker = make_broker()
     await broker.start()
     client = await connect(broker)

@@ -105,7 +105,7 @@ def expected() -> dict[int, list[bytes]]:
 
 
 async def pull_all(cluster: Cluster, **options: Any) -> dict[int, list[bytes]]:
-    """What a pull consumer gets until nothing lags."""
+    """Return what a pull consumer reads until the lag is 0."""
     got: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUES)}
     async with client.PullConsumer(cluster.nameserver, group="pull", **options) as consumer:
         consumer.assign(await consumer.queues("T"))
@@ -120,7 +120,7 @@ async def pull_all(cluster: Cluster, **options: Any) -> dict[int, list[bytes]]:
 
 
 async def push_all(cluster: Cluster, group: str = "push", new: int = 0) -> dict[int, list[bytes]]:
-    """What a push consumer gets in order, and that it ends with nothing to do."""
+    """Return what an ordered push consumer handles until nothing is left."""
     got: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(QUEUES)}
 
     async def handle(message: Any) -> None:
@@ -174,7 +174,7 @@ async def test_consumers_get_everything_else_once_and_in_order(
 
 
 def drop_all(broker: Broker) -> None:
-    """Have the disk alone hold the log."""
+    """Drop the log from the page cache."""
     drop_from_page_cache(broker, spare=0)
 
 
@@ -286,7 +286,7 @@ async def test_damaged_messages_are_logged_counted_and_reported_by_the_doctor(
 
 
 def damage_entries(broker: Broker, numbers: Sequence[int]) -> None:
-    """What a disk may make of entries of T's first queue."""
+    """Damage entries of T's first queue as a disk might."""
     (path,) = (broker.store.paths.consume_queues / "T" / "0").iterdir()
     damaged = (
         (0, 0, 0),

@@ -30,7 +30,7 @@ Connect = Callable[[Broker], Any]
 
 
 async def next_message(client: Client, topic: str, offset: int = 0) -> RecordView:
-    """The message with this number, waited for."""
+    """Wait for the message with this number."""
     command = pull_command(
         topic, queue_offset=offset, sys_flag=WAITING, suspend_timeout_millis=9000
     )

@@ -34,7 +34,7 @@ SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 
 @pytest.fixture(params=STORES)
 def manifest(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> dict[str, Any]:
-    """What the store is after the real broker, if need be, has recovered it."""
+    """Return the contents of the store after Apache's recovery, if it needs one."""
     name = request.param
     unpack(golden / "store" / f"{name}.tar.gz", tmp_path)
     recovered = golden / "store" / f"{name}.recovered.manifest.json"
@@ -43,7 +43,7 @@ def manifest(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> di
 
 
 async def started(make_broker: MakeBroker, manifest: dict[str, Any], later_ms: int = 0) -> Broker:
-    """A broker that starts so long after the store's last message; none is due at once."""
+    """Start a broker a given time after the store's last message."""
     last_ms = max(message["storeTimestamp"] for message in manifest["messages"])
     made = make_broker(clock=ManualClock(now_ms=last_ms + later_ms), **SIZES)
     await made.start()

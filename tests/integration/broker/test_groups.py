@@ -57,13 +57,13 @@ def beat(client_id: str, expression: str = "*", **fields: str) -> Command:
 
 
 async def join(client: Client, client_id: str) -> None:
-    """Join, and take the notification of one's own coming."""
+    """Join, and read the notification about it."""
     assert (await client.ask(beat(client_id))).code == 0
     await pushed(client, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
 
 
 async def pushed(client: Client, code: int) -> Command:
-    """What is pushed to a client next, which has this code."""
+    """Return the next request from the broker, which must have this code."""
     command = await asyncio.wait_for(client.pushed.get(), TIMEOUT)
     assert command.code == code
     return command

@@ -17,7 +17,7 @@ AT_ONCE = 3
 
 @pytest.fixture
 async def broker(make_broker) -> Broker:
-    """One that wakes few pulls at once."""
+    """A broker that wakes few pulls at a time."""
     made = make_broker(limits=BrokerLimits(woken_at_once=AT_ONCE))
     await made.start()
     return made

@@ -61,7 +61,7 @@ async def test_a_failed_start_leaves_nothing_behind(make_broker, tmp_path):
 
 
 class WaitingFiles(Files):
-    """A disk that does nothing until it may."""
+    """A disk that blocks until released."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

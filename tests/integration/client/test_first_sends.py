@@ -16,7 +16,7 @@ from tests.integration.client.contexts import FaultyConnection, producing
 
 
 class Gate(ClientContext):
-    """A context that holds every connection to a broker back from those who wait for it.
+    """A context that delays every connection to a broker.
 
     Attributes:
         opened: there is a connection.

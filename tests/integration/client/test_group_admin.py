@@ -143,7 +143,7 @@ async def test_the_member_that_pulls_a_queue_owns_it(cluster: Any, admin: client
 async def store_dead_letter(
     admin: client.Admin, body: bytes, own: Mapping[str, str], *, sys_flag: int = 0
 ) -> None:
-    """Write a dead letter as a broker does."""
+    """Store a dead letter as a broker does."""
     header = SendMessageRequestHeaderV2(
         producer_group="g",
         topic=DLQ.topic,

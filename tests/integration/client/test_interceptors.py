@@ -12,7 +12,7 @@ from tests.integration.client.pushing import collect, consumer
 
 
 class Tracing(client.Interceptor):
-    """Writes a property into each message, and notes what it got for it."""
+    """Adds a property to each message, and records the results."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -95,7 +95,7 @@ async def test_an_interceptor_may_answer_instead_of_the_broker(cluster: Any):
 
 
 class Refusing(client.Interceptor):
-    """Lets through what doesn't begin with a minus."""
+    """Refuses messages that begin with a minus."""
 
     async def send(self, message: Any, proceed: Any) -> Any:
         if message.body.startswith(b"-"):

@@ -14,7 +14,7 @@ from tests.integration.client.pushing import collect, consumer, fill, lag, numbe
 
 
 class Abort(BaseException):
-    """What no handler is expected to raise."""
+    """An exception that is not an ``Exception``."""
 
 
 def _raise(_: Any) -> Any:

@@ -23,7 +23,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
 
 @pytest.fixture(autouse=True)
 def _heard() -> Iterator[None]:
-    """A shell starts what runs in the background with SIGINT ignored, for its children too."""
+    """Restore SIGINT, which a shell ignores for background processes and their children."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -326,7 +326,7 @@ async def test_closing_fails_sends_that_are_being_retried(fake: Any, refuse: Any
 
 
 class FaultyLater(ClientContext):
-    """A context whose connections fail, by a fault of ours, from the second one on."""
+    """A context whose connections fail with an internal error, from the second one on."""
 
     made = 0
 

@@ -21,7 +21,7 @@ from tests.integration.pocketmq.conftest import CommandLine
 
 @pytest.fixture
 def group(cli: CommandLine, topic: str) -> str:
-    """A group, and three messages in the topic's one queue."""
+    """Create a group, and three messages in the topic's one queue."""
     cli("group", "create", f"g-{topic}")
     cli("send", topic, stdin="1\n2\n3\n")
     return f"g-{topic}"
@@ -103,7 +103,7 @@ def test_lag_is_shown_per_queue_and_in_total(cli: CommandLine, topic: str, group
 
 @contextmanager
 def online(server: StandaloneServer, topic: str, group: str) -> Iterator[str]:
-    """A consumer that is in the group and reads the topic; its client id."""
+    """Run a consumer of the group; yield its client id."""
     with blocking.Instance(server.nameserver) as instance:
         consumer = instance.pull_consumer(group=group, start_from=client.FIRST)
         consumer.assign(consumer.queues(topic))
@@ -230,7 +230,7 @@ def test_a_blocking_message_is_skipped(cli: CommandLine, topic: str, group: str)
 
 @pytest.fixture
 def dead(cli: CommandLine, server: StandaloneServer, topic: str, group: str) -> str:
-    """The group, with two dead letters that came from the topic."""
+    """Create the group with two dead letters of the topic."""
     cli("topic", "create", f"%DLQ%{group}", "--queues", "1")
     with BlockingConnection(server.broker, timeout=5.0) as connection:
         for number in range(2):

@@ -20,7 +20,7 @@ from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
 SERVE_OR_SHOW_OFF = {("standalone",), ("nameserver",), ("broker",), ("demo",)}
-"""Don't end by themselves, or take minutes; their --json is tested elsewhere."""
+"""Commands that don't end or take minutes; their --json is tested elsewhere."""
 
 TEXTS = {"body", "id", "keys", "name", "properties"}
 """Fields whose values come from users."""
@@ -42,7 +42,7 @@ def json_commands(
 
 
 def wrong(value: object, path: str = "") -> Iterator[str]:
-    """Where texts stand that should be something else."""
+    """Return the paths of strings that should be numbers or booleans."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name not in TEXTS:
@@ -65,7 +65,7 @@ BY_NAME = {".members[].subscriptions", ".properties", "[].properties"}
 
 
 def fields(value: object, path: str = "") -> Iterator[str]:
-    """The paths of all fields."""
+    """Return the paths of all fields."""
     if isinstance(value, dict):
         for name, inner in value.items():
             field = f"{path}.{name}"
@@ -79,7 +79,7 @@ def fields(value: object, path: str = "") -> Iterator[str]:
 
 @contextmanager
 def consumer_that_gave_up(nameserver: str, topic: str, group: str) -> Iterator[None]:
-    """A member of a group that has made dead letters of a topic's messages."""
+    """Run a member of a group that dead-letters a topic's messages."""
     given_up = threading.Event()
 
     def handler(_: client.ReceivedMessage[bytes]) -> None:

@@ -44,7 +44,7 @@ main()
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store as a kill leaves it, of which nothing is known to be on the disk."""
+    """A store as a kill leaves it, without a safe point."""
     root = tmp_path / "store"
     one = MessageStore(config(root))
     one.open()
@@ -68,7 +68,7 @@ def config(root: Path) -> StoreConfig:
 
 @contextmanager
 def slow_broker(command: str, store: Path) -> Iterator[subprocess.Popen[str]]:
-    """A broker that has begun to walk."""
+    """A broker that has begun its recovery."""
     ports = ["--port=0"] if command == "broker" else ["--nameserver-port=0", "--broker-port=0"]
     settings = {
         "mappedFileSizeCommitLog": LOG_FILE,

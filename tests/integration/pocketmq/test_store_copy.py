@@ -97,7 +97,7 @@ def test_copies_under_load_are_consistent(
 
 
 def missing(root: Path, records: list[Any], sent: list[tuple[int, int, int]]) -> list[Any]:
-    """What of ``sent`` a copy lacks, by its log and as our broker would hand it out."""
+    """Return which of ``sent`` a copy lacks, in its log and as our broker would deliver it."""
     found = {
         (record.queue_id, record.queue_offset): int(record.body.split()[0])
         for record in records

@@ -59,7 +59,7 @@ def test_a_broker_keeps_its_stores_name_and_another_one_is_reported_everywhere(
     usual = list(server.command)
 
     def started(*options: str) -> tuple[str, list[str]]:
-        """The broker's name, and what the doctor finds wrong with it."""
+        """Start a broker; return its name and the doctor's findings."""
         server.command = [*usual, *options]
         server.start()
         cli = CommandLine(server.nameserver)

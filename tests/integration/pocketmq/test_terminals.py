@@ -21,7 +21,7 @@ COLUMNS = 80
 
 
 def at_a_terminal(server: StandaloneServer, *arguments: str) -> str:
-    """What a command prints to a terminal of 80 columns, stdout and stderr."""
+    """Run a command at a terminal of 80 columns; return its stdout and stderr."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}}
@@ -50,7 +50,7 @@ def at_a_terminal(server: StandaloneServer, *arguments: str) -> str:
 
 @pytest.fixture
 def dead_letter(server: StandaloneServer, cli: CommandLine, topic: str) -> tuple[str, str]:
-    """A group with a dead letter, and the letter's id."""
+    """Create a group with a dead letter; return the letter's id."""
     group = f"g-{topic}"
     with (
         blocking.Producer(server.nameserver, group="shop") as producer,
@@ -97,7 +97,7 @@ def test_one_message_needs_no_progress_bar(server: StandaloneServer, topic: str)
 
 
 def completed(nameserver: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """What bash is offered for the last of these words of a command."""
+    """Return bash's completions for the last of these words."""
     return subprocess.run(
         [sys.executable, "-m", "pocketmq"],
         capture_output=True,

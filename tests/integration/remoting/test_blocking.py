@@ -35,7 +35,7 @@ async def with_server(work: Callable[[BlockingConnection, Services], Any], **lim
 
 @contextmanager
 def script(*steps: bytes | Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server that takes one connection and one request, then does its steps and leaves."""
+    """A server that accepts one connection and one request, runs its steps and closes."""
 
     def play() -> None:
         with listener.accept()[0] as peer:

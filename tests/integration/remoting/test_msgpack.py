@@ -14,7 +14,7 @@ HEADER = SendMessageResponseHeader(msg_id="ID", queue_id=1, queue_offset=2)
 
 
 class Recorder:
-    """A handler that notes the codec of each request."""
+    """A handler that records the codec of each request."""
 
     def __init__(self) -> None:
         self.codecs: list[SerializeType] = []

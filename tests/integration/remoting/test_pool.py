@@ -116,7 +116,7 @@ async def test_an_impossible_address_is_refused_with_a_message(address: str, rea
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """A listener that accepts nothing more."""
+    """A listener with a full backlog."""
     with socket.socket() as listener, socket.socket() as first, socket.socket() as second:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "fastest-python"
 
 
 def run(*directories: Path) -> subprocess.CompletedProcess[str]:
-    """The script with these directories before the system's."""
+    """Run the script with these directories before the system's."""
     path = os.pathsep.join([*map(str, directories), "/usr/bin", "/bin"])
     return subprocess.run(
         [str(SCRIPT)], env={"PATH": path}, capture_output=True, text=True, check=False, timeout=60

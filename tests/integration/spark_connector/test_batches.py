@@ -69,7 +69,7 @@ def all_rows(reader: Any) -> list[Row]:
 
 @pytest.fixture
 def second_half(all_rows: list[Row]) -> datetime:
-    """When the first of the later messages was stored."""
+    """Return the store time of the first later message."""
     return min(row["storeTimestamp"] for row in all_rows if int(row["body"]) >= 100)
 
 
@@ -224,7 +224,7 @@ def test_filters_on_tags_narrow_the_read_and_are_applied_again_by_spark(reader: 
 
 
 def indexed(found: list[Row], keys: set[str], until: datetime) -> type[MessageSearch]:
-    """A broker's index of keys, built of rows, that has all messages stored before a time."""
+    """A broker's key index, simulated with rows, of all messages stored before a time."""
     until_ms = int(until.timestamp() * 1000)
 
     class Indexed(MessageSearch):

@@ -13,7 +13,7 @@ from tests.integration.spark_connector.querying import Query, Row, stream_reader
 
 BODY = 10_000
 STORED = BODY + 300
-"""About what a message takes in the log."""
+"""Approximate bytes of a message in the log."""
 
 _topics = itertools.count()
 

@@ -19,7 +19,7 @@ from spark_connector.limits import MAX_KEPT_CONNECTIONS
 
 
 class Peer:
-    """A server whose connections are the test's to use."""
+    """A server whose connections the test controls."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener

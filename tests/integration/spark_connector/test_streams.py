@@ -253,7 +253,7 @@ def test_an_idle_query_polls_rarely_and_sees_new_messages_at_once(
 
 
 class Waits(ArrivalWatch):
-    """Keeps how long it was asked to wait, and gives one answer at once."""
+    """Records the requested waits, and returns one answer at once."""
 
     def __init__(self, *, sign: bool) -> None:
         super().__init__("G")

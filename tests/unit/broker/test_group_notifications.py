@@ -13,7 +13,7 @@ from tests.unit.broker.harness import Bench, FakeConnection
 
 
 class Turns:
-    """A loop that a test turns by hand."""
+    """A loop whose iterations the test runs."""
 
     def __init__(self, bench: Bench, monitor: Any) -> None:
         self.waiting: list[tuple[float, Callable[[], None]]] = []
@@ -21,7 +21,7 @@ class Turns:
         self.notifier = GroupNotifier(bench.state, monitor, lambda *call: self.waiting.append(call))
 
     def turn(self) -> float:
-        """Do what waits; the seconds until then."""
+        """Run what is scheduled next; return the seconds until then."""
         ((delay, action),) = self.waiting
         self.waiting.clear()
         self.bench.clock.advance(delay)
@@ -29,7 +29,7 @@ class Turns:
         return delay
 
     def all(self) -> int:
-        """Go on until nothing waits; the turns it took."""
+        """Run until nothing is scheduled; return the number of iterations."""
         turns = 0
         while self.waiting:
             self.turn()

@@ -72,7 +72,7 @@ async def test_all_tables_are_restored_after_a_restart(tmp_path):
 
 
 async def name_of(directory: Path, **settings) -> tuple[str, str | None]:
-    """The name that a broker comes to with these tables, and the other one they had before."""
+    """Return the name that a broker gets with these tables, and the previous one."""
     saved = tables(directory, **{"broker_name": "", "name_of_new_store": "fresh", **settings})
     saved.save_all()
     await saved.flush()

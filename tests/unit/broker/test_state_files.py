@@ -9,7 +9,7 @@ from broker.saved_tables import BYTES_PER_SECOND, SavedTable
 
 
 class Disk:
-    """Remembers what was written; can be held up or made to fail."""
+    """Records writes; can be blocked or made to fail."""
 
     def __init__(self, *, bytes_per_second: int = BYTES_PER_SECOND) -> None:
         self.table: dict[str, int] = {}

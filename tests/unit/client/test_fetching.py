@@ -66,7 +66,7 @@ class Broker:
     settler = None
 
     def offset_to_commit(self) -> None:
-        """Pulls carry no commits here."""
+        """Return none: pulls carry no commits here."""
 
     def fetched(self, _: Any) -> None:
         if not self._woken.done():

@@ -141,7 +141,7 @@ def test_a_fixed_batch_is_sent_as_exactly_one_request():
 
 
 class Traffic(RuleBasedStateMachine):
-    """Any order of adding, taking, finishing and expiring."""
+    """Adds, takes, finishes and expires messages in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Traffic(RuleBasedStateMachine):
         assert len(ordered) == len(set(ordered))
 
     def teardown(self) -> None:
-        """In the end everything has left or expired, and nothing is remembered."""
+        """Check that everything was sent or expired, and nothing is left."""
         while self.flying or self.lanes.waiting:
             for request in self.flying:
                 self.lanes.finished(request)

@@ -27,7 +27,7 @@ from tests.virtual_time import virtual
 
 
 class Away(Shelf):
-    """A broker that takes no commit before some time of the loop's clock."""
+    """A broker that refuses commits until a time of the loop's clock."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Away(Shelf):
 
 
 class Slow(Shelf):
-    """A broker that may make the newer of two commits first: the older takes longer."""
+    """A broker that may store the newer of two commits first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Slow(Shelf):
 
 
 class Pulls:
-    """An instance whose pulls a test answers, by ending them."""
+    """An instance whose pulls the test answers."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

@@ -35,7 +35,7 @@ async def make() -> AsyncIterator[Make]:
 
 
 def failing(at: int, times: int, got: list[Any], *, waits: bool = False) -> Any:
-    """A handler that fails so often at one offset."""
+    """Return a handler that fails a number of times at one offset."""
     left = [times]
 
     async def handle(message: Any) -> None:

@@ -26,7 +26,7 @@ BROKERS = {"a": {0: "1.1.1.1:1"}, "b": {0: "2.2.2.2:2"}}
 
 
 class Cluster:
-    """An instance whose brokers refuse what a test says."""
+    """An instance whose brokers refuse what the test chooses."""
 
     client_id = "1.2.3.4@5"
 

@@ -43,7 +43,7 @@ def cluster(address: str = BROKER, *, broker_id: int = 0) -> ClusterInfo:
 
 
 class Servers(dict[tuple[str, int], object]):
-    """What is answered, by address and request; an exception is raised."""
+    """Scripted answers by address and request; an exception is raised."""
 
     def ask(self, address: str, code: int, *_: object, **__: object) -> Any:
         answer = self.get((address, code), NoAnswer(f"can't connect to {address}"))

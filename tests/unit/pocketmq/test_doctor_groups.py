@@ -38,7 +38,7 @@ QUEUE = MessageQueue("orders", "a", 0)
 
 
 class Brokers(dict[int, Any]):
-    """One broker's answers by request; what is not there is refused."""
+    """One broker's answers by request; other requests are refused."""
 
     def ask(self, _: str, code: int, *__: object, **___: object) -> Any:
         answer = self.get(code, NoAnswer(f"code {code} is refused", 1))

@@ -18,7 +18,7 @@ from pocketmq.serving import BrokerPart, NameServerPart
 
 
 class Slow:
-    """A part whose start and stop take until they are let go."""
+    """A part whose start and stop wait until released."""
 
     def __init__(self) -> None:
         self.reached = asyncio.Event()

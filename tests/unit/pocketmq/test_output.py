@@ -35,7 +35,7 @@ def test_json_is_one_document_with_every_field(capsys: pytest.CaptureFixture[str
 
 
 class Terminal(io.StringIO):
-    """What a terminal is given."""
+    """Records the output to a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -76,7 +76,7 @@ LETTERS: list[output.Row] = [
 
 
 def lines_at(width: int, columns: Sequence[str], spare: Sequence[str] = ()) -> list[str]:
-    """The lines that a terminal of a width gets."""
+    """Return the lines of the output at a terminal of this width."""
     with terminal_of(width) as (out, _):
         output.show_rows(LETTERS, columns, as_json=False, spare=spare)
     return [line.rstrip() for line in out.getvalue().splitlines()]

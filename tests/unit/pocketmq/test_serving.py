@@ -15,7 +15,7 @@ from pocketmq.serving import COLLECT_EVERY, Failed, ServerRunner
 
 
 class Fake:
-    """A part that remembers what happened to it."""
+    """A part that records its calls."""
 
     def __init__(self, name: str, events: list[str], *, fails_at_start: bool = False) -> None:
         self.name = name

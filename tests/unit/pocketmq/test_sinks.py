@@ -14,7 +14,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 class Message:
-    """What a sink looks at of a received message."""
+    """The fields of a received message that a sink reads."""
 
     topic = "orders"
     queue = MessageQueue("orders", "broker-a", 3)

@@ -176,7 +176,7 @@ async def test_a_close_with_unread_output_is_aborted() -> None:
 
 
 class Slow:
-    """A handler whose answers come when the test says so."""
+    """A handler whose answers come when the test releases them."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> MessageStore:
 
 
 def crash_without_safe_point(store: MessageStore) -> MessageStore:
-    """As another broker would leave it: all of the log is looked at."""
+    """Crash like another broker, without a safe point, so that the whole log is read."""
     found = crash(store)
     found.paths.own_checkpoint.unlink()
     return found

@@ -97,7 +97,7 @@ def body_of(number: int) -> bytes:
 def pulled(
     store: MessageStore, queue_id: int, count: int, wanted: set[int] | None
 ) -> list[tuple[int, bytes]]:
-    """Offset and body of a queue's messages, as consumers get them."""
+    """Return offset and body of a queue's messages, as consumers get them."""
     codes = None if wanted is None else frozenset(wanted)
     found: list[tuple[int, bytes]] = []
     offset = 0

@@ -27,7 +27,7 @@ NEXT_FILE = f"{QUEUE_FILE:020d}"
 
 
 class DiskWithoutBlocks(FailingFiles):
-    """A disk that, when it is full, still makes files, but gives them no blocks."""
+    """A full disk that still creates files, but allocates no blocks."""
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         return FailingRegion(Files.open_mapped(self, path, size, create=create), path, self)

@@ -39,7 +39,7 @@ def store(tmp_path: Path, files: FailingFiles, clock: ManualClock) -> Iterator[M
 
 
 def fill(store: MessageStore) -> int:
-    """Put until the store refuses; how many went in."""
+    """Put until the store refuses; return the number of messages stored."""
     for count in range(10_000):
         if store.put(message(b"x" * 3000)).status is not PutStatus.OK:
             return count

@@ -35,7 +35,7 @@ def crashed(tmp_path: Path) -> MessageStore:
 
 
 class GivenUp(OpeningProgress):
-    """An opening that is given up once its progress has been looked at so often."""
+    """An opening that is aborted after its progress was read a number of times."""
 
     def __init__(self, looks: int) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def test_a_store_whose_opening_was_aborted_stays_closed(crashed: MessageStore) -
 
 
 class Stubborn(MessageStore):
-    """Opens all the same when it is given up, as one does that was nearly done."""
+    """An opening that succeeds despite the abort, because it was nearly complete."""
 
     def __init__(self, config: StoreConfig) -> None:
         super().__init__(config)

@@ -50,7 +50,7 @@ def host_text(host: tuple[str, int]) -> str:
 
 
 def described(record: RecordView) -> dict[str, Any]:
-    """A record in the words of a manifest."""
+    """Return a record in the form of a manifest."""
     return {
         "commitLogOffset": record.physical_offset,
         "size": record.size,

@@ -28,7 +28,7 @@ Message = tuple[bytes, str, int]
 
 
 class StoreModel(RuleBasedStateMachine):
-    """A store of tiny files beside lists of body, tag and store time."""
+    """A store of tiny files, compared with lists of body, tag and store time."""
 
     @initialize(sync=st.booleans())
     def begin(self, sync: bool) -> None:

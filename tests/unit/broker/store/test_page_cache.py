@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file that the disk alone has."""
+    """A file that is not in the page cache."""
     path = tmp_path / "file"
     with path.open("wb") as file:
         file.write(os.urandom(SIZE))

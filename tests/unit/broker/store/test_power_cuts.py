@@ -28,7 +28,7 @@ FAULTS = ("write", "allocate", "sync", "create", "name", "look")
 
 
 def live(seed: int, *, faults: bool = False, limits: StoreLimits = LIMITS) -> Day:
-    """A day with several power cuts; raises if a promise was broken."""
+    """Run a day with several power cuts; raise if a guarantee was broken."""
     random = Random(seed)
     day = Day(SimulatedDisk(random), sync=random.random() < 0.6, limits=limits)
     for _ in range(CUTS):

@@ -102,14 +102,14 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
 
 
 def ends_of(store: MessageStore) -> list[tuple[int, int, bytes]]:
-    """Of each message, in the order of the log: where it ends, its queue, its body."""
+    """Return for each message, in log order: its end, queue and body."""
     records = [(record, q) for q in (0, 1) for record in read_all(store, queue_id=q)]
     records.sort(key=lambda found: found[0].physical_offset)
     return [(record.physical_offset + record.size, q, record.body) for record, q in records]
 
 
 def tear(store: MessageStore, cut: int) -> None:
-    """The log as if nothing behind ``cut`` had reached the disk."""
+    """Truncate the log as if nothing after ``cut`` had reached the disk."""
     for path in log_files(store):
         start = int(path.name)
         if start + LOG_FILE > cut:

@@ -43,7 +43,7 @@ def store(tmp_path: Path, clock: ManualClock, limits: StoreLimits) -> Iterator[M
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of the messages that were checked."""
+    """Return the numbers of the messages that were checked."""
     checked: list[int] = []
     original = soundness.validate_run
 

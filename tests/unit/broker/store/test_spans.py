@@ -23,7 +23,7 @@ NEAR = 600
 RECORD_BYTES = 114
 MOST = [(count, MAX_PULL_BYTES) for count in (1, 7, 32, 64, 65, 140, 1000)]
 MOST += [(7, 1), (32, 1000), (140, 5000), (140, 20_000)]
-"""How many messages, and bytes, a get may bring."""
+"""Maximum number of messages, and of bytes, of a get."""
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ _LOGS: list[CommitLog] = []
 
 
 def _log(factory: pytest.TempPathFactory) -> CommitLog:
-    """A log of three files, made once."""
+    """Return a log of three files, created once."""
     if not _LOGS:
         store = opened(factory.mktemp("spans"))
         while store.end_offset < 2 * LOG_FILE:

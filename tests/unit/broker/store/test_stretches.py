@@ -85,7 +85,7 @@ class Damage(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a walk comes to."""
+    """The result of a scan."""
 
     entries: dict[tuple[str, int], list[tuple[int, bytes]]]
     end: int
@@ -96,7 +96,7 @@ class Found(NamedTuple):
 
 
 def log_of(shapes: Iterable[dict[str, Any]], damage: Iterable[Damage]) -> list[bytearray]:
-    """Files of a log with records of these shapes, and damage to it."""
+    """Return log files with records of these shapes, and damage."""
     files = [bytearray()]
     for number, shape in enumerate(shapes):
         values: dict[str, Any] = {

@@ -20,7 +20,7 @@ from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened
 
 
 class SlowDisk(FailingFiles):
-    """A disk whose syncs wait until they are let through."""
+    """A disk whose syncs wait until released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ SIZE = 4 * ASKED_AHEAD_BYTES + 100
 
 
 class File:
-    """A file of which the first bytes are in memory."""
+    """A file whose first bytes are in memory."""
 
     number = 7
     size = SIZE
@@ -42,7 +42,7 @@ def tracker(clock: ManualClock) -> PageCacheTracker:
 
 
 class Reader:
-    """Somebody who reads such a file from its begin to its end."""
+    """A sequential reader of such a file."""
 
     def __init__(self, file: File) -> None:
         self.clock = ManualClock()

@@ -115,7 +115,7 @@ def test_many_records_are_stored_by_one_assignment(tmp_path: Path) -> None:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is written to files, not stored through their maps."""
+    """Return the bytes written to files with writes, not through their maps."""
     written: list[bytes] = []
     write = OsRegion.write
 

@@ -19,7 +19,7 @@ STEPS = 25
 
 
 async def watch(world: World) -> None:
-    """No queue has two readers that hold its lock, at any moment."""
+    """Assert throughout that no queue has two readers with its lock."""
     while True:
         holders: Counter[MessageQueue] = Counter(
             queue

@@ -107,7 +107,7 @@ def owned(
 def fewest_moves(
     some: list[MessageQueue], everybody: list[str], held: Mapping[MessageQueue, str]
 ) -> int:
-    """By trying every even way to share them out."""
+    """Compute the fewest moves by trying every even assignment."""
     least = len(some) // len(everybody)
     return min(
         sum(held.get(queue) != owner for queue, owner in zip(some, shared, strict=True))

@@ -77,7 +77,7 @@ def test_compressed_bodies_are_inflated_by_the_fast_path(buffer: bytes, decompre
 
 
 def outcome(decode: Any, *arguments: Any) -> DecodedBatch | str:
-    """What came of it: rows, or what the error says."""
+    """Return the rows, or the error's text."""
     try:
         found: DecodedBatch = decode(*arguments)
     except DecodeError as error:

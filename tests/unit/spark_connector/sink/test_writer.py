@@ -18,7 +18,7 @@ SCHEMA = StructType().add("body", "binary")
 
 
 class Context:
-    """A task's context as far as it is asked."""
+    """The part of a task's context that is used."""
 
     def __init__(self, **properties: str) -> None:
         self._properties = properties

@@ -40,7 +40,7 @@ class Simulation:
         self.in_flight: list[PullWindow] = []
 
     def brought(self, start: int, count: int) -> int:
-        """Where the answer to a pull ends."""
+        """Return the end of the answer to a pull."""
         offset = start
         matched = size = 0
         while matched < min(count, self.cap) and offset - start < max(self.scan, count):

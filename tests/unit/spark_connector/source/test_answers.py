@@ -27,7 +27,7 @@ FOUND, NONE, RETRY, MOVED = (
 
 
 def meaning_of(command: Command, *, is_filtered: bool = False) -> PullMeaning:
-    """What it says to a pull from offset 100 on."""
+    """Return the meaning of an answer to a pull from offset 100."""
     return judge_pull(wire(command), 100, is_filtered=is_filtered, hints=REFUSAL_HINTS)
 
 

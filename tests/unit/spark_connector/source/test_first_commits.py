@@ -18,7 +18,7 @@ ROUTES = {"T": ROUTE, "U": ROUTE}
 
 
 class Together:
-    """Keeps which commits are made at once."""
+    """Records which commits run at the same time."""
 
     def __init__(self) -> None:
         self.made: list[list[tuple[str | None, int | None]]] = []

@@ -16,7 +16,7 @@ NOW_MS = 1_000_000
 
 
 def rules(**given: str) -> SourceOptions:
-    """What a query's options say, besides the positions."""
+    """Return a query's options besides the positions."""
     return SourceOptions.of({"nameServer": "a:1", "topic": "T", "consumerGroup": "G"} | given)
 
 
@@ -24,7 +24,7 @@ RULES = rules()
 
 
 class Brokers:
-    """Knows that message ``n`` was stored at ``1000 * n`` ms, and what was committed."""
+    """Brokers where message ``n`` was stored at ``1000 * n`` ms, with committed offsets."""
 
     def __init__(self, **committed: int) -> None:
         self._committed = committed

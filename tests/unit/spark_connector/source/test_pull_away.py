@@ -32,7 +32,7 @@ def clock() -> Clock:
 
 
 def times(count: int, what: Callable[[], Command | Exception]) -> Any:
-    """Answers so many pulls like this, and leaves the others to the broker."""
+    """Answers a number of pulls in this way, and leaves the others to the broker."""
     left = itertools.repeat(None, count)
     return lambda _: what() if next(left, 1) is None else None
 

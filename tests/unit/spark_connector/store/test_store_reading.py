@@ -42,14 +42,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def root(whole: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
+    """A copy of the store that a test may damage."""
     copy = tmp_path / "store"
     shutil.copytree(whole, copy)
     return copy
 
 
 def described(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in the words of a manifest."""
+    """Return a row in the form of a manifest."""
     return {
         "commitLogOffset": row["physicalOffset"],
         "size": row["storeSize"],

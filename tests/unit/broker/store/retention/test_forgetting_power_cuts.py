@@ -105,7 +105,7 @@ def read_from(store: MessageStore, queue: Queue, offset: int) -> list[RecordView
 
 
 def live(seed: int) -> ForgetfulDay:
-    """A day with several power cuts; raises if a promise was broken."""
+    """Run a day with several power cuts; raise if a guarantee was broken."""
     random = Random(seed)
     day = ForgetfulDay(SimulatedDisk(random), sync=random.random() < 0.6)
     for _ in range(CUTS):

@@ -18,7 +18,7 @@ SLOTS = 5
 
 
 def packed(count: int) -> bytearray:
-    """Entries as a writer chains them."""
+    """Return entries chained as by a writer."""
     table = IndexTable(bytearray(file_bytes(SLOTS, 100)), slots=SLOTS, entries=100)
     return bytearray(table.link(list(range(count)), [7] * count, [1000] * count).entries)
 

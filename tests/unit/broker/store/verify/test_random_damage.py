@@ -31,7 +31,7 @@ def source(golden: Path, tmp_path: Path) -> Path:
 
 
 def overwrite(path: Path, at: int, data: bytes) -> bool:
-    """Whether that changed anything."""
+    """Overwrite bytes; return whether any changed."""
     content = path.read_bytes()
     data = data[: len(content) - at]
     path.write_bytes(content[:at] + data + content[at + len(data) :])
