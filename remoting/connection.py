@@ -1,15 +1,19 @@
-"""One connection, as servers and clients use it: bytes in slices, frames, commands, deadlines.
+"""One TCP connection of a server or a client: its frames, commands, back-pressure and deadlines.
 
-In: each read goes to a feed, which returns how far it got. A feed handles one slice at a time; the
-rest follows in the loop's next turn, so that a busy peer does not starve the others. Out:
-everything sent during a read, or during one turn of the loop, leaves as one write, at its end or at
-``flush``. One alarm serves all deadlines; there is no task, and no timer handle, per request.
+Reading: the bytes of each read are passed to a feed, which returns the position up to which it
+processed them. A feed processes one slice at a time and continues in the next iteration of the
+event loop, so that a busy peer does not starve the others.
 
-Responses go to their waiters, by opaque; requests go to the endpoint's handler. A command's body is
-a view of the read it came in. It stays valid while it is referenced, and it keeps that read alive:
-code that stores it takes ``bytes(body)``.
+Writing: everything sent while one read is processed, or within one iteration of the loop, is
+written with one call, at the end of it or at ``flush``.
 
-All methods belong to the loop's thread.
+Deadlines: one alarm serves all of them. There is no task and no timer handle per request.
+
+Responses resolve the futures of their requests, matched by opaque; requests are passed to the
+endpoint's handler. A command's body is a view of the read it arrived in. The view stays valid while
+it is referenced and keeps the whole read in memory: code that stores a body takes ``bytes(body)``.
+
+No method is thread-safe: call all of them from the event loop's thread.
 """
 
 from __future__ import annotations
@@ -50,12 +54,12 @@ _log = Log("remoting")
 
 
 class Connection(asyncio.Protocol):
-    """Commands to and from one peer.
+    """A connection over which commands are sent to and received from one peer.
 
     Attributes:
-        remote, local: ``(ip, port)`` of either end; ``remote_text`` is ``ip:port``.
-        context: belongs to the owner, who keeps there what it knows of the peer.
-        closed: nothing can be sent any more; ``close_reason`` says why, for people.
+        remote, local: ``(ip, port)`` of the two ends; ``remote_text`` is ``ip:port``.
+        context: the owner's state for this peer; not used here.
+        closed: whether nothing can be sent any more; ``close_reason`` is the reason as text.
     """
 
     __slots__ = (
@@ -129,10 +133,10 @@ class Connection(asyncio.Protocol):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.remote_text}{' closed' if self.closed else ''}>"
 
-    # What the transport calls
+    # Callbacks of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there."""
+        """Set the socket's options and open the connection, or refuse it."""
         self._transport = cast(asyncio.Transport, transport)
         self.remote = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
@@ -160,7 +164,7 @@ class Connection(asyncio.Protocol):
         self._on_open()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport is gone, at whichever end's wish."""
+        """Release everything the connection holds and fail its pending requests."""
         if not self.close_reason:
             self.close_reason = f"connection failed: {exc}" if exc else "closed by the peer"
         self.closed = True
@@ -178,7 +182,7 @@ class Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def data_received(self, data: bytes, counted: int = 0) -> None:
-        """A read, or a large frame, whose bytes were counted as they came."""
+        """Process a read, or a large frame, ``counted`` bytes of which are in ``bytes_in``."""
         if self.closed:
             return
         self._deadlines.last_in = self._clock_now()
@@ -192,20 +196,24 @@ class Connection(asyncio.Protocol):
             self._work()
 
     def eof_received(self) -> bool:
-        """The peer sends nothing more; what it sent is still worked. True: keep the transport."""
+        """Process what the peer sent before it stopped sending.
+
+        Returns:
+            True, which keeps the transport open, while there are whole frames to process.
+        """
         self._eof = True
         return not self.closed and self._inbox.ready
 
     def pause_writing(self) -> None:
-        """The transport holds more than the high-water mark."""
+        """Note that the transport's buffer exceeds the high-water mark."""
         self._deadlines.blocked_since = self._clock_now()
         self._arm(self._deadlines.next_at(self._deadlines.blocked_since))
-        # A client goes on reading, or two peers that both wait for the other would wait for ever.
+        # Only a server stops reading. If the client did too, each could wait for the other to read.
         if self.endpoint.serving:
             self._read_pause.pause(Reason.UNSENT)
 
     def resume_writing(self) -> None:
-        """The transport holds less than the low-water mark."""
+        """Note that the transport's buffer fell below the low-water mark."""
         self._deadlines.blocked_since = inf
         self._release_drain()
         self._account()
@@ -215,11 +223,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def crowded(self) -> bool:
-        """Whether a feed has to stop here: the peer must first take its answers, or is gone."""
+        """Whether a feed has to stop: requests may not be processed, or the connection closed."""
         return self.closed or not self._read_pause.allows_work
 
     def _work(self) -> None:
-        """Work one slice of what was read, write the answers, and see how to go on."""
+        """Process one slice of what was read, write the answers, and schedule what follows."""
         self._continuing = False
         if self.closed:
             return
@@ -245,6 +253,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def _go_on(self) -> None:
+        """Schedule the next slice, pause or resume reading, or wait for the rest of a frame."""
         inbox = self._inbox
         if inbox.ready:
             if self._read_pause.allows_work:
@@ -274,18 +283,18 @@ class Connection(asyncio.Protocol):
         self._await_rest()
 
     def _await_rest(self) -> None:
-        """There is the beginning of a frame: its rest has a deadline."""
+        """Set the deadline for the rest of an incomplete frame."""
         if self._deadlines.frame_since == inf:
             self._deadlines.frame_since = self._deadlines.last_in
             self._arm(self._deadlines.next_at(self._deadlines.last_in))
         self._account()
 
     def read_by(self, protocol: asyncio.BaseProtocol) -> None:
-        """Have the transport give what it reads to another protocol."""
+        """Make the transport pass what it reads to ``protocol``."""
         self._transport.set_protocol(protocol)
 
     def on_partial_frame(self, count: int) -> None:
-        """A part of a large frame was read."""
+        """Count a part of a large frame, ``count`` bytes long."""
         self._deadlines.last_in = self._clock_now()
         self._counters.bytes_in += count
         self._await_rest()
@@ -302,23 +311,23 @@ class Connection(asyncio.Protocol):
     # Sending
 
     def send_bytes(self, data: Buffer) -> None:
-        """Send whole frames that are encoded already. Dropped when the connection is gone."""
+        """Send whole, encoded frames. On a closed connection they are dropped."""
         if not self.closed:
             self._outbox.add(data)
             self._posted()
 
     @property
     def unsent_bytes(self) -> int:
-        """What was sent and the system has not taken yet."""
+        """The bytes sent and not yet accepted by the operating system."""
         if self.closed:
             return 0
         return self._outbox.size + self._transport.get_write_buffer_size()
 
     async def drain(self) -> None:
-        """Wait until the peer has taken enough of what was sent.
+        """Wait until the transport's buffer is below the low-water mark.
 
         Raises:
-            ConnectionLost: the connection is gone.
+            ConnectionLost: the connection is closed.
         """
         self.flush()
         if self.closed:
@@ -327,7 +336,7 @@ class Connection(asyncio.Protocol):
             return
         if self._drained is None:
             self._drained = self._loop.create_future()
-        # All callers wait for one future: a caller that is cancelled must not cancel it.
+        # All callers share one future: cancelling one caller must not cancel it.
         await asyncio.shield(self._drained)
         if self._lost.done():
             raise ConnectionLost(self.remote_text, self.close_reason)
@@ -338,7 +347,7 @@ class Connection(asyncio.Protocol):
             drained.set_result(None)
 
     def _posted(self) -> None:
-        """Something is in the outbox: see that it leaves."""
+        """Flush the outbox when it is large, else at the end of the slice or the iteration."""
         if self._outbox.size >= self.endpoint.limits.unsent_high_water_bytes:
             self.flush()
         elif not self._in_turn and not self._flush_scheduled:
@@ -350,7 +359,7 @@ class Connection(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write now what was sent in this turn of the loop: somebody waits for it."""
+        """Write what was sent in this iteration of the loop now, for a caller that waits for it."""
         if self.closed or not self._outbox.size:
             return
         self._counters.bytes_out += self._outbox.size
@@ -367,7 +376,7 @@ class Connection(asyncio.Protocol):
                 self._account()
 
     def _count_held(self) -> int:
-        """What is held for this peer, in bytes."""
+        """Update the counter of held bytes; return how many are held for this peer."""
         unworked = len(self._inbox) + self._large_frame.held
         held = unworked + self._transport.get_write_buffer_size()
         self._counters.bytes_held += held - self._held
@@ -375,7 +384,11 @@ class Connection(asyncio.Protocol):
         return held
 
     def _account(self) -> None:
-        """Count what is held for this peer; above the limit of all, the greedy ones have to go."""
+        """Count what is held for this peer, and drop it when it holds too much.
+
+        That is: all connections together are above ``max_total_held_bytes``, and this one is above
+        its share of it.
+        """
         held = self._count_held()
         limit = self.endpoint.limits.max_total_held_bytes
         if (
@@ -385,10 +398,10 @@ class Connection(asyncio.Protocol):
         ):
             self._drop(CloseReason.OVER_MEMORY_SHARE)
 
-    # The end
+    # Closing
 
     def close(self, reason: str = "closed by us") -> None:
-        """Send what is left, then close; cut off after the close timeout. Returns at once."""
+        """Send what is queued, then close; abort after the close timeout. Returns at once."""
         self.flush()
         if self.closed:
             return
@@ -400,14 +413,14 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self, reason: str = "cut off by us") -> None:
-        """Close without sending what is left."""
+        """Close without sending what is queued."""
         if not self.closed:
             self.closed = True
             self.close_reason = reason
         self._transport.abort()
 
     async def wait_closed(self) -> None:
-        """Wait until the connection is gone and its owner was told."""
+        """Wait until the connection is closed and ``on_close`` has run."""
         await asyncio.shield(self._lost)
 
     def _drop_bad_frame(self, problem: FrameError) -> None:
@@ -437,7 +450,7 @@ class Connection(asyncio.Protocol):
         now = self._clock_now()
         deadlines = self._deadlines
         if self._read_pause.reasons and deadlines.frame_since != inf:
-            # We do not read: that a frame is late is our doing.
+            # We are not reading, so the peer is not to blame for a late frame.
             deadlines.frame_since = now
         next_deadline = self._expire(now)
         verdict = deadlines.verdict(now, busy=self._is_busy())
@@ -446,10 +459,10 @@ class Connection(asyncio.Protocol):
         else:
             self._arm(min(deadlines.next_at(now), next_deadline))
 
-    # Coming in
+    # Incoming commands
 
     def feed(self, buffer: bytes, position: int) -> int:
-        """The ordinary feed: every frame becomes a command."""
+        """Pass each whole frame to ``receive``; the default ``Feed``."""
         until = self._clock_now() + SLICE_SECONDS
         limits = self.endpoint.limits
         stop = position + limits.slice_bytes
@@ -462,7 +475,7 @@ class Connection(asyncio.Protocol):
         return position
 
     def receive(self, frame: Frame) -> None:
-        """Work one frame.
+        """Decode one frame and dispatch its command.
 
         Raises:
             FrameError: its header is undecodable, or of a codec that was not agreed on.
@@ -482,42 +495,42 @@ class Connection(asyncio.Protocol):
                 self._read_pause.pause(Reason.IN_PROGRESS)
 
     def request_served(self) -> None:
-        """A request that was in progress has ended."""
+        """Note that a request has ended: reading may resume."""
         if not self._in_flight.full:
             self._lift(Reason.IN_PROGRESS)
 
     @property
     def speaks_msgpack(self) -> bool:
-        """Whether msgpack headers may come in: it was agreed on."""
+        """Whether the peer may send msgpack headers: both ends agreed on them."""
         return self._codecs.agreed
 
     @property
     def may_defer(self) -> bool:
-        """Whether an owner's feed may begin requests whose answers have to wait."""
+        """Whether a custom feed may begin requests that it answers later."""
         return self._in_flight.may_defer
 
     def defer_answers(self, count: int) -> None:
-        """An owner's feed has begun requests whose answers wait; see ``complete_answers``."""
+        """Count ``count`` requests that a custom feed answers later; see ``complete_answers``."""
         self._in_flight.defer(count)
         if self.endpoint.serving and self._in_flight.full:
             self._read_pause.pause(Reason.IN_PROGRESS)
 
     def complete_answers(self, count: int) -> None:
-        """Requests that ``defer_answers`` told of have been answered."""
+        """Count ``count`` requests of ``defer_answers`` as answered."""
         self._in_flight.defer(-count)
         self.request_served()
 
     def stop_requests(self) -> None:
-        """Give an owner's feed no more to do: the ordinary one knows when the endpoint drains."""
+        """Replace a custom feed by the default one, which begins no requests while draining."""
         self._feed = self.feed
 
-    # Going out
+    # Outgoing commands
 
     def send(self, command: Command) -> None:
-        """Send an answer, or a command as it is. Dropped when the connection is gone.
+        """Send an answer, or any command unchanged. On a closed connection it is dropped.
 
         Raises:
-            ValueError: the command fits into no frame.
+            ValueError: the command does not fit into a frame.
         """
         if not self.closed:
             data = self._codecs.encode_answer(command)
@@ -525,7 +538,10 @@ class Connection(asyncio.Protocol):
             self.send_bytes(data)
 
     def send_with_body(self, command: Command, body: Iterable[Buffer]) -> None:
-        """Send an answer with a body in several pieces, which are not copied before the write."""
+        """Send an answer whose body is in several pieces, without joining them here.
+
+        On a closed connection it is dropped.
+        """
         if not self.closed:
             pieces = list(body)
             self._outbox.add(encode_head(command, sum(map(len, pieces))))
@@ -533,17 +549,18 @@ class Connection(asyncio.Protocol):
             self._posted()
 
     def send_pieces(self, pieces: Sequence[Buffer]) -> None:
-        """Send whole frames that lie in several pieces. Dropped when the connection is gone."""
+        """Send whole, encoded frames in several pieces; dropped on a closed connection."""
         if not self.closed:
             self._outbox.extend(pieces)
             self._posted()
 
     def send_oneway(self, command: Command) -> None:
-        """Send a request that nobody answers.
+        """Send a request without waiting for an answer.
 
         Raises:
-            ConnectionLost: the connection is gone.
-            TooManyRequests: the peer takes nothing, and as much waits for it as may.
+            CommandTooLarge: it exceeds the frame limit.
+            ConnectionLost: the connection is closed.
+            TooManyRequests: the peer does not read, and ``max_unsent_bytes`` would be exceeded.
         """
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
@@ -559,14 +576,15 @@ class Connection(asyncio.Protocol):
         self._posted()
 
     async def request(self, command: Command, *, timeout: float) -> Command:
-        """Send a request and wait for its answer, whatever its code.
+        """Send a request and return its answer, whatever the response code.
 
-        Cancelling does not unsend it; the answer is dropped when it comes.
+        After a cancellation the answer is dropped when it arrives.
 
         Raises:
-            RequestTimeout: no answer within ``timeout`` seconds.
-            ConnectionLost: the connection is gone, before or after the request was sent.
-            TooManyRequests: as many wait on this connection as may; nothing was sent.
+            AnswerTimeout: no answer within ``timeout`` seconds.
+            CommandTooLarge: the request exceeds the frame limit; nothing was sent.
+            ConnectionLost: the connection closed, before or after the request was sent.
+            TooManyRequests: too many requests or bytes wait on this connection; nothing was sent.
         """
         future = self.request_nowait(command, timeout=timeout)
         opaque = command.opaque
@@ -577,7 +595,7 @@ class Connection(asyncio.Protocol):
             raise
 
     def request_nowait(self, command: Command, *, timeout: float) -> asyncio.Future[Command]:
-        """Send a request; the future has its answer. Raises and fails as ``request`` does."""
+        """Send a request and return a future for its answer. Errors are those of ``request``."""
         if not self._pending.has_room:
             raise TooManyRequests(self.remote_text, "requests", self._pending.limit)
         self.send_oneway(command)
@@ -593,7 +611,7 @@ class Connection(asyncio.Protocol):
             raise CommandTooLarge(size, limit)
         return size
 
-    # Begin, end and deadlines
+    # Opening, and the deadlines of requests
 
     def _on_open(self) -> None:
         endpoint = self.endpoint
@@ -608,6 +626,7 @@ class Connection(asyncio.Protocol):
             self._feed = endpoint.feed_factory(self)
 
     def _expire(self, now: float) -> float:
+        """Schedule ``_look`` for overdue requests; return when to check again, inf for never."""
         deadline = self._pending.next_deadline()
         if deadline > now:
             return deadline
@@ -615,8 +634,8 @@ class Connection(asyncio.Protocol):
             return inf
         if self._judge_at == inf:
             late = now - deadline
-            # An application that kept the loop busy kept us from writing and reading: the peer
-            # gets that time again, once.
+            # The application blocked the loop, so we could neither write nor read. Extend the
+            # peer's deadline by that time, once.
             self._judge_at = now + late if late > STALL_SECONDS else now
         if now < self._judge_at:
             return self._judge_at
@@ -625,10 +644,10 @@ class Connection(asyncio.Protocol):
         return inf
 
     def _look(self, looks: int, quiet: int, last_in: float) -> None:
-        """Fail what is overdue, after two turns of the loop in a row that read nothing.
+        """Fail overdue requests after two successive iterations of the loop that read nothing.
 
-        The answers may lie in the socket, unread because the loop was busy. One turn is not enough:
-        what is called soon may run before that turn's reads.
+        Their answers may be in the socket's buffer, unread because the loop was busy. One iteration
+        is not enough: a ``call_soon`` callback may run before the reads of its iteration.
         """
         if self._lost.done():
             return
@@ -649,7 +668,7 @@ class Connection(asyncio.Protocol):
 
 
 class Pending(NamedTuple):
-    """One request that waits; ``timeout`` as the caller gave it, ``deadline`` on the clock."""
+    """A request that awaits its answer: ``timeout`` in seconds, ``deadline`` in monotonic time."""
 
     future: asyncio.Future[Command]
     code: int
@@ -658,10 +677,10 @@ class Pending(NamedTuple):
 
 
 class PendingRequests:
-    """The requests of one connection that wait for their answers, by opaque.
+    """The requests of one connection that await their answers, by opaque.
 
-    A deadline is a number in its entry, not a timer: the connection's one alarm searches the table
-    when the earliest deadline comes.
+    A deadline is a number in the table, not a timer: when the earliest deadline passes, the
+    connection's alarm searches the table.
     """
 
     __slots__ = ("_next", "_table", "limit")
@@ -675,26 +694,26 @@ class PendingRequests:
         return len(self._table)
 
     def next_opaque(self) -> int:
-        """A correlation id that no waiting request has."""
+        """Return an opaque (correlation id) that no pending request uses."""
         opaque = free_opaque(self._next, self._table)
         self._next = opaque + 1
         return opaque
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may wait."""
+        """Whether the limit allows one more request."""
         return len(self._table) < self.limit
 
     def add(self, opaque: int, pending: Pending) -> None:
-        """Wait for the answer to ``opaque``."""
+        """Add the request with this opaque."""
         self._table[opaque] = pending
 
     def forget(self, opaque: int) -> None:
-        """Nobody waits for it any more."""
+        """Remove the request with this opaque; its answer will be dropped."""
         self._table.pop(opaque, None)
 
     def resolve(self, response: Command) -> bool:
-        """Hand ``response`` to who waits for it. False: nobody does."""
+        """Set ``response`` as the answer of its request. False: no request awaits it."""
         pending = self._table.pop(response.opaque, None)
         if pending is None or pending.future.done():
             return False
@@ -702,7 +721,7 @@ class PendingRequests:
         return True
 
     def expire(self, now: float, address: str) -> int:
-        """Fail what is overdue; returns how many were."""
+        """Fail overdue requests with ``AnswerTimeout``; return their number."""
         overdue = 0
         for opaque, pending in list(self._table.items()):
             if pending.deadline <= now:
@@ -714,7 +733,7 @@ class PendingRequests:
         return overdue
 
     def next_deadline(self) -> float:
-        """Forget what was cancelled; returns the earliest deadline, inf without one."""
+        """Remove cancelled requests; return the earliest deadline, inf if there is none."""
         earliest = inf
         for opaque, pending in list(self._table.items()):
             if pending.future.done():
@@ -724,7 +743,7 @@ class PendingRequests:
         return earliest
 
     def fail_all(self, address: str, reason: str) -> None:
-        """The connection is gone: nothing will be answered."""
+        """Fail all requests with ``ConnectionLost``."""
         table, self._table = self._table, {}
         for pending in table.values():
             if not pending.future.done():
@@ -732,7 +751,7 @@ class PendingRequests:
 
 
 def _address(name: Any) -> tuple[str, int]:
-    """The first two parts of a socket's name: that of IPv6 has four, a lost peer has none."""
+    """Return IP and port of a socket name: IPv6 names have four parts, a lost peer has no name."""
     if isinstance(name, tuple):
         return str(name[0]), int(name[1])
     return "", 0

@@ -1,10 +1,10 @@
-"""The deadlines of a connection, and one timer for all connections of an endpoint.
+"""The deadlines of a connection, and a timer wheel for all connections of an endpoint.
 
-``ConnectionDeadlines`` computes deadlines from the time alone, without timer or socket. Each
+``ConnectionDeadlines`` computes deadlines from timestamps, without a timer or a socket. Each
 connection owns one ``Alarm``, set to the earliest of its deadlines (requests, idle, frame, unsent
-bytes). It moves only when an earlier one appears or when it rings, so a request with a timeout
-costs one comparison and no timer handle. Alarms of one tick (10 ms) share a bucket; one handle of
-the loop waits for the next bucket. An alarm never rings early.
+bytes). The alarm is set again only for an earlier deadline or after it has fired, so a request with
+a timeout costs one comparison and no timer handle. Alarms of one tick (10 ms) share a bucket; one
+timer handle of the loop waits for the next bucket. An alarm never fires early.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from remoting.log import Log
 
 
 class CloseReason(Enum):
-    """Why a connection has to end; the value is the text for people."""
+    """Why a connection is dropped; the value is the reason as text."""
 
     IDLE = "idle for too long"
     SLOW_FRAME = "a frame did not arrive whole in time"
@@ -32,7 +32,7 @@ class CloseReason(Enum):
     SLOW_CLOSE = "the peer did not take the last bytes"
 
     def count(self, counters: Counters) -> None:
-        """Count a connection that ends for this reason."""
+        """Increment the counter of this reason."""
         match self:
             case CloseReason.IDLE:
                 counters.dropped_idle += 1
@@ -47,7 +47,7 @@ class CloseReason(Enum):
 
 
 class ConnectionDeadlines:
-    """When a connection was last seen doing what it should."""
+    """The times from which a connection's deadlines are computed, in monotonic seconds."""
 
     __slots__ = ("_limits", "blocked_since", "closing_since", "frame_since", "last_in", "last_out")
 
@@ -56,14 +56,19 @@ class ConnectionDeadlines:
         self.last_in = now
         self.last_out = now
         self.frame_since = inf
-        """Since when a frame has been arriving; inf: none is."""
+        """When the incomplete frame began to arrive; inf if there is none."""
         self.blocked_since = inf
-        """Since when the peer has left more than the high-water mark unread; inf: it has not."""
+        """Since when more than the high-water mark is unsent; inf if it is not."""
         self.closing_since = inf
-        """Since when the last bytes have been leaving; inf: the connection is open."""
+        """When the connection began to close; inf while it is open."""
 
     def verdict(self, now: float, *, busy: bool) -> CloseReason | None:
-        """Whether it has to end now. ``busy``: requests wait for an answer, so it is not idle."""
+        """Return why the connection has to be dropped now, or None.
+
+        Args:
+            now: monotonic seconds.
+            busy: whether requests of either end are in progress, so it is not idle.
+        """
         limits = self._limits
         if self.closing_since != inf:
             late = self.closing_since + limits.close_timeout <= now
@@ -77,7 +82,7 @@ class ConnectionDeadlines:
         return None
 
     def next_at(self, now: float) -> float:
-        """When to look again, if nothing else happens."""
+        """Return when to call ``verdict`` again if nothing else happens."""
         limits = self._limits
         if self.closing_since != inf:
             return self.closing_since + limits.close_timeout
@@ -98,7 +103,7 @@ TICK_SECONDS: Final = 0.01
 
 
 class Alarm:
-    """A call to make at a time that may still move. It is set through ``Alarms``."""
+    """A callback whose time can be changed. It is set with ``Alarms.set``."""
 
     __slots__ = ("ring", "tick")
 
@@ -108,7 +113,7 @@ class Alarm:
 
 
 class Wheel:
-    """The buckets, without a clock: times come in as parameters."""
+    """The buckets of the timer wheel. It has no clock: times are parameters."""
 
     __slots__ = ("_buckets", "_ticks")
 
@@ -117,7 +122,7 @@ class Wheel:
         self._ticks: list[int] = []
 
     def set(self, alarm: Alarm, when: float) -> None:
-        """Let ``alarm`` ring at ``when`` and at no other time."""
+        """Set or move ``alarm`` to ``when``."""
         tick = ceil(when / TICK_SECONDS)
         if alarm.tick == tick:
             return
@@ -131,13 +136,13 @@ class Wheel:
             bucket.add(alarm)
 
     def clear(self, alarm: Alarm) -> None:
-        """Let ``alarm`` not ring."""
+        """Remove ``alarm``."""
         if alarm.tick is not None:
             self._buckets[alarm.tick].discard(alarm)
             alarm.tick = None
 
     def due(self, now: float) -> list[Alarm]:
-        """Take out all alarms whose time has come."""
+        """Remove and return all alarms that are due."""
         ripe: list[Alarm] = []
         while self._ticks and self._ticks[0] * TICK_SECONDS <= now:
             for alarm in self._buckets.pop(heapq.heappop(self._ticks)):
@@ -146,7 +151,7 @@ class Wheel:
         return ripe
 
     def next_at(self) -> float | None:
-        """When to look again; None when nothing is set. Buckets left empty are skipped."""
+        """Return when the next alarm is due, None if none is set. Removes empty buckets."""
         while self._ticks:
             if self._buckets[self._ticks[0]]:
                 return self._ticks[0] * TICK_SECONDS
@@ -155,7 +160,7 @@ class Wheel:
 
 
 class Alarms:
-    """The wheel on a loop: one timer handle for all alarms."""
+    """The wheel, driven by one timer handle of the event loop."""
 
     __slots__ = ("_clock", "_handle", "_handle_at", "_wheel")
 
@@ -166,17 +171,17 @@ class Alarms:
         self._handle_at = 0.0
 
     def set(self, alarm: Alarm, when: float) -> None:
-        """Let ``alarm`` ring at ``when`` (the clock's monotonic seconds), within one tick."""
+        """Call ``alarm.ring`` at ``when`` (monotonic seconds), at most one tick late."""
         self._wheel.set(alarm, when)
         if self._handle is None or when < self._handle_at:
             self._wait()
 
     def clear(self, alarm: Alarm) -> None:
-        """Let ``alarm`` not ring."""
+        """Remove ``alarm``."""
         self._wheel.clear(alarm)
 
     def ring_due(self) -> None:
-        """Ring what is due now; the loop calls it, and a test with a clock of its own."""
+        """Call all alarms that are due. Called by the loop, and by tests with their own clock."""
         for alarm in self._wheel.due(self._clock.monotonic()):
             try:
                 alarm.ring()
@@ -185,7 +190,7 @@ class Alarms:
         self._wait()
 
     def close(self) -> None:
-        """Stop waiting. Alarms that are set stay silent."""
+        """Cancel the timer handle: no alarm fires until one is set again."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

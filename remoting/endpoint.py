@@ -1,10 +1,10 @@
-"""What all connections of one server, or of one pool, have in common; the requests they serve.
+"""The state shared by all connections of one server or one pool, and the requests in progress.
 
-A handler that has its answer returns it: no task, no future. One that has to wait returns an
-awaitable: a future is awaited as it is, anything else becomes a task of the endpoint. These
-requests are counted, and so are the bytes of their frames. A peer with too many requests in
-progress is not read from for a while; when all peers together have too many, further requests are
-answered SYSTEM_BUSY, as the protocol provides.
+A handler that can answer at once returns the answer, without a task or a future. One that has to
+wait returns an awaitable: a future gets a callback, anything else becomes a task of the endpoint.
+Such requests, and the bytes of their frames, are counted. The server stops reading from a peer that
+has too many requests in progress; when all peers together have too many, further requests are
+answered SYSTEM_BUSY, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ if TYPE_CHECKING:
 _log = Log("remoting")
 
 Handler = Callable[[Command, "Connection"], Command | Awaitable[Command | None] | None]
-"""Does a request. Returns the answer, an awaitable of it, or None: answered later or never."""
+"""Processes a request. Returns the answer, an awaitable of it, or None when the handler answers by
+other means or never."""
 
 Feed = Callable[[bytes, int], int]
-"""Works ``buffer`` from ``position`` on and returns up to where it came.
+"""Processes ``buffer`` from ``position`` on; returns the position up to which it did.
 
-It stops at an incomplete frame, when ``connection.crowded`` says so, and after ``SLICE_SECONDS`` or
-``SLICE_BYTES``: what is left is handed in again in the loop's next turn. A position instead of a
-shorter buffer saves copying, or wrapping, the rest for each slice. It hands frames it does not know
-to ``connection.receive``. Raises FrameError to have the connection dropped.
+It stops at an incomplete frame, when ``connection.crowded`` is true, and after ``SLICE_SECONDS`` or
+``SLICE_BYTES``. The connection then calls it again, in a later iteration of the loop, with the
+position it returned; passing a position avoids copying the remaining bytes for each slice. A custom
+feed passes the frames it does not handle to ``connection.receive``. A FrameError closes the
+connection.
 """
 
 FeedFactory = Callable[["Connection"], Feed]
@@ -56,7 +58,7 @@ class Endpoint:
 
     name: str
     serving: bool
-    """True for accepted connections: a peer that does not take its answers is not read from."""
+    """True for accepted connections: while a peer does not read its answers, nothing is read."""
     handler: Handler | None = None
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     counters: Counters = field(default_factory=Counters)
@@ -66,18 +68,18 @@ class Endpoint:
     feed_factory: FeedFactory | None = None
     on_close: ConnectionCallback | None = None
     draining: bool = False
-    """True while a server stops: requests are not begun any more."""
+    """True while a server stops: no new requests are processed."""
     max_connections: int = sys.maxsize
     room: ConnectionRoom | None = None
-    """Shared with the other servers of the process; None: descriptors are not looked at."""
+    """Shared with the other servers of the process; None: file descriptors are not checked."""
     connections: set[Connection] = field(default_factory=set)
     buffers: BufferPool = field(default_factory=BufferPool)
-    """What large frames are read into."""
+    """The buffers that large frames are read into."""
     alarms: Alarms = field(init=False)
     tasks: Supervisor = field(init=False)
     peer_log: RateLimitedLog = field(init=False)
     deferred: int = 0
-    """Answers that wait outside of a handler; see ``Connection.defer_answers``."""
+    """Requests answered later without a task; see ``Connection.defer_answers``."""
     _none_deferred: asyncio.Future[None] | None = None
 
     def __post_init__(self) -> None:
@@ -86,7 +88,7 @@ class Endpoint:
         self.peer_log = RateLimitedLog(self.clock)
 
     def ended(self, connection: Connection) -> None:
-        """Forget a connection and tell the owner, whose faults are logged and go no further."""
+        """Remove a closed connection and call ``on_close``, whose exceptions are only logged."""
         self.connections.discard(connection)
         if self.room is not None:
             self.room.taken -= 1
@@ -99,14 +101,14 @@ class Endpoint:
             _log.exception("connection callback failed", remote=connection.remote_text)
 
     def defer(self, count: int) -> None:
-        """So many answers more, or less, wait outside of a handler."""
+        """Add ``count``, which may be negative, to the number of deferred answers."""
         self.deferred += count
         if not self.deferred and self._none_deferred is not None:
             self._none_deferred.set_result(None)
             self._none_deferred = None
 
     def reason_to_refuse(self) -> str:
-        """Why a connection can't be taken now; empty: it can."""
+        """Return why a new connection is refused; empty when it is accepted."""
         if self.draining:
             return "refused: the server stops"
         if len(self.connections) >= self.max_connections:
@@ -114,17 +116,17 @@ class Endpoint:
         return "" if self.room is None else self.room.reason_to_refuse()
 
     async def _answered(self, timeout: float) -> None:
-        """Wait until no answers wait outside of a handler."""
+        """Wait at most ``timeout`` seconds until no answers are deferred."""
         if self.deferred:
             self._none_deferred = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._none_deferred], timeout=timeout)
             self._none_deferred = None
 
     async def stop(self, reason: str, *, drain_timeout: float) -> None:
-        """Begin no more requests, let those in progress finish, close all connections.
+        """Begin no more requests, let those in progress finish, then close all connections.
 
-        What is still at work after ``drain_timeout`` seconds is cancelled. Cancelling the stop
-        cuts the connections off. May be called twice.
+        Requests still in progress after ``drain_timeout`` seconds are cancelled. Cancelling this
+        coroutine aborts the connections. May be called twice.
         """
         self.draining = True
         try:
@@ -141,7 +143,7 @@ class Endpoint:
             self.cut_off(reason)
 
     def cut_off(self, reason: str) -> None:
-        """End all connections without sending what is left."""
+        """Abort all connections: what is queued is not sent."""
         for connection in tuple(self.connections):
             connection.abort(reason)
         self.alarms.close()
@@ -151,11 +153,11 @@ BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 _MAX_REMARK_CHARS: Final = 1024
 _PIN_FACTOR: Final = 2
 _DEFERRED_BYTES: Final = 512
-"""What a deferred request keeps: the numbers of its answer."""
+"""Memory charged for a deferred request, which keeps only the numbers needed for its answer."""
 
 
 class InFlightRequests:
-    """The requests of one connection that are being done."""
+    """The requests of one connection that are in progress."""
 
     __slots__ = ("_connection", "_endpoint", "bytes", "requests")
 
@@ -167,7 +169,7 @@ class InFlightRequests:
 
     @property
     def full(self) -> bool:
-        """Whether the connection has as many requests in progress as it may have."""
+        """Whether the connection has reached its limit of requests or bytes in progress."""
         limits = self._endpoint.limits
         return (
             self.requests >= limits.max_in_progress_requests
@@ -176,16 +178,16 @@ class InFlightRequests:
 
     @property
     def may_defer(self) -> bool:
-        """Whether requests whose answers have to wait may be begun."""
+        """Whether requests that are answered later may be begun."""
         return not self.full and not self._endpoint_full(_DEFERRED_BYTES)
 
     def defer(self, count: int) -> None:
-        """So many requests more, or less, wait for their answers outside of a handler."""
+        """Add ``count``, which may be negative, to the number of deferred requests."""
         self._count(count, count * _DEFERRED_BYTES)
         self._endpoint.defer(count)
 
     def serve(self, command: Command, size: int) -> None:
-        """Do a request whose frame had ``size`` bytes."""
+        """Process a request whose frame had ``size`` bytes."""
         handler = self._endpoint.handler
         if handler is None:
             # cf. NettyRemotingAbstract.processRequestCommand, leading space included
@@ -215,7 +217,7 @@ class InFlightRequests:
             self._endpoint.counters.requests_refused_busy += 1
             self._answer(command, command.reply(ResponseCode.SYSTEM_BUSY, BUSY))
             return
-        # A small body that has to wait must not keep a large read alive.
+        # Copy a small body, or its view would keep a much larger read in memory meanwhile.
         body = command.body
         if isinstance(body, memoryview) and _PIN_FACTOR * len(body) < memoryview(body.obj).nbytes:
             command.body = bytes(body)
@@ -279,7 +281,7 @@ class InFlightRequests:
 
 
 def _discard(answer: Awaitable[Command | None]) -> None:
-    """End an awaitable that has not been waited for, without a warning."""
+    """Close or cancel an awaitable that was never awaited, without asyncio's warning."""
     if asyncio.iscoroutine(answer):
         answer.close()
     elif asyncio.isfuture(answer):

@@ -1,9 +1,9 @@
-"""The client's connections: one per address, shared by all who talk to it.
+"""A client's connections: one per address, shared by all callers.
 
-Callers who ask for the same address at once share one attempt. After a failure the address rests
-for a while (doubling, with jitter, bounded), in which callers fail at once instead of queueing up
-before a dead server. Nothing reconnects by itself: the next request does, so an address that nobody
-needs any more is left alone.
+Concurrent callers for one address share one connection attempt. After a failure no attempt is made
+for a while (exponential back-off, with jitter and an upper bound); callers fail at once meanwhile
+instead of waiting for a dead server. There is no background reconnect: the next request connects,
+so an address that is no longer used is never connected to again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from remoting.protocol.command import Command
 
 
 class _Address:
-    """What the pool knows of one address."""
+    """The pool's state for one address."""
 
     __slots__ = ("connecting", "connection", "failures", "last_reason", "rests_until")
 
@@ -44,15 +44,17 @@ class _Address:
 
 
 class ConnectionPool:
-    """Connections by address, made when they are first needed.
+    """Connections by address, made on first use.
 
     Args:
-        handler: does what servers ask of us; without one they are answered "not supported".
+        handler: processes requests from servers; without one they are answered "not supported".
         connect_timeout: seconds for one attempt.
-        offer_msgpack: offer our own header codec to each server.
-        on_close: told of each connection that ends.
-        jitter: a number in [0, 1) at each call; spreads the attempts of many clients.
-        max_addresses: addresses it remembers; above it, those without a connection are forgotten.
+        offer_msgpack: offer PocketMQ's msgpack header codec to each server.
+        on_close: called with each connection that has closed.
+        clock: for tests.
+        jitter: returns a number in [0, 1); spreads the attempts of many clients.
+        max_addresses: above this number, addresses without a connection are removed.
+        name: used in the names of tasks.
     """
 
     def __init__(
@@ -83,12 +85,12 @@ class ConnectionPool:
         )
 
     def __len__(self) -> int:
-        """The addresses it remembers."""
+        """Return the number of addresses it has state for."""
         return len(self._addresses)
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """The counters of all its connections."""
         return self.endpoint.counters
 
     async def __aenter__(self) -> Self:
@@ -98,19 +100,19 @@ class ConnectionPool:
         await self.close()
 
     def connected(self, address: str) -> Connection | None:
-        """The open connection to ``address``, if there is one."""
+        """Return the open connection to ``address``, or None."""
         known = self._addresses.get(address)
         if known is None or known.connection is None or known.connection.closed:
             return None
         return known.connection
 
     async def get(self, address: str) -> Connection:
-        """The connection to ``address`` (``host:port``), made now if there is none.
+        """Return the connection to ``address`` (``host:port``); connect if there is none.
 
-        Cancelling leaves the attempt to those who share it.
+        Cancelling the caller does not cancel the attempt, which others may share.
 
         Raises:
-            ConnectFailed: it can't be made, or an attempt failed a moment ago.
+            ConnectFailed: connecting failed, or failed so recently that no attempt is made yet.
         """
         connection = self.connected(address)
         if connection is not None:
@@ -135,11 +137,12 @@ class ConnectionPool:
         return await self._share(address, known.connecting)
 
     async def request(self, address: str, command: Command, *, timeout: float) -> Command:
-        """Connect if need be, send a request, wait for its answer: all within ``timeout`` s.
+        """Connect if necessary, send a request, return its answer: all within ``timeout`` seconds.
 
         Raises:
             ConnectFailed: there is no connection; nothing was sent.
-            AnswerTimeout, ConnectionLost, TooManyRequests: see ``Connection.request``.
+            AnswerTimeout: neither connected nor answered in time.
+            ConnectionLost, TooManyRequests, CommandTooLarge: see ``Connection.request``.
         """
         connection = self.connected(address)
         if connection is None:
@@ -153,7 +156,7 @@ class ConnectionPool:
         return await connection.request(command, timeout=timeout)
 
     async def close(self) -> None:
-        """Close all connections, sending what is left. May be called twice."""
+        """Close all connections after sending what is queued. May be called twice."""
         self._closed = True
         await self.endpoint.stop("the client is closed", drain_timeout=0)
         self._addresses.clear()
@@ -212,5 +215,5 @@ class ConnectionPool:
 def _connect_ended(known: _Address, task: asyncio.Task[Connection]) -> None:
     known.connecting = None
     if not task.cancelled():
-        # Read, lest it be reported as lost when every caller was cancelled meanwhile.
+        # Retrieve the exception, or asyncio reports it when all callers were cancelled meanwhile.
         task.exception()

@@ -1,11 +1,11 @@
-"""How a connection reads: when not at all, and large frames into a buffer of their own.
+"""Pausing a connection's reads, and reading large frames into pooled buffers.
 
-Back-pressure is counted in our own bytes. ``ReadPause`` stops reading while there is any reason to.
+``ReadPause`` stops reading while at least one reason for it applies.
 
-While much of a frame is missing, ``LargeFrameReader`` has the transport read into a buffer of a
+While much of a frame is missing, ``LargeFrameReader`` makes the transport read into a buffer of a
 pool, and copies the frame out of it when it is complete. The buffer is at most ``_GROWTH`` times as
-large as what has arrived and no larger than the frame: a peer that announces much and sends little
-takes little. All of it counts as held by the peer.
+large as what has arrived, and no larger than the frame, so a peer that announces a large frame and
+sends little of it takes little memory. The whole buffer counts as held for the peer.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ _MAX_SPARE_BYTES: Final = BEGIN_BYTES * _GROWTH**3
 
 
 class Reason(IntEnum):
-    """Why nothing is read from a peer; bits, of which several may be set.
+    """The reasons not to read from a peer, as bits that can be combined.
 
-    No ``IntFlag``: its operators are Python code, and these run for every frame.
+    Not an ``IntFlag``: its operators are Python code, and these run for every frame.
     """
 
     BACKLOG = 1
-    """It was read faster than it was worked."""
+    """More was read than has been processed."""
     UNSENT = 2
-    """The peer does not take its answers."""
+    """The peer does not read its answers."""
     IN_PROGRESS = 4
-    """Too many of its requests are being done."""
+    """Too many of its requests are in progress."""
     CLOSING = 8
-    """Nothing more is wanted from it."""
+    """The connection is closing."""
 
 
 _STOPS_WORK: Final = Reason.UNSENT | Reason.IN_PROGRESS | Reason.CLOSING
 
 
 class ReadPause:
-    """Pauses and resumes the reading of a transport; says whether what was read may be worked.
+    """Pauses and resumes the reads of a transport.
 
     Attributes:
-        reasons: the reasons that hold now.
-        allows_work: whether frames that were read may be worked.
+        reasons: the bits of ``Reason`` that apply now.
+        allows_work: whether frames already read may be processed.
     """
 
     __slots__ = ("_transport", "allows_work", "reasons")
@@ -62,14 +62,14 @@ class ReadPause:
         self.allows_work = True
 
     def pause(self, reason: Reason) -> None:
-        """Stop reading for ``reason``."""
+        """Add ``reason`` and stop reading."""
         if not self.reasons and not self._transport.is_closing():
             self._transport.pause_reading()
         self.reasons |= reason
         self.allows_work = not self.reasons & _STOPS_WORK
 
     def resume(self, reason: Reason) -> bool:
-        """Take ``reason`` away. True if it was there and frames may be worked again."""
+        """Remove ``reason``. True if it was set and frames may be processed again."""
         if not self.reasons & reason:
             return False
         self.reasons &= ~reason
@@ -80,7 +80,7 @@ class ReadPause:
 
 
 class BufferPool:
-    """One spare buffer for an endpoint's connections: most large frames come one by one."""
+    """At most one spare buffer for an endpoint: most large frames arrive one at a time."""
 
     __slots__ = ("_smallest", "_spare")
 
@@ -89,7 +89,7 @@ class BufferPool:
         self._spare = memoryview(b"")
 
     def take(self, size: int, most: int = sys.maxsize) -> memoryview:
-        """A buffer of at least ``size`` bytes; a new one has ``most`` at most."""
+        """Return a buffer of at least ``size`` bytes; a new one has at most ``most`` bytes."""
         spare, self._spare = self._spare, memoryview(b"")
         if len(spare) >= size:
             return spare
@@ -99,16 +99,16 @@ class BufferPool:
         return memoryview(bytearray(min(capacity, most)))
 
     def give(self, buffer: memoryview) -> None:
-        """Take back a buffer that is no longer used."""
+        """Keep a buffer as the spare one, if it is larger than that and not too large."""
         if len(self._spare) < len(buffer) <= _MAX_SPARE_BYTES:
             self._spare = buffer
 
 
 class LargeFrameReader(asyncio.BufferedProtocol):
-    """Takes the place of a connection at its transport while large frames come.
+    """The transport's protocol in place of ``Connection`` while large frames arrive.
 
     Attributes:
-        filled: bytes that are here.
+        filled: the bytes of the frame read so far.
     """
 
     __slots__ = ("_buffer", "_buffers", "_connection", "_limits", "_need", "filled")
@@ -123,11 +123,11 @@ class LargeFrameReader(asyncio.BufferedProtocol):
 
     @property
     def held(self) -> int:
-        """Bytes of memory taken."""
+        """The size of the buffer in bytes, 0 without one."""
         return 0 if self._buffer is None else len(self._buffer)
 
     def begin(self, need: int, parts: Iterable[bytes | bytearray]) -> None:
-        """Have the rest of a frame of ``need`` bytes read here; its beginning is in parts."""
+        """Read the rest of a frame of ``need`` bytes that begins with ``parts``."""
         self._need = need
         for part in parts:
             end = self.filled + len(part)
@@ -136,14 +136,14 @@ class LargeFrameReader(asyncio.BufferedProtocol):
         self._connection.read_by(self)
 
     def clear(self) -> None:
-        """Forget what is here."""
+        """Drop what was read and give the buffer back."""
         if self._buffer is not None:
             self._buffers.give(self._buffer)
             self._buffer = None
         self._need = self.filled = 0
 
     def _with_capacity(self, size: int) -> memoryview:
-        """The buffer; larger than before, if it was smaller than that."""
+        """Return the buffer, replaced by a larger one if it has less than ``size`` bytes."""
         old = self._buffer
         if old is not None and len(old) >= size:
             return old
@@ -153,15 +153,15 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             self._buffers.give(old)
         return buffer
 
-    # What the transport calls
+    # Callbacks of the transport
 
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - what fits is known here
-        """Where to read to: not beyond the end of the frame."""
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the frame sets the size
+        """Return the memory to read into, which ends at the end of the frame."""
         buffer = self._with_capacity(self.filled + 1 if self._need else self._limits.begin_bytes)
         return buffer[self.filled : self._need or self._limits.begin_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So much was read."""
+        """Count ``nbytes`` that were read, and pass the frame on when it is complete."""
         self.filled += nbytes
         self._connection.on_partial_frame(nbytes)
         buffer = self._buffer
@@ -173,16 +173,16 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             self._connection.data_received(frame, counted=len(frame))
 
     def _measure(self, buffer: memoryview) -> bool:
-        """Find out how long the frame is; False when too little of it is here."""
+        """Read the frame's length from its prefix; False while the prefix is incomplete."""
         if self.filled < PREFIX_BYTES:
             return False
         try:
             need = needed(buffer[: self.filled], max_frame_bytes=self._limits.max_frame_bytes)
         except FrameError:
-            # The connection finds the same fault and reports it.
+            # The connection will find the same error and report it.
             need = 0
         if need - self.filled < self._limits.large_rest_bytes:
-            # The connection reads again, and gets what is here.
+            # Little is missing: switch back to the connection, which gets what was read so far.
             self._connection.read_by(self._connection)
             self._need = self.filled
         else:

@@ -1,8 +1,8 @@
 """A listening socket and its connections.
 
-Everything a peer can do is bounded by ``ServerLimits``; what goes beyond is dropped and counted.
-A stop is graceful: nobody is accepted any more, no request is begun, handlers in progress finish
-within the drain timeout, their answers leave, then the connections close.
+``ServerLimits`` bounds what a peer may use; connections that exceed it are dropped and counted. A
+stop is graceful: the server stops accepting, begins no requests, lets handlers in progress finish
+within the drain timeout, sends their answers, and then closes the connections.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from remoting.process_limits import SHORT_BACKLOG
 _log = Log("remoting")
 
 _ACCEPT_TURNS: Final = 2
-"""Turns of asyncio's loop from a socket that was accepted to its connection."""
+"""Iterations of asyncio's loop between accepting a socket and creating its connection."""
 
 _STOPPED: Final = "the server stops"
 
@@ -42,14 +42,17 @@ _HINTS: Final = {
 
 
 class Server:
-    """Accepts connections and has ``handler`` do their requests.
+    """A server: accepts connections and passes their requests to ``handler``.
 
     Args:
-        handler: does a request; see ``endpoint.Handler``.
-        host: where to listen.
-        port: where to listen; 0 picks a free one.
-        on_close: told of the end of each connection that was admitted; may raise without harm.
-        name: in the names of tasks and in the log.
+        handler: processes a request; see ``endpoint.Handler``.
+        host: the host name or IP address to listen on.
+        port: the port to listen on; 0 picks a free one.
+        limits: the defaults of ``ServerLimits`` if None.
+        on_close: called when an accepted connection has closed; its exceptions are only logged.
+        counters: where to count; new ones if None.
+        clock: for tests.
+        name: used in the names of tasks and in the log.
     """
 
     def __init__(
@@ -84,12 +87,12 @@ class Server:
 
     @property
     def host(self) -> str:
-        """The host that was asked for."""
+        """The host to listen on, as passed to the constructor."""
         return self._host
 
     @property
     def port(self) -> int:
-        """The port it listens on; the one asked for before ``start``."""
+        """The port it listens on; before ``start`` the one passed to the constructor."""
         return self._port
 
     @property
@@ -99,12 +102,12 @@ class Server:
 
     @property
     def connections(self) -> set[Connection]:
-        """The open connections; not to be changed by others."""
+        """The open connections; callers must not change the set."""
         return self.endpoint.connections
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """The counters of all its connections."""
         return self.endpoint.counters
 
     async def __aenter__(self) -> Self:
@@ -115,10 +118,10 @@ class Server:
         await self.stop()
 
     async def start(self) -> None:
-        """Listen.
+        """Listen and begin to accept connections.
 
         Raises:
-            BindFailed: it can't; the text says what to do.
+            BindFailed: it can't listen there; the text includes a hint.
         """
         assert self._server is None, "a server is started once"
         loop = asyncio.get_running_loop()
@@ -143,9 +146,9 @@ class Server:
             )
 
     async def stop(self, *, drain_timeout: float = DRAIN_TIMEOUT) -> None:
-        """Stop gracefully; cancels what is still at work after ``drain_timeout`` seconds.
+        """Stop gracefully; cancel handlers still in progress after ``drain_timeout`` seconds.
 
-        May be called twice, and before ``start``. Cancelling it cuts the connections off.
+        May be called twice, and before ``start``. Cancelling this coroutine aborts the connections.
         """
         self.endpoint.draining = True
         server = self._server
@@ -156,7 +159,8 @@ class Server:
         finally:
             self.endpoint.cut_off(_STOPPED)
         if server is not None:
-            # Wait for what was being accepted when the listener closed; it is refused by itself.
+            # Sockets accepted just before the listener closed still become connections, which
+            # refuse themselves because the endpoint is draining. Wait for their end too.
             ends = [asyncio.ensure_future(connection.wait_closed()) for connection in self._made]
             if ends:
                 _, still_open = await asyncio.wait(ends, timeout=self.endpoint.limits.close_timeout)
@@ -175,11 +179,15 @@ class Server:
 
 
 async def _stop_listening(server: asyncio.Server) -> None:
-    """Close the listener in two steps: asyncio loses a socket accepted in the turn of a close."""
+    """Close the listener in two steps, so that no accepted socket is leaked.
+
+    asyncio leaks a socket that is accepted in the iteration in which the server is closed. So first
+    stop accepting, then wait until accepted sockets have their connections, then close.
+    """
     loop = asyncio.get_running_loop()
     try:
         for sock in server.sockets:
-            with contextlib.suppress(NotImplementedError):  # Windows has none
+            with contextlib.suppress(NotImplementedError):  # not available on Windows
                 loop.remove_reader(sock)
         for _ in range(_ACCEPT_TURNS):
             await asyncio.sleep(0)
@@ -195,7 +203,7 @@ def _bind_failed(address: str, failure: OSError) -> BindFailed:
             "the host name is not known",
             "check it, or give an IP address",
         )
-    # From Python 3.13 on asyncio tells this one error by its text only.
+    # Since Python 3.13, asyncio sets no errno for an address that this machine doesn't have.
     number = failure.errno or errno.EADDRNOTAVAIL
     name = errno.errorcode.get(number, "error")
     reason = f"{os.strerror(number)} ({name})"
