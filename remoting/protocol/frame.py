@@ -1,4 +1,4 @@
-"""Frames: cutting them from a stream of bytes, writing them, and the codec of their headers.
+"""Frames: splitting a byte stream into them, encoding them, and agreeing on the header codec.
 
 ====================  ====================  ==================================================
  offset                size                  field (big endian)
@@ -10,20 +10,20 @@
  8 + header length     the rest              body; an empty one means "no body"
 ====================  ====================  ==================================================
 
-``cut`` finds a frame and copies nothing; ``decode`` makes a command of it. Whatever a peer sends,
-the only exception is ``FrameError``, raised as soon as the first eight bytes show it.
+``cut`` finds a frame without copying it; ``decode`` makes a command of it. For any input the only
+exception is ``FrameError``; an invalid prefix is reported as soon as its bytes have arrived.
 
-Reads arrive in any cut. While nothing is left over, frames are handled where they lie, without a
-copy. ``Inbox`` keeps the rest of an incomplete frame as a list of chunks and joins them once: a
-frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are gathered into one
-chunk, or a peer that sends byte by byte would cost forty times what it sends. ``Outbox`` gathers
-what is sent within one read, or one turn of the loop, into one write.
+A read may end anywhere in a frame. Frames that arrived whole are processed in the buffer of the
+read, without a copy. ``Inbox`` keeps an incomplete frame as a list of chunks and joins them once: a
+frame of 16 MiB in 64 KiB reads is copied once, not 256 times. Small reads are appended to one
+chunk, because a list of one-byte chunks takes forty times the memory of its content. ``Outbox``
+collects what is sent while one read is processed, or in one iteration of the loop, into one write.
 
-Two ends of ours agree on the msgpack header, per connection: the client puts ``pmqCodecs=msgpack``
-into the ext fields of its first route request or heartbeat (never of a hot code); a server that
-knows it puts the same field into the answer. From then on the client writes type 2 and the server
-answers type 2 with type 2. Other peers ignore an ext field they do not know, and nothing changes.
-Requests of the server itself stay JSON.
+Two PocketMQ peers agree on the msgpack header, per connection: the client puts
+``pmqCodecs=msgpack`` into the ext fields of its first route request or heartbeat (never of a
+frequent request); a server that supports it puts the same field into its answer. From then on the
+client writes type 2, and the server answers type 2 with type 2. Other peers ignore the unknown ext
+field, and the connection stays with JSON. Requests sent by the server are always JSON.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def needed(
     *,
     max_frame_bytes: int = MAX_FRAME_BYTES,
 ) -> int:
-    """The bytes of the whole frame at ``position``; 4 while even its length is missing.
+    """Return the size of the whole frame at ``position``; 4 while its length field is incomplete.
 
     Raises:
         FrameError: no frame can begin with these bytes.
@@ -102,9 +102,9 @@ def cut(
     *,
     max_frame_bytes: int = MAX_FRAME_BYTES,
 ) -> Frame | None:
-    """The frame that begins at ``position``, or ``None`` while bytes of it are missing.
+    """Return the frame that begins at ``position``, or ``None`` while it is incomplete.
 
-    Header and body are views of ``buffer``, which can't be resized while they live.
+    Header and body are views of ``buffer``; a bytearray can't be resized while they exist.
 
     Raises:
         FrameError: no frame can begin with these bytes.
@@ -132,13 +132,13 @@ def cut(
 def _check_length(length: int, max_frame_bytes: int) -> None:
     if length < _LENGTH.size:
         raise FrameError(f"a frame's length of {length} leaves no room for its header")
-    # A negative length is a very large one here.
+    # The field is read as unsigned, so a negative length is a very large one.
     if length > max_frame_bytes - _LENGTH.size:
         raise FrameError(f"a frame of {length + _LENGTH.size} bytes is above {max_frame_bytes}")
 
 
 def _check_prefix(length: int, type_and_header_length: int, max_frame_bytes: int) -> int:
-    """The header's length, once all three numbers make sense."""
+    """Check length, serialize type and header length; return the header length."""
     _check_length(length, max_frame_bytes)
     serialize = type_and_header_length >> 24
     if serialize >= len(_SERIALIZE_TYPES):
@@ -152,7 +152,7 @@ def _check_prefix(length: int, type_and_header_length: int, max_frame_bytes: int
 
 
 def decode(frame: Frame) -> Command:
-    """The command in a frame. Its body is a view of the buffer the frame was cut from.
+    """Return the command in a frame. Its body is a view of the frame's buffer.
 
     Raises:
         FrameError: the header is undecodable.
@@ -165,16 +165,16 @@ def decode(frame: Frame) -> Command:
 
 
 def encode(command: Command) -> bytes:
-    """The whole frame of a command. Raises ``ValueError`` when it fits into no frame."""
+    """Return the whole frame of a command. Raises ``ValueError`` if it exceeds a frame."""
     body = command.body
     header = _ENCODERS[command.serialize](command)
     return b"".join((_prefix(command, len(header), len(body)), header, body))
 
 
 def encode_head(command: Command, body_length: int) -> bytes:
-    """The frame of a command up to its body, which the caller writes behind it.
+    """Return the frame of a command without its body, which the caller writes after it.
 
-    Raises ``ValueError`` when the frame's lengths can't be written.
+    Raises ``ValueError`` if a length does not fit into its field.
     """
     header = _ENCODERS[command.serialize](command)
     return _prefix(command, len(header), body_length) + header
@@ -195,14 +195,14 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 
 class Inbox:
-    """The buffer being worked, the position in it, and the chunks behind it.
+    """The bytes read and not yet processed: a buffer, the position in it, and chunks after it.
 
-    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes. Of a frame
-    that is whole only the length is looked at: who works it sees the rest.
+    ``add`` and ``advance`` raise FrameError when no frame can begin with these bytes. Of a whole
+    frame they check only the length; ``cut`` and ``decode`` check the rest.
 
     Attributes:
         ready: whether there is a whole frame, at ``position`` of ``buffer``.
-        empty: whether there is nothing.
+        empty: whether there are no bytes.
     """
 
     __slots__ = (
@@ -230,7 +230,7 @@ class Inbox:
         return len(self.buffer) - self.position + self._chunks_bytes
 
     def add(self, data: bytes) -> None:
-        """Take a read."""
+        """Append the bytes of a read."""
         if self.empty:
             self.buffer = data
             self.position = 0
@@ -241,7 +241,7 @@ class Inbox:
             self._join()
 
     def advance(self, position: int) -> None:
-        """What lies before ``position`` has been worked."""
+        """Discard the bytes before ``position``, which have been processed."""
         end = len(self.buffer)
         assert self.position <= position <= end, "a feed consumes what it was given"
         self.position = position
@@ -252,17 +252,20 @@ class Inbox:
 
     @property
     def missing(self) -> int:
-        """Bytes that the frame at the position lacks, or its length, when that is missing."""
+        """The number of bytes missing from the next frame, or from its length field."""
         return max(self._need - len(self), 0)
 
     def take_rest(self) -> tuple[int, list[bytes | bytearray]]:
-        """Give away the incomplete frame, the only thing there is: its bytes, and what is here."""
+        """Remove the incomplete frame: return its size in bytes and the parts that have arrived.
+
+        There must be nothing else in the inbox.
+        """
         need, parts = self._need, [self.buffer[self.position :], *self._chunks]
         self.clear()
         return need, parts
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self.buffer = b""
         self.position = 0
         if self._chunks_bytes:
@@ -285,7 +288,7 @@ class Inbox:
             chunks.append(bytearray(data))
 
     def _join(self) -> None:
-        """Make one buffer of the rest and the chunks behind it."""
+        """Join the unprocessed bytes and the chunks into one buffer."""
         self.buffer = b"".join((memoryview(self.buffer)[self.position :], *self._chunks))
         self.position = 0
         self._chunks.clear()
@@ -293,9 +296,10 @@ class Inbox:
         self._measure()
 
     def _measure(self) -> None:
-        """Find out what the frame at the position needs, and get it into one piece if it is here.
+        """Determine the size of the next frame, and join its chunks if it is complete.
 
-        A rest that has to wait is cut off: it must not keep a long read alive.
+        The beginning of an incomplete frame is copied, so that it does not keep a large read in
+        memory.
         """
         self.empty = False
         have = len(self.buffer) - self.position
@@ -317,11 +321,11 @@ class Inbox:
 
 
 GATHER_BYTES: Final = 16 * 1024
-"""Parts of this size on average are written as they are."""
+"""Parts at least this large on average are written without joining them."""
 
 
 class Outbox:
-    """What is to be written, in order, as one piece."""
+    """The parts to be written next, in order."""
 
     __slots__ = ("_parts", "size")
 
@@ -330,21 +334,21 @@ class Outbox:
         self.size = 0
 
     def add(self, part: Buffer) -> None:
-        """Append ``part``; it is not copied before it is written."""
+        """Append ``part`` without copying it."""
         if part:
             self._parts.append(part)
             self.size += len(part)
 
     def extend(self, parts: Iterable[Buffer]) -> None:
-        """Append several parts at once."""
+        """Append several parts without copying them."""
         before = len(self._parts)
         self._parts += parts
         self.size += sum(map(len, self._parts[before:]))
 
     def take(self) -> list[Buffer]:
-        """Everything, as one buffer unless the parts are large.
+        """Remove and return everything, as one buffer unless the parts are large.
 
-        Joining small ones is measurably faster than a gathering write of them.
+        Joining small parts is measurably faster than writing them with ``writelines``.
         """
         parts = self._parts
         if self.size < GATHER_BYTES * len(parts) and len(parts) > 1:
@@ -353,7 +357,7 @@ class Outbox:
         return parts
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove everything."""
         self._parts = []
         self.size = 0
 
@@ -371,13 +375,13 @@ def _has_pair(command: Command) -> bool:
 
 
 class CodecNegotiation:
-    """The state of one connection."""
+    """The agreement of one connection's ends on the msgpack header."""
 
     __slots__ = ("_accepts", "_asked", "_offers", "_owed", "_writes", "agreed")
 
     def __init__(self, *, offers: bool, accepts: bool) -> None:
         self.agreed = False
-        """Type 2 may come in."""
+        """Whether frames of type 2 may be received."""
         self._writes = False
         self._offers = offers
         self._accepts = accepts
@@ -385,9 +389,9 @@ class CodecNegotiation:
         self._owed: int | None = None
 
     def encode_request(self, command: Command) -> bytes:
-        """A request of ours up to its body, with the offer if it is the one to carry it.
+        """Return a request's frame without its body; the first suitable one carries the offer.
 
-        The command itself stays as it was: it may be sent again over another connection.
+        The command itself is unchanged afterwards: it may be sent again over another connection.
         """
         if self._writes:
             if command.serialize != SerializeType.JSON:
@@ -404,13 +408,13 @@ class CodecNegotiation:
         return _head(command)
 
     def see_response(self, command: Command) -> None:
-        """The client looks for the answer to its offer."""
+        """Check whether a response accepts this client's offer."""
         if command.opaque == self._asked:
             self._asked = None
             self.agreed = self._writes = _has_pair(command)
 
     def see_request(self, command: Command) -> None:
-        """The server looks for an offer."""
+        """Check whether a request carries an offer to this server."""
         if (
             self._accepts
             and command.code in CARRIERS
@@ -420,7 +424,7 @@ class CodecNegotiation:
             self._owed = command.opaque
 
     def encode_answer(self, command: Command) -> bytes:
-        """An answer of the server, with the agreement if it is owed."""
+        """Return the frame of an answer; the answer to an offer carries the acceptance."""
         if self._owed is None or command.opaque != self._owed or not command.is_response:
             return encode(command)
         self._owed = None

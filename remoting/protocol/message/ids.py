@@ -8,8 +8,9 @@ unique id   producer's IP (4 or 16), int16 process id, int32 hash of the class  
             loader, int32 ms since the month began, int16 counter
 ==========  ====================================================================  ==========
 
-The broker gives the first and finds the message by it; the producer gives the second before the
-message is sent, so it stays the same when a send is repeated (cf. MessageClientIDSetter).
+The broker assigns the offset id and finds the message by it. The producer assigns the unique id
+before it sends the message, so the id stays the same when a send is retried (cf.
+MessageClientIDSetter).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LENGTHS: Final = (32, 56)
 
 
 class OffsetId(NamedTuple):
-    """What an offset id says: the broker's address and where in its log the message lies."""
+    """The content of an offset id: the broker's address and the message's physical offset."""
 
     ip: str
     port: int
@@ -36,7 +37,7 @@ class OffsetId(NamedTuple):
 
 
 def offset_id(ip: str, port: int, physical_offset: int) -> str:
-    """The offset id of a message.
+    """Return the offset id of a message.
 
     Raises:
         ValueError: ``ip`` or ``port`` is invalid.
@@ -45,12 +46,12 @@ def offset_id(ip: str, port: int, physical_offset: int) -> str:
 
 
 def offset_id_of(host: bytes, physical_offset: int) -> str:
-    """The offset id from the 8 or 20 bytes of the broker's address."""
+    """Return the offset id of a message, given the 8 or 20 bytes of the broker's address."""
     return (host + _OFFSET.pack(physical_offset)).hex().upper()
 
 
 def parse_offset_id(text: str) -> OffsetId:
-    """Read an offset id, of upper or lower case.
+    """Parse an offset id in upper or lower case.
 
     Raises:
         ValueError: it is invalid.
@@ -59,7 +60,7 @@ def parse_offset_id(text: str) -> OffsetId:
         raw = bytes.fromhex(text)
     except ValueError:
         raw = b""
-    # fromhex skips white space.
+    # Lengths are compared because fromhex skips white space.
     if len(text) not in _LENGTHS or len(raw) * 2 != len(text):
         raise ValueError(f"{text[:80]!r} is no offset id: these have 32 or 56 hexadecimal digits")
     ip, port = host_of(raw[:-8])
@@ -67,7 +68,7 @@ def parse_offset_id(text: str) -> OffsetId:
 
 
 def local_month(now_ms: int) -> tuple[int, int]:
-    """When the month of an instant begins and ends in the process's time zone, ms since 1970."""
+    """Return begin and end of the month of ``now_ms`` in local time; all in ms since 1970."""
     now = time.localtime(now_ms / 1000)
     start = (now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1)
     end = (now.tm_year, now.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
@@ -75,11 +76,11 @@ def local_month(now_ms: int) -> tuple[int, int]:
 
 
 class UniqueIdGenerator:
-    """Makes the unique ids of one process; any thread may ask for the next.
+    """Makes the unique ids of one process; thread-safe.
 
-    The part that changes at most once a millisecond is kept, and the counter of ``itertools`` is
-    atomic, so an id costs one formatting and takes no lock. Two ids are equal only if the counter
-    wraps, 65536 ids, within one millisecond.
+    The prefix, which changes at most once a millisecond, is cached, and ``itertools.count`` is
+    atomic, so an id costs one formatting and takes no lock. Ids repeat only if the counter wraps
+    (65,536 ids) within one millisecond.
     """
 
     __slots__ = ("_counter", "_fixed", "_month", "_month_bounds", "_now_ms", "_prefix")
@@ -93,14 +94,14 @@ class UniqueIdGenerator:
         *,
         month_bounds: Callable[[int], tuple[int, int]] = local_month,
     ) -> None:
-        """Make a generator.
+        """Create a generator.
 
         Args:
             ip: the machine's address.
-            process_id: its low 16 bits count.
-            class_hash: 32 bits that tell this generator from others of the process.
-            now_ms: the wall clock.
-            month_bounds: begin and end of the month of an instant, both ms since 1970.
+            process_id: only its low 16 bits are used.
+            class_hash: 32 bits that distinguish this generator from others of the process.
+            now_ms: the wall clock, ms since 1970.
+            month_bounds: returns begin and end of the month of a time; all in ms since 1970.
 
         Raises:
             ValueError: ``ip`` is not a numeric address.
@@ -119,7 +120,7 @@ class UniqueIdGenerator:
         self._counter = count()
 
     def next(self) -> str:
-        """A new id of 32 (IPv4) or 56 characters."""
+        """Return a new id of 32 (IPv4) or 56 (IPv6) characters."""
         now_ms = self._now_ms()
         made_ms, prefix = self._prefix
         if made_ms != now_ms:
@@ -127,7 +128,7 @@ class UniqueIdGenerator:
         return f"{prefix}{next(self._counter) & 0xFFFF:04X}"
 
     def take(self, number: int) -> list[str]:
-        """So many new ids at once, at a fraction of the cost."""
+        """Return ``number`` new ids, at a fraction of the cost of ``next`` per id."""
         now_ms = self._now_ms()
         made_ms, prefix = self._prefix
         if made_ms != now_ms:

@@ -1,4 +1,31 @@
-"""Addresses as records and message ids hold them: 4 or 16 bytes of IP, then an int32 port."""
+"""The stored message record: its layout, how it is encoded, and how it is checked and found.
+
+A record is what the commit log stores and a pull answer carries. All numbers are big endian:
+
+=====  ======================================================================================
+bytes  field
+=====  ======================================================================================
+4      size of the whole record
+4      magic: ``MAGIC_V1`` or ``MAGIC_V2``
+4      CRC of the stored body, 31 bits
+4      queue id
+4      flag, a number of the application
+8      queue offset
+8      physical offset
+4      system flag
+8      born timestamp, ms
+8, 20  born host: IP (4 or 16 bytes), then an int32 port
+8      store timestamp, ms
+8, 20  store host
+4      reconsume times
+8      prepared transaction offset
+4 + n  body: length, bytes
+1 + n  topic: length (2 bytes in a v2 record), bytes
+2 + n  properties: length, bytes
+=====  ======================================================================================
+
+cf. MessageDecoder, CommitLog. ``remoting.protocol.core.record`` is the compiled counterpart.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +46,11 @@ HOST_BYTES_V6: Final = 20
 
 @lru_cache(maxsize=1024)
 def ip_bytes(ip: str) -> bytes:
-    """The 4 or 16 bytes of an IP address.
+    """Return the 4 or 16 bytes of an IP address.
 
-    An IPv4 address in IPv6 clothes (``::ffff:10.0.0.1``, what a dual-stack socket reports) counts
-    as IPv4, and a zone (``fe80::1%eth0``) is left out: it means nothing to another machine.
+    An IPv4-mapped IPv6 address (``::ffff:10.0.0.1``, which a dual-stack socket reports) becomes
+    IPv4. The zone of an IPv6 address (``fe80::1%eth0``) is dropped: it is valid on this machine
+    only.
 
     Raises:
         ValueError: ``ip`` is not a numeric address.
@@ -34,7 +62,7 @@ def ip_bytes(ip: str) -> bytes:
 
 
 def host_bytes(ip: str, port: int) -> bytes:
-    """The 8 (IPv4) or 20 (IPv6) bytes of an address.
+    """Return the 8 (IPv4) or 20 (IPv6) bytes of an address.
 
     Raises:
         ValueError: ``ip`` is not a numeric address, or ``port`` is not in 0..65535.
@@ -46,20 +74,20 @@ def host_bytes(ip: str, port: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def ip_text(packed: bytes) -> str:
-    """The address of 4 or 16 bytes, an IPv6 one in its short form."""
+    """Return the text of an IP address given as 4 or 16 bytes; IPv6 in its short form."""
     return str(ip_address(packed))
 
 
 def host_of(packed: bytes) -> tuple[str, int]:
-    """``(ip, port)`` of the 8 or 20 bytes of an address.
+    """Return ``(ip, port)`` from the 8 or 20 bytes of an address.
 
-    The port is the stored 32 bits, unsigned: what is on disk is shown as it is.
+    The port is the stored number, unsigned and of 32 bits: it is not checked.
     """
     return ip_text(packed[:-4]), int.from_bytes(packed[-4:], "big")
 
 
 COMPRESSED: Final = 0x1
-"""The body is compressed; ``COMPRESSION_MASK`` says how."""
+"""The body is compressed, in the format given by the bits of ``COMPRESSION_MASK``."""
 
 MULTI_TAGS: Final = 0x2
 
@@ -79,7 +107,7 @@ HOSTS_V6_MASK: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_LEGACY: Final = 0x000
-"""No type given, as senders before 4.9.4 wrote it: zlib."""
+"""No format given, as by senders before 4.9.4: zlib."""
 
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
@@ -131,11 +159,11 @@ MAGIC_V2: Final = 0xDAA320AB
 MAGIC_BLANK: Final = 0xCBD43194
 
 HEAD_V4: Final = Struct(">IIIiiqqiq8sq8siqI")
-"""All fields up to and including the body's length, in the order of the table, IPv4 hosts."""
+"""All fields from the size to the body's length, in stored order, with IPv4 hosts."""
 
 HEAD_BYTES_V4: Final = HEAD_V4.size
 FIXED_BYTES_V4: Final = HEAD_BYTES_V4 + 3
-"""A v1 record with IPv4 hosts, without body, topic and properties: 91."""
+"""The size of a v1 record with IPv4 hosts and an empty body, topic and properties: 91 bytes."""
 
 CRC_AT: Final = 8
 QUEUE_ID_AT: Final = 12
@@ -147,7 +175,7 @@ BORN_HOST_AT: Final = 48
 STORE_TIMESTAMP_AT_V4: Final = 56
 
 MIN_TAIL_BYTES: Final = 8
-"""What must stay free behind a record, for the blank one."""
+"""Bytes that must stay free in a file after a record, for the blank record."""
 
 MAX_TOPIC_BYTES_V2: Final = 32767
 
@@ -168,28 +196,31 @@ def record_size(
     store_host_length: int = HOST_BYTES_V4,
     version: int = 1,
 ) -> int:
-    """Bytes of a whole record. All arguments but ``version`` (1 or 2) are bytes."""
+    """Return the size of a record in bytes, from the lengths of its parts in bytes.
+
+    ``version`` is 1 or 2, see ``MAGIC_V1`` and ``MAGIC_V2``.
+    """
     variable = body_length + topic_length + properties_length
     hosts = born_host_length + store_host_length
     return FIXED_BYTES_V4 - 2 * HOST_BYTES_V4 + hosts + (version - 1) + variable
 
 
 def takes_queue_offset(sys_flag: int) -> bool:
-    """Whether a message is one of its queue; prepared and rolled back ones are not."""
+    """Return whether a message gets a queue offset; prepared and rolled-back ones do not."""
     kind = sys_flag & TRANSACTION_MASK
     return kind in {TRANSACTION_NONE, TRANSACTION_COMMIT}
 
 
 def body_crc(body: bytes | memoryview) -> int:
-    """What a record says of its body as stored: 31 bits of CRC-32 (cf. UtilAll.crc32)."""
+    """Return the CRC that a record stores for a body: 31 bits of CRC-32 (cf. UtilAll.crc32)."""
     return crc32(body) & 0x7FFFFFFF
 
 
 def tail(topic: bytes, properties: bytes, *, magic: int = MAGIC_V1) -> bytes:
-    """Everything behind the body: topic and properties with their lengths.
+    """Return what follows the body: topic and properties with their lengths.
 
     Raises:
-        ValueError: one of them is longer than its length field can say.
+        ValueError: one of them is too long for its length field.
     """
     if len(properties) > MAX_PROPERTIES_BYTES:
         raise ValueError(
@@ -223,15 +254,15 @@ def encode_record(
     crc: int | None = None,
     magic: int = MAGIC_V1,
 ) -> bytes:
-    """A whole record.
+    """Return a whole record.
 
     Args:
         topic: its name.
-        body: as stored, so compressed when ``sys_flag`` says so.
+        body: as stored: compressed if ``sys_flag`` has the bit ``COMPRESSED``.
         properties: the encoded text.
-        born_host: 8 or 20 bytes, see ``host_bytes``; sets its bit of the system flag.
-        store_host: the same.
-        crc: the body's, when the caller has it already.
+        born_host: 8 or 20 bytes, see ``host_bytes``; determines ``BORN_HOST_V6`` of ``sys_flag``.
+        store_host: the same, for ``STORE_HOST_V6``.
+        crc: of the body; None to compute it.
         magic: ``MAGIC_V1`` or ``MAGIC_V2``.
 
     Raises:
@@ -273,10 +304,10 @@ def _head(born_host_length: int, store_host_length: int) -> Struct:
 
 
 def blank(remaining: int) -> bytes:
-    """The record that says that a file's last ``remaining`` bytes hold no message.
+    """Return the blank record, which marks a file's last ``remaining`` bytes as unused.
 
     Raises:
-        ValueError: fewer than eight bytes remain; a writer never lets that happen.
+        ValueError: fewer than ``MIN_TAIL_BYTES`` remain, which a writer must not let happen.
     """
     if remaining < MIN_TAIL_BYTES:
         raise ValueError(f"a blank record needs {MIN_TAIL_BYTES} bytes, {remaining} remain")
@@ -284,19 +315,22 @@ def blank(remaining: int) -> bytes:
 
 
 Layout: TypeAlias = tuple[int, int, int, int, int, int]
-"""Of one record: system flag, begin and end of the body, begin and end of the topic, end."""
+"""System flag, begin and end of the body, begin and end of the topic, end of the record.
+
+All but the flag are positions in the buffer.
+"""
 
 
 def locate(buffer: Buffer, position: int, limit: int) -> Layout:
-    """Find the parts of the record at ``position`` and check that they make up its size.
+    """Find the parts of the record at ``position`` and check that their lengths match its size.
 
     Args:
         buffer: holds the record.
         position: where it begins, 0 or more.
-        limit: where the valid bytes end, within the buffer.
+        limit: the end of the valid bytes, within the buffer.
 
     Raises:
-        RecordError: there is no whole record whose lengths agree.
+        RecordError: there is no whole record there, or its lengths contradict each other.
     """
     if limit - position < FIXED_BYTES_V4:
         raise _no_record(position, f"only {limit - position} bytes are left")
@@ -311,7 +345,7 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
         if body_at > end:
             raise _no_record(position, f"it says {size} bytes, too few for IPv6 hosts")
         (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - 4)
-    # Checked before the topic's length is read: it lies behind the body.
+    # Checked before the topic's length is read, which is after the body.
     body_end = body_at + body_length
     if body_end + 3 > end:
         raise _no_record(position, f"its body says {body_length} bytes of {size}")
@@ -345,17 +379,17 @@ class FoundRecord(NamedTuple):
 
 
 class Blank(NamedTuple):
-    """The file ends here: the ``size`` bytes left hold no message."""
+    """A blank record: the last ``size`` bytes of the file hold no message."""
 
     size: int
 
 
 class End(NamedTuple):
-    """Nothing was ever written here: a size of 0, or no room for one."""
+    """The end of the written bytes: a size of 0, or no room for a record."""
 
 
 class Invalid(NamedTuple):
-    """Something is here that is no valid record."""
+    """Bytes that are not a valid record."""
 
     reason: str
 
@@ -366,13 +400,13 @@ Scan: TypeAlias = FoundRecord | Blank | End | Invalid
 def examine(
     buffer: Buffer, position: int, *, check_crc: bool = True, limit: int | None = None
 ) -> Scan:
-    """What the bytes at a position of the log are. Never raises, whatever they are.
+    """Return what the bytes at a position of the log are. Never raises.
 
     Args:
         buffer: a file of the commit log, or a part of it.
-        position: where to look, 0 or more.
+        position: the position in the buffer, 0 or more.
         check_crc: also compare the CRC of the body (checkCRCOnRecover).
-        limit: where the valid bytes end, if before the end of the buffer.
+        limit: the end of the valid bytes; None for the end of the buffer.
     """
     limit = len(buffer) if limit is None else limit
     if limit - position < MIN_TAIL_BYTES:
@@ -406,15 +440,15 @@ _MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 
 
 def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
-    """Starts of the whole records at the beginning of ``data``, and where the last one ends.
+    """Return the positions of the records at the beginning of ``data``, and the end of the last.
 
-    It goes from head to head: size, magic and physical offset have to fit. Lengths within a record
-    and CRCs are not looked at, so a walk costs a fraction of a microsecond a record.
+    Only size, magic and physical offset of each record are checked, not the lengths within it or
+    its CRC, so the walk takes a fraction of a microsecond per record.
 
     Args:
         data: bytes of the log.
-        base: physical offset of the first of them.
-        end: records at or behind this physical offset are left out.
+        base: physical offset of the first byte.
+        end: records at or after this physical offset are left out.
     """
     starts = []
     at, last = 0, min(len(data) - _PLACED_HEAD.size, end - base - 1)
@@ -437,19 +471,19 @@ def chain(data: memoryview, base: int, end: int) -> tuple[list[int], int]:
 def find_heads(
     read: Callable[[int, int], Buffer], begin: int, stop: int, *, end: int, step: int
 ) -> Iterator[int]:
-    """Physical offsets in ``[begin, stop)`` at which the head of a record may stand.
+    """Yield the physical offsets in ``[begin, stop)`` at which a record may begin.
 
-    A head is known by its magic and by its own physical offset; whether a record follows it is for
-    the caller to find out.
+    A head is recognised by its magic and its physical offset; the caller has to check whether a
+    record follows.
 
     Args:
-        read: gives bytes of one log file, by physical offset and length.
-        begin, stop: where to look.
-        end: where the bytes of the file end.
+        read: returns bytes of one log file, by physical offset and length.
+        begin, stop: physical offsets that bound the search.
+        end: physical offset of the end of the file's bytes.
         step: bytes to read at once, more than a head has.
     """
     while begin < stop:
-        # As bytes: a view can't be searched.
+        # Copied, because a memoryview has no ``find``.
         data = bytes(read(begin, min(step, end - begin)))
         at = data.find(_MAGIC_PREFIX, _MAGIC_AT) - _MAGIC_AT
         while 0 <= at <= len(data) - _PLACED_HEAD.size:
@@ -459,5 +493,5 @@ def find_heads(
             at = data.find(_MAGIC_PREFIX, at + _MAGIC_AT + 1) - _MAGIC_AT
         if begin + len(data) >= end:
             return
-        # The next step begins within this one: a head may lie across the border.
+        # Steps overlap, so that a head across their border is found.
         begin += len(data) - _PLACED_HEAD.size + 1
