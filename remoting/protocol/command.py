@@ -1,8 +1,8 @@
-"""Commands and their typed headers: what all three header codecs read and write.
+"""Commands and their typed headers, which the three header codecs encode and decode.
 
 A header class lists a command's own fields as annotated attributes. ``@header`` makes it a
-keyword-only dataclass with slots. Attributes are the wire's names in snake case; where that
-rule fails, ``wire_names`` says so. Kinds of fields:
+keyword-only dataclass with slots. Attributes are the names on the wire in snake case; exceptions
+are listed in ``wire_names``. Kinds of fields:
 
 ========  ===========================================  ==================
  kind      in ext fields (JSON, ROCKETMQ)               in msgpack
@@ -14,7 +14,7 @@ rule fails, ``wire_names`` says so. Kinds of fields:
 ========  ===========================================  ==================
 
 A field without a default is required. A field whose value is ``None`` is not written. The order
-of a class's fields is part of the msgpack form: **new fields go to the end**.
+of a class's fields is part of the msgpack form: **append new fields at the end**.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ Long = Annotated[int, 64]
 T = TypeVar("T")
 H = TypeVar("H", bound="Header")
 
-# Java takes the digits of every script, but one UTF-16 unit at a time: none beyond the BMP.
+# Java accepts the digits of all scripts, but per UTF-16 unit: none beyond the BMP.
 _INTEGER: Final = re.compile(r"[+-]?(?:(?![\U00010000-\U0010ffff])\d)+")
 _SHOWN_CHARACTERS: Final = 40
 
 
 class _Kind(NamedTuple):
-    """How one type of field is read and written."""
+    """How one type of field is decoded and encoded."""
 
     article_and_name: str
     parse: Callable[[str], Any]  # from text; raises ValueError
@@ -71,7 +71,7 @@ class _Kind(NamedTuple):
 
 
 class _Field(NamedTuple):
-    """One field of a header class, as the plan keeps it."""
+    """One field of a header class."""
 
     attribute: str
     wire_name: str
@@ -81,7 +81,7 @@ class _Field(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What a header class needs to be read and written, worked out once."""
+    """How to decode and encode a header class, computed once per class."""
 
     fields: tuple[_Field, ...]
     names_and_texts: tuple[tuple[str, Callable[[Any], str]], ...]
@@ -89,15 +89,15 @@ class _Plan(NamedTuple):
 
 
 class Header:
-    """A command's own fields, typed. Subclasses carry the decorator ``@header``."""
+    """A command's own fields, typed. Subclasses need the decorator ``@header``."""
 
     __slots__ = ()
 
     wire_names: ClassVar[Mapping[str, str]] = {}
-    """Attributes whose wire name isn't their camel case."""
+    """Wire names of attributes for which it is not the name in camel case."""
 
     def pairs(self) -> list[tuple[str, str]]:
-        """The ext fields, in declared order, without those that are ``None``."""
+        """Return the ext fields in declared order, without those that are ``None``."""
         plan = _plan(type(self))
         return [
             (name, text(value))
@@ -106,14 +106,14 @@ class Header:
         ]
 
     def values(self) -> list[object]:
-        """The values in declared order, without the ``None`` ones at the end (msgpack)."""
+        """Return the values in declared order, without trailing ``None`` (the msgpack form)."""
         values = list(_plan(type(self)).values(self))
         while values and values[-1] is None:
             values.pop()
         return values
 
     def copy(self) -> Self:
-        """Another one with the same values."""
+        """Return a copy."""
         plan = _plan(type(self))
         made = object.__new__(type(self))
         for known, value in zip(plan.fields, plan.values(self), strict=True):
@@ -122,12 +122,12 @@ class Header:
 
     @classmethod
     def from_fields(cls, ext_fields: Mapping[str, str], *, empty_is_absent: bool = False) -> Self:
-        """Reads the header from ext fields; unknown ones are not looked at.
+        """Decode the header from ext fields; unknown ones are ignored.
 
         Args:
             ext_fields: by their names on the wire.
-            empty_is_absent: an empty text means that the field is absent (binary headers), unless
-                it is a required text.
+            empty_is_absent: treat an empty text as absent (binary headers), except where a text is
+                required.
 
         Raises:
             HeaderError: a required field is absent, or a field is not of its type.
@@ -149,7 +149,7 @@ class Header:
 
     @classmethod
     def from_values(cls, values: Sequence[object]) -> Self:
-        """Reads the header from values in declared order; more than we know are ignored.
+        """Decode the header from values in declared order; surplus ones are ignored.
 
         Raises:
             HeaderError: a required field is absent, or a value is not of its field's type.
@@ -174,12 +174,12 @@ class Header:
 
 @dataclass_transform(kw_only_default=True)
 def header(cls: type[T]) -> type[T]:
-    """Makes a class of annotated fields a typed header."""
+    """Make a class of annotated fields a typed header."""
     return dataclass(slots=True, kw_only=True)(cls)
 
 
 def free_opaque(first: int, used: Container[int]) -> int:
-    """The first correlation id from ``first`` on that is not used; wraps within positive int32."""
+    """Return the first opaque from ``first`` on that is not in ``used``; wraps at 2^31."""
     opaque = first & _OPAQUE_MASK
     while opaque in used:
         opaque = (opaque + 1) & _OPAQUE_MASK
@@ -187,7 +187,7 @@ def free_opaque(first: int, used: Container[int]) -> int:
 
 
 def wire_names_of(header_type: type[Header]) -> tuple[str, ...]:
-    """The wire names of a header's fields, in declared order."""
+    """Return the wire names of a header's fields, in declared order."""
     return tuple(known.wire_name for known in _plan(header_type).fields)
 
 
@@ -207,17 +207,17 @@ def _unreadable(
 
 
 def parse_bool(text: str) -> bool:
-    """As Java's ``Boolean.parseBoolean``."""
+    """Parse a boolean as Java's ``Boolean.parseBoolean`` does."""
     return text.lower() == "true"
 
 
 def parse_integer(text: str, bits: int) -> int:
-    """As Java's ``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64).
+    """Parse a number as Java's ``Integer.parseInt`` (32 bits) and ``Long.parseLong`` (64) do.
 
     Raises:
-        ValueError: it is no decimal number of so many signed bits.
+        ValueError: it is not a decimal number of ``bits`` signed bits.
     """
-    # int() alone would also take '1_000' and ' 5 '.
+    # int() alone would also accept '1_000' and ' 5 '.
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(text)
     value = int(text)
@@ -299,7 +299,7 @@ def _make_plan(header_type: type[Header]) -> _Plan:
     return _Plan(
         fields=tuple(planned),
         names_and_texts=tuple((known.wire_name, known.kind.text) for known in planned),
-        # Of one attribute attrgetter gives the value, not a tuple.
+        # With one attribute, attrgetter returns its value instead of a tuple.
         values=getter if len(planned) > 1 else lambda header: (getter(header),),
     )
 
@@ -307,56 +307,56 @@ def _make_plan(header_type: type[Header]) -> _Plan:
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 
 UNKNOWN: Final = -1
-"""Of a position: nobody has said."""
+"""A position that is not known."""
 
 Extra = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Ext fields besides the typed header's."""
+"""Ext fields in addition to those of the typed header."""
 
 
 @dataclass(slots=True)
 class Command:
-    """A frame's meaning (cf. RemotingCommand).
+    """The decoded content of a frame (cf. RemotingCommand).
 
-    A command we build has a typed ``header``; one that came in has ``pairs`` or, from a msgpack
-    frame, ``values``, and ``read`` makes the typed header of either.
+    A command to be sent has a typed ``header``; a received one has ``pairs`` or, from a msgpack
+    frame, ``values``, from which ``read`` makes the typed header.
     """
 
     code: int
-    """The request's code in a request, the response's in an answer."""
+    """The request code or the response code."""
 
     opaque: int = 0
-    """Correlates an answer with its request, per connection."""
+    """The id that matches an answer to its request, per connection."""
 
     flag: int = 0
     """``FLAG_RESPONSE`` and ``FLAG_ONEWAY``."""
 
     language: Language | None = Language.PYTHON
-    """The sender's; ``None`` when we don't know it."""
+    """The sender's language; ``None`` if it is unknown."""
 
     version: int = VERSION
-    """The sender's release (see ``versions``)."""
+    """The sender's release, an ordinal (see ``codes``)."""
 
     remark: str | None = None
-    """An error's text, mostly."""
+    """Usually the text of an error."""
 
     header: Header | None = None
-    """The typed header of a command we build."""
+    """The typed header of a command to be sent."""
 
     pairs: tuple[tuple[str, str], ...] | None = None
-    """Ext fields in wire order, repeats kept; on a command we build, those after the header's.
-    ``None`` when there is no such part, which differs from an empty one in JSON."""
+    """Ext fields in wire order, repeats included; of a command to be sent, those after the typed
+    header's. ``None`` when ext fields are absent, which in JSON differs from an empty object."""
 
     values: tuple[object, ...] | None = None
     """The declared header fields of a msgpack frame, by position."""
 
     body: bytes | memoryview = b""
-    """Empty means none. A command that came in refers to the buffer it was decoded from."""
+    """Empty for none. Of a received command, a view of the buffer it was decoded from."""
 
     serialize: SerializeType = SerializeType.JSON
-    """The codec of the frame it came in or goes out in."""
+    """The header codec of the frame it was received in or will be sent in."""
 
     body_at: int = field(default=UNKNOWN, compare=False, repr=False)
-    """Where the body of a command that came in begins in what it is a view of."""
+    """The position of a received command's body in the buffer it is a view of."""
 
     @classmethod
     def request(
@@ -368,7 +368,7 @@ class Command:
         extra: Extra = (),
         oneway: bool = False,
     ) -> Self:
-        """A request of ours. The connection that sends it fills in opaque and codec."""
+        """Return a request to be sent. The connection sets its opaque and codec."""
         return cls(
             code,
             header=header,
@@ -386,7 +386,7 @@ class Command:
         body: bytes | memoryview = b"",
         extra: Extra = (),
     ) -> Command:
-        """The answer to this request: same opaque and codec, language JAVA as every broker's."""
+        """Return an answer to this request: same opaque and codec, language JAVA as in RocketMQ."""
         return Command(
             code,
             self.opaque,
@@ -403,21 +403,24 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Whether this is an answer to a request."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Whether the sender expects no answer."""
         return self.flag & FLAG_ONEWAY != 0
 
     @property
     def fields(self) -> dict[str, str]:
-        """The ext fields by name; of a repeated one the last. Made anew at each call."""
+        """The ext fields by name, the last of repeated ones; a new dictionary each time."""
         return dict(self.all_pairs() or ())
 
     def all_pairs(self) -> Iterable[tuple[str, str]] | None:
-        """The ext fields in wire order: the typed header's, then ``pairs``; ``None``: no part."""
+        """Return the ext fields in wire order: the typed header's, then ``pairs``.
+
+        ``None`` if ext fields are absent.
+        """
         if self.header is None:
             return self.pairs
         if self.pairs is None:
@@ -425,7 +428,7 @@ class Command:
         return (*self.header.pairs(), *self.pairs)
 
     def read(self, header_type: type[H]) -> H:
-        """The typed header, whichever codec the command came in.
+        """Return the typed header, from any of the codecs.
 
         Raises:
             HeaderError: a required field is absent, or a field is not of its type.
@@ -434,7 +437,7 @@ class Command:
             return self.header
         if self.values is not None:
             return header_type.from_values(self.values)
-        # Java reads an empty text of a binary header as null.
+        # RocketMQ decodes an empty text of a binary header as null.
         return header_type.from_fields(
             self.fields, empty_is_absent=self.serialize is SerializeType.ROCKETMQ
         )

@@ -1,13 +1,13 @@
-"""The JSON header: one object, ext field values as text.
+"""The JSON header codec: one object, with ext field values as text.
 
-Written in the order of Java's implementation: code, extFields, flag, language, opaque, remark,
-serializeTypeCurrentRPC, version, without those that are null. Read in any order: unknown keys
-are ignored, missing ones are 0 (language JAVA), numbers may be texts, bare numbers and booleans
-pass as ext values. Lists and objects don't: no field has such a value, so they are ignored too.
+Keys are written in the order of RocketMQ's implementation: code, extFields, flag, language, opaque,
+remark, serializeTypeCurrentRPC, version, without those that are null. They are read in any order:
+unknown keys are ignored, missing ones are 0 (language JAVA), numbers may be texts, and ext values
+may be bare numbers and booleans. Ext fields with a list or an object as value are ignored.
 
-Ext fields keep their order and their repeats. The fast parser drops repeats, so the quotes of
-the text are counted against the strings that came out of it: when they differ (repeats, escaped
-backslashes, unknown keys with nested values) the standard library reads it once more, as pairs.
+Ext fields keep their order and their repeats. The fast parser drops repeated keys, so the quotes in
+the text are compared with the number of strings parsed: if they differ (repeats, escaped
+backslashes, unknown keys with nested values), the standard library parses the text again, as pairs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STRING_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOT
 
 
 def encode_header(command: Command) -> bytes:
-    """The header's bytes. A text without a UTF-8 form is a ``ValueError`` or ``TypeError``."""
+    """Encode a header. Raises ``ValueError`` or ``TypeError`` for a text with no UTF-8 form."""
     header: dict[str, object] = {"code": command.code}
     pairs = command.all_pairs()
     if pairs is not None:
@@ -49,7 +49,7 @@ def encode_header(command: Command) -> bytes:
 
 
 def decode_header(view: memoryview | bytes) -> Command:
-    """The command of a header. Raises ``FrameError``."""
+    """Decode a header into a command without a body. Raises ``FrameError``."""
     data = bytes(view)
     header = _parse(data, json_loads)
     _check_depth(data)

@@ -1,14 +1,13 @@
-"""Our own header codec: the same command as one msgpack array, its fields typed.
+"""PocketMQ's own header codec: a command as one msgpack array with typed fields.
 
 ``[code, flag, opaque, language, version, remark, fields, extra]``
 
 ``language`` is the number or nil. ``fields`` holds the typed header's values in declared order:
-absent ones nil, absent ones at the end cut, more than the reader knows ignored; nil when there is
-no typed header. ``extra`` is a map of all other ext fields, nil when there are none.
+absent ones are nil, trailing absent ones are omitted, and surplus ones are ignored; nil when there
+is no typed header. ``extra`` is a map of all other ext fields, nil when there are none.
 
-Nothing a peer sends gets past the limits below: nesting and ext types are refused while they are
-read, wrong types and lengths before a command is made. A field's own type is checked when the
-typed header is read.
+Input is bounded: nesting and ext types are refused during parsing, wrong types and lengths before a
+command is made. The type of each field is checked when the typed header is read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _SCALARS: Final = frozenset({bool, int, float, str, type(None)})
 
 
 def encode_header(command: Command) -> bytes:
-    """The header's bytes. Raises ``ValueError`` for a text without a UTF-8 form."""
+    """Encode a header. Raises ``ValueError`` for a text that has no UTF-8 form."""
     if command.header is not None:
         values: object = command.header.values()
     else:
@@ -48,16 +47,16 @@ def encode_header(command: Command) -> bytes:
         values,
         None if command.pairs is None else dict(command.pairs),
     )
-    # A Packer that is kept must not be used by two threads, and every blocking client has its own.
+    # Not a shared Packer: it is not thread-safe, and blocking clients run in several threads.
     return bytes(packb(header))
 
 
 def decode_header(view: memoryview | bytes) -> Command:
-    """The command of a header. Raises ``FrameError``."""
+    """Decode a header into a command without a body. Raises ``FrameError``."""
     containers = count(1)
 
     def bounded(container: object) -> object:
-        # The innermost ends first: without this, a header of nested lists would be built whole.
+        # Called for the innermost container first, so a deeply nested header fails early.
         if next(containers) > _MAX_CONTAINERS:
             raise ValueError("too many lists and maps")
         return container

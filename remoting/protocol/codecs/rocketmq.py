@@ -1,4 +1,4 @@
-"""RocketMQ's binary header (cf. RocketMQSerializable).
+"""The codec of RocketMQ's binary header (cf. RocketMQSerializable).
 
 =====  =====  =========================================================
  order  size   field (big endian)
@@ -12,12 +12,13 @@
  7      4 + n  ext fields: byte length, entries; length 0: none
 =====  =====  =========================================================
 
-An entry is an int16 key length, the key, an int32 value length, the value. Keys may repeat: the
-fast encoder of send and pull headers writes each field, then the ext fields that a signing hook
-has copied them into before. Order and repeats are kept, so that encoding gives the same bytes.
+An entry is an int16 key length, the key, an int32 value length, the value. Keys may repeat:
+RocketMQ's fast encoder of send and pull headers writes each field, and then the ext fields, into
+which a signing hook may have copied the same fields. Order and repeats are kept, so that encoding a
+decoded header returns the same bytes.
 
-A code is cut to 16 bits. The POP codes, which don't fit, are known again by what is left of them
-when they come in a request.
+A code is truncated to 16 bits. The POP codes, which do not fit, are restored in requests from their
+low 16 bits.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _CUT_CODES: Final = {code & 0xFFFF: code.value for code in RequestCode if code >
 
 
 def encode_header(command: Command) -> bytes:
-    """The header's bytes. Raises ``ValueError`` for a key that is too long or has no UTF-8 form."""
+    """Encode a header. Raises ``ValueError`` for a key that is too long or has no UTF-8 form."""
     language = Language.OTHER if command.language is None else command.language
     remark = command.remark.encode() if command.remark else b""
     parts: list[bytes] = []
@@ -71,7 +72,7 @@ def encode_header(command: Command) -> bytes:
 
 
 def decode_header(view: memoryview | bytes) -> Command:
-    """The command of a header. Raises ``FrameError``."""
+    """Decode a header into a command without a body. Raises ``FrameError``."""
     data = bytes(view)
     if len(data) < _HEAD.size + _INT32.size:
         raise FrameError(f"a binary header of {len(data)} bytes is too short")

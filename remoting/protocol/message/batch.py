@@ -1,8 +1,8 @@
 """The body of SEND_BATCH_MESSAGE: several messages of one topic in one request.
 
 Each element: int32 size of the element, int32 0, int32 0, int32 flag, int32 body length, body,
-int16 properties length, properties. All else that a record has comes from the request's header.
-A reader goes by the lengths of body and properties and ignores the first three numbers, as
+int16 properties length, properties. All other fields of a record are taken from the request's
+header. A reader uses the lengths of body and properties and ignores the first three numbers, as
 RocketMQ does (cf. MessageDecoder.decodeMessage).
 """
 
@@ -21,14 +21,14 @@ ELEMENT_HEAD: Final = Struct(">iiiiI")
 """Size, 0, 0, flag, body length."""
 
 ELEMENT_FIXED_BYTES: Final = ELEMENT_HEAD.size + 2
-"""An element without body and properties: 22."""
+"""The size of an element with an empty body and properties: 22 bytes."""
 
 _SHAPE: Final = Struct(">12xiI")
 _LENGTH: Final = Struct(">H")
 
 
 class BatchElement(NamedTuple):
-    """One message of a batch, its parts not copied."""
+    """One message of a batch; its parts are views of the batch's body."""
 
     flag: int
     body: memoryview
@@ -36,7 +36,7 @@ class BatchElement(NamedTuple):
 
 
 def encode(elements: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """The body of a batch.
+    """Return the body of a batch.
 
     Args:
         elements: flag, body and properties text of each message.
@@ -66,25 +66,25 @@ def _encode_columns(bodies: list[bytes], properties: list[bytes]) -> bytes:
 
 
 encode_columns: Callable[[list[bytes], list[bytes]], bytes] = _encode_columns
-"""The body of a batch whose messages have flag 0: what ``encode`` gives, for whole columns.
+"""Return the body of a batch whose messages have flag 0, from their bodies and properties texts.
 
 Raises:
     ValueError: a message's properties take more than 32767 bytes.
 """
 
 if not core.WHY:
-    # Compiled: it is there only if ``WHY`` is empty.
+    # The compiled module exists only if ``WHY`` is empty.
     from remoting.protocol.core import messages
 
     encode_columns = messages.encode_columns
 
 
 def iter_elements(body: bytes | memoryview) -> Iterator[BatchElement]:
-    """The messages of a batch, in order.
+    """Yield the messages of a batch, in order.
 
     Raises:
-        BodyError: an element is cut off, or there are more than ``MAX_BATCH_MESSAGES``. Elements
-            before the damage were given out by then: who wants all or none makes a list first.
+        BodyError: an element is truncated, or there are more than ``MAX_BATCH_MESSAGES``. Earlier
+            elements were yielded by then: a caller that needs all or none makes a list first.
     """
     view = memoryview(body)
     position, end, number = 0, len(view), 0

@@ -1,8 +1,8 @@
 """Compressed bodies: zlib streams, LZ4 frames, zstd frames.
 
-The producer compresses and the consumer inflates; a broker only hands the bytes on. How large a
-body becomes is the sender's word, so inflating stops at a bound, not after it: no more than
-``max_bytes`` and one step are ever held.
+The producer compresses and the consumer decompresses; a broker stores and returns the compressed
+bytes. A small body may decompress to any size, so decompression stops at a limit: at most
+``max_bytes`` and one step are held in memory.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _LZ4_STEP_BYTES: Final = 256 * 1024
 def compress(
     body: bytes, kind: CompressionKind = "zlib", level: int = DEFAULT_LEVEL
 ) -> tuple[bytes, int]:
-    """The compressed body and the bits that the system flag gets.
+    """Return the compressed body and the bits to set in the system flag.
 
     Args:
-        body: as the application gave it.
-        kind: zlib is what every RocketMQ client reads; lz4 and zstd need 4.9.4.
-        level: of zlib and zstd; LZ4 frames have none.
+        body: as given by the application.
+        kind: every RocketMQ client reads zlib; lz4 and zstd need release 4.9.4.
+        level: the compression level of zlib and zstd; not used for lz4.
     """
     if kind == "zlib":
         return zlib.compress(body, level), flags.COMPRESSED | flags.COMPRESSION_ZLIB
     if kind == "lz4":
         import lz4.frame  # noqa: PLC0415  # most processes never need it
 
-        # Java's LZ4FrameInputStream reads no blocks that refer to earlier ones.
+        # Java's LZ4FrameInputStream can't read linked blocks.
         packed = lz4.frame.compress(body, block_linked=False)
         return packed, flags.COMPRESSED | flags.COMPRESSION_LZ4
     import zstandard  # noqa: PLC0415  # most processes never need it
@@ -50,14 +50,14 @@ def compress(
 def decompress(
     body: bytes | memoryview, sys_flag: int, *, max_bytes: int = MAX_INFLATED_MESSAGE_BYTES
 ) -> bytes:
-    """The body as the application gave it.
+    """Return the body as given by the application.
 
-    A body that is empty, or whose system flag lacks the bit ``COMPRESSED``, is returned as it is.
-    What follows the compressed stream is ignored.
+    A body that is empty, or whose system flag lacks the bit ``COMPRESSED``, is returned unchanged.
+    Bytes after the compressed stream are ignored.
 
     Raises:
-        BodyError: it does not inflate, inflates to more than ``max_bytes``, or is compressed in a
-            way that RocketMQ does not know.
+        BodyError: it is damaged, decompresses to more than ``max_bytes``, or has a format that
+            RocketMQ does not define.
     """
     if not sys_flag & flags.COMPRESSED or not body:
         return bytes(body)
@@ -90,7 +90,7 @@ def _inflate_lz4(body: bytes | memoryview, max_bytes: int) -> bytes:
     rest: bytes | memoryview = body
     while not inflater.eof:
         try:
-            # Its output buffer is as large as it may become, so it grows by steps.
+            # In steps, because lz4 allocates ``max_length`` bytes at once.
             step = inflater.decompress(rest, max_length=_LZ4_STEP_BYTES)
         except RuntimeError as error:
             raise _damaged("LZ4", error) from error
@@ -108,11 +108,11 @@ def _inflate_zstd(body: bytes | memoryview, max_bytes: int) -> bytes:
     import zstandard  # noqa: PLC0415  # most processes never need it
 
     try:
-        # The two largest numbers say that the frame declares none.
+        # The two largest numbers mean that the frame declares no size.
         declared = zstandard.get_frame_parameters(body).content_size
         if max_bytes < declared < zstandard.CONTENTSIZE_ERROR:
             raise _too_large("zstd", max_bytes)
-        # Inflates into one buffer of the declared size, else of the bound: neither can be passed.
+        # The output buffer has the declared size, or else max_bytes, and can't grow.
         return zstandard.ZstdDecompressor().decompress(body, max_output_size=max_bytes)
     except zstandard.ZstdError as error:
         why = f"to at most {max_bytes} bytes: {error}"

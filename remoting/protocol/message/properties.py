@@ -1,12 +1,12 @@
 r"""A message's properties as text: ``name 0x01 value 0x02 name 0x01 value``.
 
-RocketMQ 4.9.1 to 5.1 writes no separator after the last entry, older and newer ones do; a reader
-takes both. It also takes junk: an entry counts only if it has a 0x01 with at least one character
-on either side, of equal names the last one wins, and bytes that are not UTF-8 become U+FFFD.
-So an empty value is written, and lost on reading (cf. MessageDecoder).
+RocketMQ 4.9.1 to 5.1 writes no separator after the last entry, older and newer releases do; both
+are read. Malformed text is tolerated: an entry counts only if it has a 0x01 with at least one
+character on each side, the last of repeated names counts, and bytes that are not UTF-8 become
+U+FFFD. So an empty value is written but lost on reading (cf. MessageDecoder).
 
-Brokers and batches work on the text itself, because it is stored as it came: ``find``, ``append``,
-``join`` and ``remove`` neither decode nor reorder it.
+A broker stores the text as it was received, so ``find``, ``append``, ``join`` and ``remove`` work
+on the text: they neither decode nor reorder it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MIN_OFFSET: Final = "MIN_OFFSET"
 MAX_OFFSET: Final = "MAX_OFFSET"
 BUYER_ID: Final = "BUYER_ID"
 DEAD_REASON: Final = "POCKETMQ_DEAD_REASON"
-"""Why it is a dead letter, in words; with the next three our own, no other client looks at them."""
+"""Why the message is a dead letter, as text. This and the next three are PocketMQ's own."""
 DEAD_EXCEPTION: Final = "POCKETMQ_DEAD_EXCEPTION"
 DEAD_CONSUMER: Final = "POCKETMQ_DEAD_CONSUMER"
 DEAD_TIME: Final = "POCKETMQ_DEAD_TIME"
@@ -61,22 +61,22 @@ INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 SHARDING_KEY: Final = "__SHARDINGKEY"
 
 KEY_SEPARATOR: Final = " "
-"""Between the keys in the value of ``KEYS``."""
+"""The separator of the keys in the value of ``KEYS``."""
 
 NAME_END: Final = b"\x01"
 ENTRY_END: Final = b"\x02"
 
 
 def encode(entries: Mapping[str, str | None], *, trailing: bool = False) -> bytes:
-    """The text of a map, in its order; an entry whose value is None is left out.
+    """Return the text of a mapping, in its order, without entries whose value is None.
 
     Args:
         entries: names and values.
-        trailing: also end the last entry with a separator, as 5.2 and later write it.
+        trailing: also write a separator after the last entry, as RocketMQ 5.2 and later do.
 
     Raises:
-        ValueError: a name is empty or holds 0x01 or 0x02, or a value holds 0x02: no reader could
-            tell them apart again.
+        ValueError: a name is empty or contains 0x01 or 0x02, or a value contains 0x02: the text
+            could not be split again.
     """
     parts = [f"{name}\x01{value}" for name, value in entries.items() if value is not None]
     text = "\x02".join(parts)
@@ -98,7 +98,7 @@ def _refuse_unreadable(entries: Mapping[str, str | None]) -> None:
 
 
 def decode(text: bytes | memoryview) -> dict[str, str]:
-    """The map of a properties text. Never raises: what can't be read is left out."""
+    """Decode a properties text. Never raises: malformed entries are left out."""
     entries = {}
     for entry in str(text, "utf-8", "replace").split("\x02"):
         name, _, value = entry.partition("\x01")
@@ -108,7 +108,7 @@ def decode(text: bytes | memoryview) -> dict[str, str]:
 
 
 def find(text: bytes, name: bytes) -> bytes | None:
-    """The value that ``decode(text)`` has under ``name``, without decoding the others."""
+    """Return the value that ``decode(text)`` has for ``name``, without decoding the others."""
     marker = name + NAME_END
     at = text.rfind(marker)
     while at >= 0:
@@ -123,19 +123,19 @@ def find(text: bytes, name: bytes) -> bytes | None:
 
 
 def join(text: bytes, more: bytes) -> bytes:
-    """Two texts after one another, with a separator between them where one is needed."""
+    """Return two texts joined, with a separator between them if one is needed."""
     if text and more and not text.endswith(ENTRY_END):
         return text + ENTRY_END + more
     return text + more
 
 
 def append(text: bytes, name: bytes, value: bytes) -> bytes:
-    """The text with one more entry; of equal names the last one wins when it is read."""
+    """Return the text with an entry appended, which overrides earlier ones of the same name."""
     return join(text, name + NAME_END + value)
 
 
 def remove(text: bytes, name: bytes) -> bytes:
-    """The text without any entry called ``name``; the rest keeps its bytes."""
+    """Return the text without the entries called ``name``; other bytes are unchanged."""
     marker = name + NAME_END
     if marker not in text:
         return text

@@ -1,8 +1,8 @@
-"""Tags, their hash, and the expressions that choose among them.
+"""Tags, their hash codes, and tag expressions.
 
-A broker filters by the hash of a tag alone, which is in the consume queue; a consumer compares the
-tag itself, because hashes collide. The hash is that of a Java string: ``h = 31 * h + unit`` over
-UTF-16 code units, wrapped to 32 signed bits.
+A broker filters by the tag's hash code, which is in the consume queue; a consumer compares the tag
+itself, because hash codes collide. The hash code is that of a Java string: ``h = 31 * h + unit``
+over UTF-16 code units, wrapped to 32 signed bits.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Final
 from remoting.protocol.message import properties
 
 SUBSCRIBE_ALL: Final = "*"
-"""The one text that means every message (cf. SubscriptionData.SUB_ALL)."""
+"""The expression that matches every message (cf. SubscriptionData.SUB_ALL)."""
 
 _CHUNK: Final = 256
 _POWERS: Final = tuple(pow(31, n, 1 << 32) for n in range(_CHUNK - 1, -1, -1))
 _LONGEST_CACHED: Final = 128
 _TAGS: Final = properties.TAGS.encode()
 
-# String.trim() takes off control characters and the space, and nothing else of Unicode.
+# Java's String.trim() removes control characters and spaces, but no other Unicode white space.
 _JAVA_BLANKS: Final = "".join(map(chr, range(33)))
 
 
 def java_hash(text: str) -> int:
-    """``String.hashCode``: signed 32 bits."""
+    """Return Java's ``String.hashCode``: a signed 32-bit number."""
     units: bytes | tuple[int, ...]
     if text.isascii():
         units = text.encode()
@@ -53,14 +53,14 @@ _cached_utf8_hash = lru_cache(maxsize=4096)(lambda tag: java_hash(tag.decode("ut
 
 
 def tags_code(tag: str | None) -> int:
-    """What a consume-queue entry holds for a tag: its hash, 0 for none."""
+    """Return the tags code of a consume queue entry: the tag's hash code, 0 without a tag."""
     if not tag:
         return 0
     return _cached_hash(tag) if len(tag) <= _LONGEST_CACHED else java_hash(tag)
 
 
 def tags_code_of(properties_text: bytes) -> int:
-    """The tags code of a message from its properties text, without decoding the text."""
+    """Return the tags code of a message, given its properties text."""
     tag = properties.find(properties_text, _TAGS)
     if tag is None:
         return 0
@@ -71,12 +71,12 @@ def tags_code_of(properties_text: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TagExpression:
-    """Which tags a subscription wants (cf. FilterAPI.buildSubscriptionData).
+    """The tags that a subscription selects (cf. FilterAPI.buildSubscriptionData).
 
     Attributes:
-        text: as given, except that none and empty became ``*``.
-        tags: the tags wanted; empty for all.
-        codes: their hashes.
+        text: the expression as given; ``*`` for None and empty.
+        tags: the selected tags; empty for all messages.
+        codes: their hash codes.
     """
 
     text: str
@@ -85,13 +85,13 @@ class TagExpression:
 
     @classmethod
     def parse(cls, text: str | None) -> TagExpression:
-        """Read ``*`` or ``TagA || TagB``.
+        """Parse ``*`` or ``TagA || TagB``.
 
-        Only the exact text ``*`` (or nothing) means all: `` * `` and ``A || *`` hold a tag that
-        is called ``*``, as in RocketMQ.
+        Only ``*`` itself, None and the empty text select all messages: in `` * `` and ``A || *``
+        the ``*`` is an ordinary tag, as in RocketMQ.
 
         Raises:
-            ValueError: the text names no tag.
+            ValueError: the text contains no tag.
         """
         if not text or text == SUBSCRIBE_ALL:
             return cls(SUBSCRIBE_ALL, frozenset(), frozenset())
@@ -102,9 +102,9 @@ class TagExpression:
 
     @property
     def is_all(self) -> bool:
-        """Whether every message is wanted, tagged or not."""
+        """Whether all messages are selected, with or without a tag."""
         return self.text == SUBSCRIBE_ALL
 
     def matches(self, tag: str | None) -> bool:
-        """Whether a message with this tag is wanted: the consumer's exact check."""
+        """Return whether a message with this tag is selected, by comparing the tag itself."""
         return self.text == SUBSCRIBE_ALL or tag in self.tags

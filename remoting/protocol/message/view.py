@@ -1,9 +1,9 @@
-"""A message record read field by field, when it is asked for.
+"""A view of a message record that decodes each field on access.
 
-A consumer that takes a thousand records off the network looks at the bodies, perhaps the tags. So
-a view keeps nothing but its buffer and six positions. They are checked against each other once,
-when the view is made; from then on no field can reach outside the record. The view does not copy
-its buffer: as long as it lives, so do the bytes it was cut from.
+A consumer that receives a thousand records usually reads only their bodies and tags. So a view
+keeps only its buffer and six numbers. ``locate`` checks them once, when the view is created; after
+that, no field can extend beyond the record. The view does not copy its buffer, and keeps it in
+memory.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RecordView:
     """One message of the commit log or of a pull answer.
 
     Raises:
-        RecordError: at creation, when the bytes are no whole record; never later.
+        RecordError: at creation, if the bytes are not a whole record; never later.
     """
 
     __slots__ = (
@@ -62,7 +62,10 @@ class RecordView:
     _properties: dict[str, str]
 
     def __init__(self, buffer: Buffer, position: int = 0, *, limit: int | None = None) -> None:
-        """Look at the record at ``position``; ``limit`` is where the valid bytes end, if given."""
+        """Create a view of the record at ``position``.
+
+        ``limit`` is the end of the valid bytes, None for the end of the buffer.
+        """
         self._locate(buffer, position, len(buffer) if limit is None else limit)
 
     def _locate(self, buffer: Buffer, position: int, limit: int) -> None:
@@ -90,7 +93,7 @@ class RecordView:
 
     @property
     def raw(self) -> memoryview:
-        """The whole record."""
+        """The bytes of the whole record, not copied."""
         return memoryview(self._buffer)[self._position : self._end]
 
     @property
@@ -100,22 +103,22 @@ class RecordView:
 
     @property
     def body_crc(self) -> int:
-        """The 31 bits that the writer stored; see ``check_crc``."""
+        """The stored CRC of 31 bits; see ``check_crc``."""
         return int(_UNSIGNED.unpack_from(self._buffer, self._position + 8)[0])
 
     @property
     def queue_id(self) -> int:
-        """Which queue of the topic."""
+        """The queue's number within the topic at its broker."""
         return int(_INT.unpack_from(self._buffer, self._position + 12)[0])
 
     @property
     def flag(self) -> int:
-        """A number of the application's own."""
+        """A number set by the application."""
         return int(_INT.unpack_from(self._buffer, self._position + 16)[0])
 
     @property
     def queue_offset(self) -> QueueOffset:
-        """The message's number in its queue."""
+        """The message's offset in its queue."""
         at = self._position + QUEUE_OFFSET_AT
         return QueueOffset(_LONG.unpack_from(self._buffer, at)[0])
 
@@ -127,23 +130,23 @@ class RecordView:
 
     @property
     def born_timestamp_ms(self) -> int:
-        """When the producer made the message, by its clock."""
+        """When the producer created the message, by its clock, ms since 1970."""
         return int(_LONG.unpack_from(self._buffer, self._position + BORN_TIMESTAMP_AT)[0])
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """``(ip, port)`` of the producer as the broker saw it."""
+        """``(ip, port)`` of the producer as seen by the broker."""
         return host_of(self.born_host_bytes)
 
     @property
     def born_host_bytes(self) -> bytes:
-        """The 8 or 20 bytes of it."""
+        """The 8 or 20 bytes of ``born_host``."""
         start = self._position + BORN_HOST_AT
         return bytes(self._buffer[start : self._born_host_end])
 
     @property
     def store_timestamp_ms(self) -> int:
-        """When the broker stored the message, by its clock."""
+        """When the broker stored the message, by its clock, ms since 1970."""
         return int(_LONG.unpack_from(self._buffer, self._born_host_end)[0])
 
     @property
@@ -153,7 +156,7 @@ class RecordView:
 
     @property
     def store_host_bytes(self) -> bytes:
-        """The 8 or 20 bytes of it."""
+        """The 8 or 20 bytes of ``store_host``."""
         start = self._born_host_end + 8
         length = 20 if self.sys_flag & STORE_HOST_V6 else 8
         return bytes(self._buffer[start : start + length])
@@ -165,12 +168,12 @@ class RecordView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was sent back by a consumer."""
+        """How often a consumer has sent the message back."""
         return int(_INT.unpack_from(self._buffer, self._body_at - 16)[0])
 
     @property
     def prepared_transaction_offset(self) -> PhysicalOffset:
-        """Where the half of a committed transaction lies in the commit log."""
+        """The physical offset of the half message of a committed transaction."""
         return PhysicalOffset(_LONG.unpack_from(self._buffer, self._body_at - 12)[0])
 
     @property
@@ -180,10 +183,10 @@ class RecordView:
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent, inflated if it was compressed.
+        """The body as it was sent, decompressed if necessary.
 
         Raises:
-            BodyError: it does not inflate, or to more than ``MAX_INFLATED_MESSAGE_BYTES``.
+            BodyError: it can't be decompressed, or is larger than ``MAX_INFLATED_MESSAGE_BYTES``.
         """
         try:
             return self._body
@@ -196,7 +199,7 @@ class RecordView:
 
     @property
     def topic(self) -> str:
-        """The topic it is stored under; REAL_TOPIC may name another."""
+        """The topic it is stored under; the original may be in the property REAL_TOPIC."""
         return str(self._buffer[self._topic_at : self._topic_end], "utf-8", "replace")
 
     @property
@@ -206,7 +209,7 @@ class RecordView:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties as a map, decoded once; the same map each time."""
+        """The properties as a dictionary, decoded on first use and then reused."""
         try:
             return self._properties
         except AttributeError:
@@ -215,32 +218,32 @@ class RecordView:
 
     @property
     def tags(self) -> str | None:
-        """The tag; RocketMQ calls it TAGS, but there is one."""
+        """The tag, None without one. RocketMQ's property is TAGS, but a message has one tag."""
         return self._property(_TAGS)
 
     @property
     def keys(self) -> list[str]:
-        """The keys under which the broker indexed the message."""
+        """The keys under which the broker indexes the message."""
         keys = self._property(_KEYS)
         return keys.split() if keys else []
 
     @property
     def unique_id(self) -> str | None:
-        """The id that the producer gave the message (UNIQ_KEY)."""
+        """The id assigned by the producer (UNIQ_KEY), None without one."""
         return self._property(_UNIQ_KEY)
 
     @property
     def offset_id(self) -> str:
-        """The id that says where the message lies: broker address and physical offset."""
+        """The id made of the broker's address and the physical offset."""
         return ids.offset_id_of(self.store_host_bytes, self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """The unique id, or the offset id of a message that has none (cf. clientDecode)."""
+        """The unique id, or the offset id if there is none (cf. MessageDecoder.clientDecode)."""
         return self.unique_id or self.offset_id
 
     def check_crc(self) -> bool:
-        """Whether the body is what the CRC was taken of."""
+        """Return whether the stored CRC matches the stored body."""
         return body_crc(self.stored_body) == self.body_crc
 
     def _property(self, name: bytes) -> str | None:
@@ -249,11 +252,11 @@ class RecordView:
 
 
 def iter_records(buffer: Buffer) -> Iterator[RecordView]:
-    """The records of a pull answer, one after the other.
+    """Yield the records of a pull answer.
 
     Raises:
-        RecordError: at the first damaged one, after all before it were given out; the rest can't
-            be found without its size.
+        RecordError: at the first damaged record, after those before it were yielded; the following
+            ones can't be found without its size.
     """
     position, limit = 0, len(buffer)
     while position < limit:
