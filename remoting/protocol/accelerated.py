@@ -1,8 +1,8 @@
-"""The one place that decides for a compiled library or its twin in the standard library.
+"""Functions taken from a compiled library if it is installed, else from the standard library.
 
-``json_loads``/``json_dumps`` are orjson's when it can be imported, ``crc32`` is isal's. Either
-twin gives the same values for the same input; only speed differs. Whatever can't be read as JSON
-is a ``ValueError`` here, lone surrogates and bottomless nesting included.
+``json_loads`` and ``json_dumps`` are orjson's, ``crc32`` is isal's. Both implementations return the
+same values for the same input and differ only in speed. Invalid JSON is a ``ValueError``, also for
+lone surrogates and excessive nesting.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = ["Pairs", "crc32", "json_dumps", "json_loads", "json_loads_pairs"]
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as read by ``json_loads_pairs``: its members in order, repeats included."""
+    """A JSON object parsed by ``json_loads_pairs``: its members in order, repeats included."""
 
 
 def json_loads_pairs(data: bytes) -> Any:
-    """Reads JSON with every object as ``Pairs``. Raises ``ValueError``."""
+    """Parse JSON with every object as ``Pairs``. Raises ``ValueError``."""
     return _plain_loads(data, Pairs)
 
 
@@ -45,7 +45,7 @@ def _plain_loads(data: bytes, pairs: type[Pairs] | None = None) -> Any:
             parse_float=_finite,
         )
         if b"\\u" in data:
-            # An escaped lone surrogate would only be noticed when the text is encoded again.
+            # An escaped lone surrogate would otherwise fail only when the text is encoded again.
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("JSON is nested too deeply") from error

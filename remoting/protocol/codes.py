@@ -1,12 +1,12 @@
-"""The numbers of commands, answers and languages, under RocketMQ's own names; and of releases.
+"""The codes of requests, responses and languages, under RocketMQ's names; ordinals of releases.
 
-The two enumerations have every number that 4.9.8 and 5.3.3 know, served here or not; a comment
-tells if only one line of releases has it. A command's ``code`` is a plain ``int``: a peer may send
-any number, and an unknown one is answered ``REQUEST_CODE_NOT_SUPPORTED``.
+``RequestCode`` and ``ResponseCode`` list all codes of 4.9.8 and 5.3.3, whether PocketMQ serves them
+or not; a comment marks codes of one release line only. A command's ``code`` is a plain ``int``: a
+peer may send any number, and an unknown one is answered ``REQUEST_CODE_NOT_SUPPORTED``.
 
-Every frame carries a release's ordinal (cf. MQVersion). ``4.x.y`` is 213 + 20x + 2y and ``5.x.y``
-is 413 + 20x + 2y, x and y from 0 to 9; the number before a release is its SNAPSHOT. 3.x follows no
-rule: the table has those that matter.
+Every frame carries the ordinal of its sender's release (cf. MQVersion). ``4.x.y`` is
+213 + 20x + 2y and ``5.x.y`` is 413 + 20x + 2y, with x and y from 0 to 9; the number before a
+release is its SNAPSHOT. The ordinals of 3.x are irregular: the table lists those that matter.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from enum import IntEnum
 from typing import Final
 
 VERSION: Final = 407
-"""The release we report in every frame: V4_9_7 (cf. MQVersion)."""
+"""The release that PocketMQ reports in every frame: V4_9_7 (cf. MQVersion)."""
 
 FLAG_RESPONSE: Final = 1
-"""Bit of ``Command.flag``: the frame answers a request."""
+"""Bit of ``Command.flag``: the command is an answer."""
 
 FLAG_ONEWAY: Final = 2
-"""Bit of ``Command.flag``: the sender wants no answer."""
+"""Bit of ``Command.flag``: the sender expects no answer."""
 
 OWN_REQUEST_CODES: Final = range(20001, 32001)
-"""Request codes that RocketMQ doesn't have; a binary header carries 16 signed bits."""
+"""PocketMQ's own request codes. They fit into the 16 signed bits of a binary header."""
 
 
 class SerializeType(IntEnum):
-    """How a frame's header is written: the frame's fifth byte (cf. SerializeType)."""
+    """The codec of a frame's header: the frame's fifth byte (cf. SerializeType)."""
 
     JSON = 0
     ROCKETMQ = 1
-    MSGPACK = 2  # ours; only on connections whose peer has agreed to it
+    MSGPACK = 2  # PocketMQ's own; only on connections whose peer has agreed to it
 
 
 class Language(IntEnum):
-    """Who wrote a frame (cf. LanguageCode). JSON headers carry the name, binary ones the number."""
+    """The language of a frame's sender (cf. LanguageCode): a name in JSON, else a number."""
 
     JAVA = 0
     CPP = 1
@@ -56,7 +56,7 @@ class Language(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """What a request asks for (cf. RequestCode)."""
+    """The kind of a request (cf. RequestCode)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -219,9 +219,9 @@ class RequestCode(IntEnum):
 
 
 class ResponseCode(IntEnum):
-    """How a request went (cf. RemotingSysResponseCode, ResponseCode).
+    """The result of a request (cf. RemotingSysResponseCode, ResponseCode).
 
-    4.9 and 5.x use 209, 210 and 211 for different things: the 5.x names are aliases.
+    209, 210 and 211 have different meanings in 4.9 and 5.x: the 5.x names are aliases.
     """
 
     SUCCESS = 0
@@ -279,22 +279,22 @@ class ResponseCode(IntEnum):
 
 
 HIGHER_VERSION: Final = 612
-"""What every ordinal beyond the table stands for."""
+"""This and all larger ordinals stand for releases newer than the last one known."""
 
 V3_0_7_SNAPSHOT: Final = 28
-"""Clients from here on serve offset resets and status questions from the broker."""
+"""Clients since this release serve a broker's offset resets and status queries."""
 
 V3_0_11: Final = 37
-"""Brokers from here on register with topics and filter servers in one body."""
+"""Brokers since this release register with topics and filter servers in one body."""
 
 V3_1_8_SNAPSHOT: Final = 62
-"""Clients from here on tell their running state and consume a message on demand."""
+"""Clients since this release report their running state and consume a message on demand."""
 
 V3_4_9: Final = 121
-"""Consumers from here on say how often a message is tried (``maxReconsumeTimes``)."""
+"""Consumers since this release send the limit of retries (``maxReconsumeTimes``)."""
 
 V4_9_4: Final = 401
-"""Clients from here on get routes in standard JSON without asking."""
+"""Clients since this release get routes in standard JSON without requesting it."""
 
 _FIRST_OF_4: Final = 213
 _FIRST_OF_5: Final = 413
@@ -318,7 +318,7 @@ _RELEASE: Final = re.compile(r"([45])\.([0-9])\.([0-9])")
 
 
 def ordinal_of(release: str) -> int:
-    """The ordinal of a release such as ``4.9.7``. Raises ``ValueError`` for others than 4 and 5."""
+    """Return the ordinal of a release such as ``4.9.7``; ``ValueError`` unless it is 4.x or 5.x."""
     match = _RELEASE.fullmatch(release)
     if match is None:
         raise ValueError(f"{release!r} is not a release 4.x.y or 5.x.y")
@@ -328,7 +328,7 @@ def ordinal_of(release: str) -> int:
 
 
 def name_of(ordinal: int) -> str:
-    """The release's name as RocketMQ shows it, such as ``V4_9_7``."""
+    """Return RocketMQ's name of a release, such as ``V4_9_7``."""
     if ordinal >= HIGHER_VERSION:
         return "HIGHER_VERSION"
     if ordinal < _FIRST_OF_4 - 1:

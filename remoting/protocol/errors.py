@@ -1,19 +1,18 @@
-"""What can be wrong with the bytes a peer sent.
+"""Errors in bytes that a peer sent or a file holds.
 
-All of these are the peer's doing, never ours: a caller's own mistakes raise ``ValueError`` or
-``TypeError``. What to do depends on the kind: a ``FrameError`` ends the connection, the others
-are answered with the protocol's own code.
+A caller's own mistakes raise ``ValueError`` or ``TypeError`` instead. A ``FrameError`` closes the
+connection; for the others the request is answered with an error code of the protocol.
 """
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """What a peer sent can't be understood."""
+    """Bytes from a peer or a file can't be decoded."""
 
 
 class FrameError(ProtocolError):
-    """A frame or its header is undecodable or too large: the connection has to go."""
+    """A frame or its header is undecodable or too large: the connection has to be closed."""
 
 
 class HeaderError(ProtocolError):
@@ -21,7 +20,7 @@ class HeaderError(ProtocolError):
 
 
 class BodyError(ProtocolError):
-    """A JSON, batch or compressed body can't be understood, or is larger than allowed."""
+    """A JSON, batch or compressed body can't be decoded or is larger than allowed."""
 
 
 class RecordError(ProtocolError):

@@ -1,6 +1,6 @@
-"""Names with a meaning: system topics and groups, prefixes, permissions; and which names are legal.
+"""Reserved names (system topics and groups, prefixes), permissions, and the validation of names.
 
-A legal name has no separator and no dot, so it can be part of a path.
+A legal name contains no path separator and no dot, so it is safe as part of a path.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 from remoting.protocol.limits import MAX_GROUP_LENGTH, MAX_TOPIC_LENGTH
 
 RETRY_PREFIX: Final = "%RETRY%"
-"""Before a group's name: the topic of messages the group gets again (cf. MixAll)."""
+"""Prefix of a group's name in the name of its retry topic (cf. MixAll)."""
 
 DLQ_PREFIX: Final = "%DLQ%"
-"""Before a group's name: the topic of messages the group has given up (cf. MixAll)."""
+"""Prefix of a group's name in the name of its dead-letter topic (cf. MixAll)."""
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
-"""The template of topics that a send creates (cf. TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC)."""
+"""The template of auto-created topics (cf. TopicValidator.AUTO_CREATE_TOPIC_KEY_TOPIC)."""
 
 SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
@@ -44,7 +44,7 @@ SYSTEM_TOPICS: Final = frozenset(
         CHECK_MAX_TIME_TOPIC,
     }
 )
-"""System topics of every broker (cf. TopicValidator); a broker adds those with its own names."""
+"""System topics of every broker (cf. TopicValidator); a broker adds topics named after itself."""
 
 NOT_SENDABLE_TOPICS: Final = frozenset(
     {
@@ -65,7 +65,7 @@ TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 CLIENT_INNER_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-"""The producer group that every Java client instance has besides its own."""
+"""The producer group that every Java client instance has in addition to its own."""
 
 SYSTEM_GROUPS: Final = frozenset(
     {
@@ -84,18 +84,18 @@ SYSTEM_GROUPS: Final = frozenset(
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
-"""Topics may be created after this one's pattern (cf. PermName)."""
+"""New topics may inherit this topic's settings (cf. PermName)."""
 
 _LEGAL_NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def validate_topic(name: str) -> None:
-    """Raises ``ValueError``, with a sentence for the user, when this can't be a topic's name."""
+    """Raise ``ValueError``, with a message for the user, if this is not a legal topic name."""
     _validate("topic", name, MAX_TOPIC_LENGTH)
 
 
 def validate_group(name: str) -> None:
-    """Raises ``ValueError``, with a sentence for the user, when this can't be a group's name."""
+    """Raise ``ValueError``, with a message for the user, if this is not a legal group name."""
     _validate("group", name, MAX_GROUP_LENGTH)
 
 
@@ -113,25 +113,25 @@ def _validate(kind: str, name: str, longest: int) -> None:
 
 
 def retry_topic(group: str) -> str:
-    """The topic of messages that ``group`` gets again."""
+    """Return the name of a group's retry topic."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """The topic of messages that ``group`` has given up."""
+    """Return the name of a group's dead-letter topic."""
     return DLQ_PREFIX + group
 
 
 def is_system_topic(name: str) -> bool:
-    """Whether a topic belongs to every broker itself; it can't be created or deleted."""
+    """Return whether this is a system topic, which can't be created or deleted."""
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
 def is_tool_group(name: str) -> bool:
-    """Whether PocketMQ's own command line reads as this group."""
+    """Return whether this is a consumer group of PocketMQ's command line."""
     return name.startswith(TOOL_GROUP_PREFIX)
 
 
 def is_system_group(name: str) -> bool:
-    """Whether a subscription group exists without being created."""
+    """Return whether this is a system group, which exists without being created."""
     return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)

@@ -1,4 +1,4 @@
-"""The queue of a topic at a broker, and the two kinds of offsets."""
+"""The message queue, and the two kinds of offsets."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ PhysicalOffset = NewType("PhysicalOffset", int)
 """A byte position in the commit log."""
 
 QueueOffset = NewType("QueueOffset", int)
-"""A message's number within its queue, from 0."""
+"""A message's position within its queue, counted from 0."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic at one broker.
 
-    Queues sort by topic, broker name and queue id, as every member of a consumer group must sort
-    them to come to the same allocation (cf. MessageQueue.compareTo).
+    Queues are ordered by topic, broker name and queue id. All members of a consumer group must use
+    this order to compute the same allocation (cf. MessageQueue.compareTo).
     """
 
     topic: str
@@ -25,5 +25,5 @@ class MessageQueue:
     queue_id: int
 
     def __str__(self) -> str:
-        """The queue as logs and errors name it: ``topic/broker/id``."""
+        """Return ``topic/broker/id``, the form used in logs and errors."""
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"

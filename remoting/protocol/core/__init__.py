@@ -1,9 +1,10 @@
-"""The compiled core: what runs for every message, over the bytes where they lie.
+"""The compiled core: Cython modules with the code that runs for every message.
 
-Its modules are Cython. Without them everything works the same way in plain Python, and is slower.
+They work directly on the bytes of frames, records and files. Without them, pure Python code does
+the same, more slowly.
 
 Attributes:
-    KIND: which one runs, ``compiled`` or ``python``.
+    KIND: which implementation is used, ``compiled`` or ``python``.
     WHY: the reason if it is ``python``; empty otherwise.
 """
 
@@ -18,7 +19,7 @@ MODULES: Final = ("answer", "header", "record", "index_entries", "messages")
 
 
 def why_not(package: str, modules: tuple[str, ...]) -> str:
-    """Why compiled modules of a package can't be used; empty: they can."""
+    """Return why a package's compiled modules can't be used; empty if they can."""
     if os.environ.get("POCKETMQ_PURE", "0") not in {"", "0"}:
         return "POCKETMQ_PURE is set"
     missing = [name for name in modules if find_spec(f"{package}.{name}") is None]
@@ -29,7 +30,7 @@ def why_not(package: str, modules: tuple[str, ...]) -> str:
     try:
         for name in modules:
             import_module(f"{package}.{name}")
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with them, Python goes on
+    except Exception as error:  # noqa: BLE001 - whatever is wrong, fall back to Python
         return f"the compiled modules can't be loaded, install PocketMQ anew: {error}"
     return ""
 
