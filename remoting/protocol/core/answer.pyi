@@ -1,5 +1,5 @@
 class AnswerTemplate:
-    """The header of an answer, in pieces between which numbers go."""
+    """The header of an answer: constant pieces, and numbers to be filled in between them."""
 
     def __init__(
         self, codec: int, literals: list[bytes], holes: list[int], id_prefix: bytes
@@ -8,4 +8,4 @@ class AnswerTemplate:
     def fill(
         self, opaque: int, first: int, second: int, third: int, *, body_length: int = 0
     ) -> bytes:
-        """The frame up to its body."""
+        """Return the frame without its body."""

@@ -1,4 +1,4 @@
-"""Frames of answers that differ in a few numbers, written from a template."""
+"""Frames of answers that differ only in a few numbers, written from a template."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
@@ -19,13 +19,13 @@ cdef const char *HEX = b"0123456789ABCDEF"
 
 
 cdef class Buffer:
-    """Bytes that are appended to: ``room`` makes place, and who fills it moves ``length``."""
+    """A growing buffer: ``room`` reserves memory; the caller fills it and adds to ``length``."""
 
     def __dealloc__(self):
         PyMem_Free(self.data)
 
     cdef uint8_t *room(self, Py_ssize_t count) except NULL:
-        """Where the next ``count`` bytes may go; good until the next call."""
+        """Return memory for the next ``count`` bytes, valid until the next call."""
         cdef Py_ssize_t wanted = self.length + count
         cdef Py_ssize_t capacity = self.capacity
         cdef uint8_t *data
@@ -39,13 +39,13 @@ cdef class Buffer:
         return self.data + self.length
 
     cdef bytes take(self):
-        """What was appended, which is gone from here."""
+        """Remove and return the content."""
         cdef bytes taken = PyBytes_FromStringAndSize(<char *>self.data, self.length)
         self.clear()
         return taken
 
     cdef int clear(self) except -1:
-        """Forget what was appended; memory beyond what a usual read takes is given back."""
+        """Remove the content, and free the memory if it is larger than ``KEPT``."""
         self.length = 0
         if self.capacity > KEPT:
             PyMem_Free(self.data)
@@ -55,14 +55,14 @@ cdef class Buffer:
 
 
 cdef class AnswerTemplate:
-    """The header of an answer, in pieces between which numbers go.
+    """The header of an answer: constant pieces, and numbers to be filled in between them.
 
     Args:
         codec: of the header: 0 JSON, 1 ROCKETMQ, 2 msgpack.
-        literals: the pieces; one more than there are holes.
-        holes: what goes between them: 0 the opaque, 1 to 3 a number, 4 ids of messages, 5 the
+        literals: the constant pieces; one more than there are holes.
+        holes: what to write between them: 0 the opaque, 1 to 3 a number, 4 message ids, 5 the
             length of the ext fields that follow.
-        id_prefix: the part of a message's id that tells the broker: 16 hexadecimal digits.
+        id_prefix: the broker's address in an offset id: 16 hexadecimal digits.
     """
 
     def __init__(self, int codec, list literals, list holes, bytes id_prefix):
@@ -75,7 +75,7 @@ cdef class AnswerTemplate:
         self._fixed = PREFIX_BYTES + sum(map(len, literals)) + LONGEST_HOLE * len(holes)
 
     def fill(self, int opaque, int64_t first, int64_t second, int64_t third, *, body_length=0):
-        """The frame up to its body."""
+        """Return the frame without its body."""
         cdef Buffer out = Buffer()
         cdef Fill fill
         fill.opaque = opaque
@@ -182,7 +182,7 @@ cdef inline uint8_t *hexadecimal(uint8_t *at, uint64_t value) noexcept nogil:
 
 
 cdef uint8_t *put_packed(uint8_t *at, int mark, uint64_t value) noexcept nogil:
-    """A number as msgpack writes it behind the mark for its size: in as few bytes as it takes."""
+    """Write a number as msgpack does: the mark for its size, then as few bytes as possible."""
     cdef int size = 0
     while size < 3 and value >> (8 << size):
         size += 1

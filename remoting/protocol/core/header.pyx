@@ -1,10 +1,10 @@
-"""The headers of sends, pulls and commits, read where they lie, in any of the three codecs.
+"""Decoding the headers of sends, pulls and offset commits in place, in any of the three codecs.
 
-A header is read into slots, one for each field of its command; nothing is copied and no object is
-made. ``scan`` takes what every client writes, with the fields in any order, and refuses whatever is
-unusual: unknown keys of the envelope, repeated fields, escapes in a name, numbers with a sign. What
-it refuses is for the general codecs, which also say what is wrong with it. What it takes means the
-same there.
+A header is decoded into slots, one for each field of its command, without copying and without
+creating objects. ``scan`` accepts what ordinary clients write, with the fields in any order, and
+refuses everything unusual: unknown keys of the envelope, repeated fields, escapes in a name,
+numbers with a sign. The general codecs process what it refuses, and report errors. What ``scan``
+accepts, the general codecs decode to the same values.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -24,11 +24,11 @@ cdef enum:
     MOST_DIGITS = 18
     BINARY_HEAD_BYTES = 17
     LONGEST_KEY = 640
-    # Of the envelope's keys these are numbers, and this one holds the fields.
+    # The first ENVELOPE_NUMBERS of the envelope's keys are numbers; EXT_FIELDS holds the fields.
     ENVELOPE_NUMBERS = 4
     EXT_FIELDS = 7
     ENVELOPE_COUNT = 8
-    # In msgpack: code, flag, opaque, language, version and remark.
+    # The envelope's values in msgpack: code, flag, opaque, language, version and remark.
     ENVELOPE_VALUES = 6
     LANGUAGE = 3
     REMARK = 5
@@ -50,7 +50,7 @@ COMMIT_NAMES[:] = [
     b"consumerGroup", b"topic", b"queueId", b"commitOffset", b"bname", b"", b"", b"", b"", b"",
     b"", b"", b"", b"", b"",
 ]
-# SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``, which counts in msgpack alone.
+# SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``. The order matters only in msgpack.
 cdef int LONG_SEND_ORDER[15]
 LONG_SEND_ORDER[:] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 14]
 cdef const char *ESCAPES = b'"\\/bfnrt'
@@ -71,7 +71,7 @@ cdef struct Reader:
 
 
 cdef bint scan(Header *header, Codec codec, const uint8_t *at, Py_ssize_t length):
-    """Read a header; False: the general codec has to.
+    """Decode a header. False: the general codec has to decode it.
 
     The texts of ``header`` point into the memory at ``at``.
     """
@@ -101,7 +101,7 @@ cdef inline void skip_space(Reader *reader) noexcept nogil:
 
 
 cdef inline bint skip(Reader *reader, uint8_t character) noexcept nogil:
-    """Whether this character comes next, which is then behind."""
+    """Skip white space and ``character``. False: another character is next."""
     skip_space(reader)
     if reader.at == reader.end or reader.at[0] != character:
         return False
@@ -133,7 +133,7 @@ cdef bint read_string(Reader *reader, Text *text) noexcept nogil:
 
 
 cdef bint read_digits(Reader *reader, Text *text) noexcept nogil:
-    """A bare number from 0 on, taken as the text of its digits."""
+    """Read a non-negative number without quotes as the text of its digits."""
     skip_space(reader)
     text.at = reader.at
     text.kind = Kind.TEXT
@@ -217,9 +217,9 @@ cdef inline int hex_digit(uint8_t character) noexcept nogil:
 
 
 cdef Py_ssize_t unescape(const uint8_t *at, Py_ssize_t length, uint8_t *out) noexcept nogil:
-    """The UTF-8 form of a JSON string; -1 for surrogates and for what is no escape.
+    """Write the UTF-8 form of a JSON string; return its length, -1 for surrogates and bad escapes.
 
-    ``out`` has room for ``length`` bytes: no escape is shorter than what it stands for.
+    ``out`` needs room for ``length`` bytes: no escape is shorter than the character it stands for.
     """
     cdef const uint8_t *end = at + length
     cdef uint8_t *start = out
@@ -344,12 +344,12 @@ cdef bint scan_msgpack(Header *header, Reader *reader):
         slot = LONG_SEND_ORDER[index] if header.code == SEND_MESSAGE else index
         header.slots[slot] = value
         header.kinds |= <uint64_t>value.kind << (3 * slot)
-    # No other ext fields, and nothing behind.
+    # There must be no other ext fields, and no bytes after them.
     return read_value(reader, &value) and value.kind == Kind.ABSENT and reader.at == reader.end
 
 
 cdef bint read_value(Reader *reader, Text *text):
-    """A text, a number from 0 on, a boolean, or nil, which is ABSENT."""
+    """Read a text, a non-negative number, a boolean, or nil, which is ABSENT."""
     cdef const uint8_t *at = reader.at
     cdef Py_ssize_t left = reader.end - at
     cdef Py_ssize_t size = 0, head = 1, index
@@ -383,7 +383,7 @@ cdef bint read_value(Reader *reader, Text *text):
         return False
     if size > left - head or (text.kind == Kind.NUMBER and text.number < 0):
         return False
-    # Of a number all its bytes, of a text what is behind its length.
+    # For a number, all its bytes; for a text, the bytes after its length.
     text.at = at + head if text.kind == Kind.TEXT else at
     text.length = size if text.kind == Kind.TEXT else head
     reader.at = at + head + size
@@ -402,7 +402,7 @@ cdef inline int slot_count(int32_t code) noexcept nogil:
 
 
 cdef bint assign(Header *header) noexcept nogil:
-    """Give the fields to the command's slots; names it doesn't have are ignored."""
+    """Assign the fields to the command's slots; unknown names are ignored."""
     cdef int index, slot, expected = 0
     cdef int count = slot_count(header.code)
     cdef Field *field
@@ -411,7 +411,7 @@ cdef bint assign(Header *header) noexcept nogil:
     for index in range(header.field_count):
         field = &header.fields[index]
         slot = slot_of(header.code, field, expected, count)
-        # Of all texts the properties alone are worth reading with escapes.
+        # Escapes are common only in the properties: other fields with escapes are refused.
         if field.value.kind == Kind.ESCAPED and (count != SEND_COUNT or slot != PROPERTIES):
             return False
         if slot < 0:
@@ -419,7 +419,7 @@ cdef bint assign(Header *header) noexcept nogil:
         if header.slots[slot].kind != Kind.ABSENT:
             return False
         expected = slot + 1
-        # Java reads an empty text of a binary header as null, unless it is a required text.
+        # An empty text of a binary header is null, unless the field is a required text.
         if header.codec == Codec.ROCKETMQ and field.value.length == 0:
             if not is_required_text(header.code, slot):
                 continue
@@ -450,7 +450,7 @@ cdef int slot_of(int32_t code, const Field *field, int expected, int count) noex
 cdef int place_in(
     const char **names, int count, const uint8_t *name, Py_ssize_t length
 ) noexcept nogil:
-    """Where a name stands among these; -1 if it doesn't."""
+    """Return the index of a name among these; -1 if it is not there."""
     cdef int place
     for place in range(count):
         if <Py_ssize_t>strlen(names[place]) == length and memcmp(names[place], name, length) == 0:
@@ -459,7 +459,7 @@ cdef int place_in(
 
 
 cdef bint number_of(const Header *header, int slot, int64_t *number) noexcept nogil:
-    """A number as every client writes it; False for anything else, be it right or wrong."""
+    """Read a slot as a plain decimal number; False for anything else, valid or not."""
     cdef const Text *text = &header.slots[slot]
     if header.codec == Codec.MSGPACK:
         number[0] = text.number
@@ -481,7 +481,7 @@ cdef bint decimal(const Text *text, int64_t *number) noexcept nogil:
 
 
 cdef bytes key_of(const Header *header, uint32_t slots):
-    """The bytes of a header that tell its kind: those of the ``slots``; None if they are many."""
+    """Return a key made of codec, code, kinds and the given ``slots``; None if it is too long."""
     cdef uint8_t key[LONGEST_KEY]
     cdef uint8_t *at = key
     cdef Py_ssize_t length
@@ -503,7 +503,7 @@ cdef bytes key_of(const Header *header, uint32_t slots):
 
 
 cdef bint is_text(const uint8_t *at, Py_ssize_t length):
-    """Whether bytes are UTF-8. Nearly all are ASCII."""
+    """Return whether bytes are UTF-8; fast for ASCII, which nearly all are."""
     cdef Py_ssize_t index = 0
     cdef uint64_t eight
     while length - index >= 8:

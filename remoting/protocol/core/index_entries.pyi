@@ -1,4 +1,4 @@
-"""Types of the compiled module; what is public is told here."""
+"""Types and documentation of the compiled module."""
 
 from array import array
 from mmap import mmap
@@ -14,7 +14,11 @@ def link(
     begin_ms: int,
     /,
 ) -> tuple[bytes, array[int], array[int], int]:
-    """See ``IndexTable.link``: packed entries, slots, what they lead to, and slots newly used.
+    """Compute the entries to add for some keys; see ``IndexTable.link``.
+
+    Returns:
+        The packed entries, the slots that change, their new values, and the number of slots that
+        were unused before.
 
     Raises:
         ValueError: columns are not equally long, or the buffer lacks slots.
@@ -23,21 +27,23 @@ def link(
 def set_slots(
     buffer: bytearray | memoryview | mmap, slots: array[int], numbers: array[int], /
 ) -> None:
-    """Have slots of a table lead to entries. Raises ``ValueError`` for one beyond the buffer."""
+    """Write entry numbers into slots. Raises ``ValueError`` for a slot beyond the buffer."""
 
 def reaches(data: bytearray, border: int, /) -> bool:
-    """Whether one of some packed entries lies at or behind a physical offset."""
+    """Return whether an entry has a physical offset of at least ``border``."""
 
 def chain(data: bytearray, first: int, newest: array[int], /) -> bool:
-    """Whether packed entries lead where a writer has them lead; only then ``newest`` changes.
+    """Return whether the chains of packed entries are what a writer would have written.
+
+    ``newest`` is updated only if they are.
 
     Args:
         data: packed entries.
-        first: number of the first of them.
-        newest: of each slot the entry that it leads to before them.
+        first: number of the first entry.
+        newest: for each slot, the number of its newest entry before ``first``.
     """
 
 def match(
     data: bytearray, hashes: array[int], offsets: array[int], times_ms: array[int], begin_ms: int, /
 ) -> bool:
-    """Whether packed entries are those of keys, dated from a time."""
+    """Return whether packed entries are those of the given keys, with times since ``begin_ms``."""

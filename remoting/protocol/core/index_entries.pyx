@@ -1,4 +1,4 @@
-"""Entries of an index file, compiled: adding many to a table, and checking many."""
+"""Entries of an index file, compiled: adding and checking many at once."""
 
 from cpython.array cimport array, clone
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -31,7 +31,7 @@ def link(
     int64_t next_entry,
     int64_t begin_ms,
 ):
-    """Packed entries, the slots that change and what they lead to, and how many are new."""
+    """Return packed entries, the slots that change, their values, and how many were unused."""
     cdef Py_ssize_t count = hashes.shape[0], size = 16, at, used = 0, place, changed = 0
     if offsets.shape[0] != count or times_ms.shape[0] != count or slots <= 0:
         raise ValueError("columns of keys are equally long")
@@ -39,7 +39,8 @@ def link(
         raise ValueError("the slots are not in the buffer")
     while size < 2 * count:
         size *= 2
-    # Of each changed slot its place in the columns below, by open addressing; -1 is free.
+    # A hash table with open addressing: for each changed slot, its index in the columns below,
+    # plus 1; 0 is free.
     cdef array known = clone(_LONGS, size, True)
     cdef array found = clone(_LONGS, count, True)
     cdef array newest = clone(_LONGS, count, True)
@@ -78,7 +79,7 @@ def link(
 
 
 def set_slots(uint8_t[::1] buffer, const int64_t[::1] slots, const int64_t[::1] numbers):
-    """Have slots of a table lead to entries."""
+    """Write entry numbers into slots."""
     cdef Py_ssize_t at, room = (buffer.shape[0] - HEADER_BYTES) // SLOT_BYTES
     for at in range(min(slots.shape[0], numbers.shape[0])):
         if not 0 <= slots[at] < room:
@@ -87,7 +88,7 @@ def set_slots(uint8_t[::1] buffer, const int64_t[::1] slots, const int64_t[::1] 
 
 
 def reaches(const uint8_t[::1] data, int64_t border):
-    """Whether one of some packed entries lies at or behind a physical offset."""
+    """Return whether an entry has a physical offset of at least ``border``."""
     cdef Py_ssize_t at
     for at in range(data.shape[0] // ENTRY_BYTES):
         if <int64_t>get64(&data[at * ENTRY_BYTES + 4]) >= border:
@@ -96,7 +97,7 @@ def reaches(const uint8_t[::1] data, int64_t border):
 
 
 def chain(const uint8_t[::1] data, int32_t first, int32_t[::1] newest):
-    """Whether packed entries lead where a writer has them lead; only then ``newest`` changes."""
+    """Return whether the chains of entries are as written; only then change ``newest``."""
     cdef Py_ssize_t at, count = data.shape[0] // ENTRY_BYTES, good = 0
     cdef int64_t slots = newest.shape[0], slot
     if slots == 0:
@@ -127,7 +128,7 @@ def match(
     const int64_t[::1] times_ms,
     int64_t begin_ms,
 ):
-    """Whether packed entries are those of keys, dated from a time."""
+    """Return whether packed entries are those of the given keys, with times since ``begin_ms``."""
     cdef Py_ssize_t at, count = hashes.shape[0]
     cdef const uint8_t *entry
     if data.shape[0] != count * ENTRY_BYTES:

@@ -1,4 +1,4 @@
-"""Types of the compiled module; what is public is told here."""
+"""Types and documentation of the compiled module."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ class Maker:
     """Makes messages of a class that has the slots of ``ReceivedMessage``, without calling it.
 
     Raises:
-        TypeError: a slot is lacking.
+        TypeError: the class lacks one of the slots.
     """
 
     def __init__(self, made: type, /) -> None: ...
@@ -25,18 +25,20 @@ class Maker:
         messages: list[Any],
         /,
     ) -> int:
-        """Make messages of records as long as they are usual ones.
+        """Make messages of records up to the first that is not ordinary.
+
+        Ordinary records are v1, not compressed, with IPv4 hosts, and of the given topic.
 
         Args:
-            answer: that they belong to.
-            name: of their topic.
+            answer: the answer that the messages belong to.
+            name: their topic.
             data: the answer's bytes.
-            topic: the name with its length before it, as it stands in records.
-            tags: of the messages wanted; None for all.
-            position: of the first record.
-            limit: where the answer ends.
-            messages: gets them.
+            topic: the name with its length before it, as stored in records.
+            tags: make only messages with one of these tags; None for all.
+            position: the position of the first record.
+            limit: the end of the records.
+            messages: the list to append to.
 
         Returns:
-            Where the first other record begins, or the answer ends.
+            The position of the first other record, or ``limit``.
         """

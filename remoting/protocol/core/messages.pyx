@@ -1,4 +1,4 @@
-"""What a client makes and gets by the thousand: bodies of batches, messages of an answer."""
+"""The hot paths of a client: encoding batches, and making messages of a pull answer."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -66,8 +66,8 @@ def encode_columns(list bodies, list texts):
 cdef class Maker:
     """Makes messages of a class without calling it.
 
-    Their slots are written where they lie, as the slots' descriptors do: five look-ups of an
-    attribute would take longer than all the rest.
+    It writes their slots directly, as the slots' descriptors do: setting five attributes would take
+    longer than everything else.
     """
 
     cdef type _made
@@ -85,7 +85,10 @@ cdef class Maker:
         self, answer, name, bytes data, bytes topic, tags, Py_ssize_t position, Py_ssize_t limit,
         list messages,
     ):
-        """Make messages of usual records; where the first other one begins. See the stub."""
+        """Make messages of ordinary records; return where the first other one begins.
+
+        See the stub.
+        """
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(data)
         cdef const uint8_t *at
         cdef Record record

@@ -1,4 +1,4 @@
-"""Big-endian integers in bytes. Whoever calls has checked that the bytes are there."""
+"""Big-endian integers in memory. The caller has checked that the bytes exist."""
 
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 

@@ -1,4 +1,4 @@
-"""The stored record for other compiled modules."""
+"""The C interface of ``record`` for other compiled modules."""
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
@@ -7,7 +7,7 @@ cdef enum:
 
 
 cdef struct Span:
-    # Bytes from a place in a record on.
+    # A range of bytes, relative to the beginning of the record or text.
     Py_ssize_t at
     Py_ssize_t length
 

@@ -1,4 +1,4 @@
-"""Types of the compiled module; what is public is told here."""
+"""Types and documentation of the compiled module."""
 
 from array import array
 from collections.abc import Sequence
@@ -6,11 +6,15 @@ from collections.abc import Sequence
 def walk_keys(
     data: bytes | bytearray | memoryview, base: int, /
 ) -> tuple[int, array[int], array[int], array[int]]:
-    """The keys of the records at the beginning of ``data``, which lies at ``base`` of the log.
+    """Return the keys of the records at the beginning of ``data``.
+
+    Args:
+        data: a part of the log.
+        base: physical offset of its first byte.
 
     Returns:
-        Bytes of these records, and of each key its hash, and its message's physical offset and
-        store time.
+        The size of these records in bytes; and, for each key, its hash, and its message's physical
+        offset and store time (ms).
     """
 
 def walk_records(
@@ -31,16 +35,16 @@ def walk_records(
     array[int],
     array[int],
 ]:
-    """What the good records at the beginning of ``view`` call for.
+    """Return the consume queue entries and keys of the valid records at the beginning of ``view``.
 
     Args:
-        view: a piece of the log.
+        view: a part of the log.
         base: physical offset of its first byte.
-        levels_ms: delay levels.
-        synced_ms, synced_end: see ``LogWalk``: records behind these may have lost a sector.
+        levels_ms: the delay of each delay level.
+        synced_ms, synced_end: see ``LogWalk``: records after these may have lost a sector.
 
     Returns:
-        Bytes of these records; how many they are; physical offset and store time of the last; the
-        newest store time; runs of entries (topic and queue id, first queue offset, packed entries),
-        those of one queue in the log's order; and the keys, see ``walk_keys``.
+        The size of these records in bytes; their number; physical offset and store time of the
+        last; the newest store time; runs of entries (topic and queue id, first queue offset, packed
+        entries), those of one queue in the order of the log; and the keys, see ``walk_keys``.
     """

@@ -1,8 +1,8 @@
-"""The stored record, compiled: its layout, its hashes, walks over many, and building one.
+"""Stored records, compiled: checking the layout, hashing, walking over the log, and encoding.
 
-``check_layout`` is the one place that believes nothing: what it accepts lies within its limit. The
-layout is that of ``remoting.protocol.message.record``, whose ``locate`` accepts the same bytes.
-A walk ends before the first record that is not plainly good; the Python path says what it is.
+``check_layout`` trusts no input: all positions of a record that it accepts are within its limit.
+It accepts the same bytes as ``locate`` of ``remoting.protocol.message.record``, which describes the
+layout. A walk stops before the first record that needs a closer check; the Python code does that.
 """
 
 from cpython.array cimport array, clone, resize_smart
@@ -43,7 +43,10 @@ cdef bytes _SCHEDULE = SCHEDULE_TOPIC.encode()
 # --- one record
 
 cdef bint check_layout(const uint8_t *at, Py_ssize_t limit, Record *record) noexcept nogil:
-    """Whether a record with lengths that agree begins here, within ``limit`` bytes."""
+    """Return whether a record with consistent lengths begins at ``at``, within ``limit`` bytes.
+
+    Fills ``record``; the spans are relative to ``at``.
+    """
     cdef int64_t end, body_at, body_end, topic_at, topic_end, length
     if limit < FIXED_BYTES:
         return False
@@ -91,7 +94,7 @@ cdef bint check_layout(const uint8_t *at, Py_ssize_t limit, Record *record) noex
 cdef Span find_property(
     const uint8_t *text, Py_ssize_t length, const uint8_t *name, Py_ssize_t name_length
 ) noexcept nogil:
-    """Where the last value of a name is that is not empty; of length 0 for none."""
+    """Return the span of the last value of a name that is not empty; length 0 if there is none."""
     cdef Span found = Span(0, 0)
     cdef Py_ssize_t at = 0, end, value_at
     cdef const uint8_t *mark
@@ -109,7 +112,7 @@ cdef Span find_property(
 cdef uint32_t java_hash(
     const uint8_t *text, Py_ssize_t length, uint32_t before
 ) except? 0xFFFFFFFF:
-    """Java's String.hashCode of UTF-8 text, going on from the hash of what stands before it."""
+    """Return Java's String.hashCode of UTF-8 text; ``before`` is the hash of the text before it."""
     cdef Py_ssize_t at
     cdef uint32_t value = before
     cdef Py_UCS4 sign
@@ -130,7 +133,7 @@ cdef uint32_t java_hash(
 
 
 cdef int64_t tags_code(const uint8_t *text, Py_ssize_t length) except? -1:
-    """The tags code of a properties text: the hash of TAGS, 0 without one."""
+    """Return the tags code of a properties text: the hash code of TAGS, 0 without a tag."""
     cdef Span tags = find_property(text, length, b"TAGS", 4)
     if not tags.length:
         return 0
@@ -140,7 +143,7 @@ cdef int64_t tags_code(const uint8_t *text, Py_ssize_t length) except? -1:
 # --- many records
 
 cdef class Column:
-    """A column of 64-bit numbers that grows."""
+    """A growing array of 64-bit numbers."""
 
     cdef readonly array values
 
@@ -155,7 +158,7 @@ cdef class Column:
 
 
 cdef class Keys:
-    """Keys of messages: the hash of each, and physical offset and store time of its message."""
+    """Columns of message keys: the key's hash, its message's physical offset and store time."""
 
     cdef Column _hashes, _offsets, _times_ms
     cdef bytes _topic
@@ -201,7 +204,7 @@ cdef class Keys:
 
 
 def walk_keys(const uint8_t[::1] data, int64_t base):
-    """Keys of the records at the beginning of ``data``, which lies at ``base`` of the log."""
+    """Return the keys of the records at the beginning of ``data``; see the stub."""
     cdef Keys keys = Keys()
     cdef Record record
     cdef Py_ssize_t at = 0, length = data.shape[0]
@@ -214,7 +217,7 @@ def walk_keys(const uint8_t[::1] data, int64_t base):
 
 
 cdef class Run:
-    """Entries of a queue that follow each other."""
+    """Consecutive entries of one consume queue: offsets ``first`` to ``end``, packed."""
 
     cdef tuple key
     cdef int64_t first, end
@@ -222,7 +225,7 @@ cdef class Run:
 
 
 cdef class Entries:
-    """Entries of queues, by the run."""
+    """Consume queue entries, collected in runs of consecutive queue offsets."""
 
     cdef object _levels_ms
     cdef dict _last
@@ -234,7 +237,7 @@ cdef class Entries:
         self._runs = []
 
     cdef bint take(self, const uint8_t *at, Record *record) except -1:
-        """Whether the record has a possible queue."""
+        """Add the record's entry. False: its topic or queue id is invalid."""
         cdef uint8_t name[MAX_TOPIC + 4]
         cdef Py_ssize_t length = record.topic.length, count
         cdef Run run
@@ -279,7 +282,7 @@ cdef class Entries:
         return run
 
     cdef int64_t _code(self, const uint8_t *at, Record *record) except? -1:
-        """An entry of the schedule topic holds the time of delivery instead of the tags code."""
+        """Return the entry's tags code; of the schedule topic, the delivery time in its place."""
         cdef const uint8_t *text = at + record.properties.at
         cdef Span delay
         if record.topic.length == len(_SCHEDULE) and (
@@ -303,7 +306,7 @@ cdef class Entries:
 def walk_records(
     object view, int64_t base, object levels_ms, int64_t synced_ms, object synced_end
 ):
-    """What good records at the beginning of a piece of the log call for; see the stub."""
+    """Return what to write for the valid records at the beginning of ``view``; see the stub."""
     cdef const uint8_t[::1] data = view
     cdef Keys keys = Keys()
     cdef Entries entries = Entries(levels_ms)
@@ -318,7 +321,7 @@ def walk_records(
             break
         if not 0 <= record.queue_offset <= place // FIXED_BYTES:
             break
-        # Where a sector may have been lost, text with a zero is looked at more closely.
+        # Where a sector may have been lost, a zero in topic or properties needs a closer check.
         if not (record.store_ms <= synced_ms if border < 0 else place < border):
             if memchr(start + record.topic.at, 0, record.topic.length) != NULL:
                 break
@@ -337,22 +340,23 @@ def walk_records(
     return (at, records, last, last_ms, newest_ms, entries.runs(), *keys.columns())
 
 
-# --- building one
+# --- encoding one
 
 cdef bint read_properties(
     uint8_t *text, Py_ssize_t length, bint keep_wait, Properties *properties
 ) noexcept nogil:
-    """Find what a broker needs of a properties text, and take the WAIT entries out.
+    """Read what a broker needs from a properties text, and remove the WAIT entries.
 
     Args:
         text: changed in place.
-        length: of the text.
-        keep_wait: leave the text as it is.
-        properties: the text's new length, whether the sender waits for the disk, and the value of
-            the last TAGS entry that has one; its tag points into the text.
+        length: bytes of the text.
+        keep_wait: keep the WAIT entries, which leaves the text unchanged.
+        properties: set to the text's new length, whether the sender waits for the flush, and the
+            value of the last TAGS entry that is not empty; its tag points into the text.
 
     Returns:
-        False: it asks for a delay, a timer or a transaction, or seems to.
+        False if a name is one of those for delays, timers and transactions; ``text`` and
+        ``properties`` are then incomplete.
     """
     cdef const uint8_t *at = text
     cdef const uint8_t *end = text + length
@@ -410,7 +414,7 @@ cdef inline bint is_special(const uint8_t *name, Py_ssize_t length) noexcept nog
 
 
 cdef uint32_t body_crc(const uint8_t *body, Py_ssize_t length) except? 0:
-    """CRC-32 of a body, of which a record keeps 31 bits."""
+    """Return the CRC that a record stores for a body: 31 bits of CRC-32."""
     if length == 0:
         return 0
     cdef uint32_t value = crc32(PyMemoryView_FromMemory(<char *>body, length, PyBUF_READ))
@@ -418,7 +422,7 @@ cdef uint32_t body_crc(const uint8_t *body, Py_ssize_t length) except? 0:
 
 
 cdef uint8_t *put_head(uint8_t *at, const Head *head) noexcept nogil:
-    """Write a record's fixed fields up to the body's length; where the body goes."""
+    """Write a record's fixed fields up to the body's length; return the position of the body."""
     put32(at, head.size)
     put32(at + 4, <uint32_t>MAGIC_V1)
     put32(at + 8, head.crc)
