@@ -1,7 +1,7 @@
-"""The bodies that commands carry as JSON, typed, and the one way in and out of them.
+"""Typed classes of the JSON bodies of commands, and their decoder and encoder.
 
-``decode`` accepts whatever a Java, Go or C++ peer writes (see ``relaxed_json``), ``encode`` writes
-what Java writes. The body classes live in the modules of this package by subject.
+``decode`` accepts what Java, Go and C++ peers write (see ``relaxed_json``), ``encode`` writes what
+RocketMQ writes. Each module of this package has the bodies of one subject.
 """
 
 from remoting.protocol.bodies.body import Body, decode, encode

@@ -1,15 +1,15 @@
-"""What all bodies share: their base class, the types of their fields, ``decode`` and ``encode``.
+"""The base class of JSON bodies, the types of their fields, ``decode`` and ``encode``.
 
 A body is a ``msgspec.Struct`` with camel-case names on the wire and a default for every field.
-msgspec decodes it at C speed. Only if msgspec refuses a body are fastjson's lax conversions tried
-(cf. TypeUtils.cast), which also treat null as absent; if that fails too the result is a
-``BodyError``. Bodies with maps keyed by queues always take that path, because msgspec reads a key
-of an unknown type as text.
+msgspec decodes it at C speed. Only if msgspec rejects a body are fastjson's lax conversions applied
+(cf. TypeUtils.cast) and the result decoded again; if that fails too, ``BodyError`` is raised.
+Bodies with maps keyed by queues always need the conversions, because msgspec decodes a key of an
+unknown type as text.
 
-The conversions turn numbers into text and text into numbers, cut off fractions, treat a null member
-as absent and a bare name used as a key as text. ``soften`` applies them to the parsed tree, guided
-by the types of the body, and leaves alone what it can't improve, so that the decoder names the
-fault. Its depth is that of the body's type: no input makes it recurse further.
+The conversions turn numbers into text and text into numbers, truncate fractions, and treat a null
+member as absent. ``soften`` applies them to the parsed tree according to the body's types. It
+leaves values that it can't convert unchanged, so that the decoder reports the error. Its recursion
+depth is that of the body's type, whatever the input.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 def soften(value: object, kind: inspect.Type) -> object:
-    """The value with Java's conversions made wherever they bring it nearer to ``kind``."""
+    """Return the value with fastjson's conversions to ``kind`` applied where possible."""
     match kind:
         case inspect.StrType() if value is not None and not isinstance(value, str):
             return relaxed_json.dumps(value).decode()
@@ -58,7 +58,10 @@ def soften(value: object, kind: inspect.Type) -> object:
 
 
 def _soften_key(key: object, kind: inspect.Type) -> object:
-    """A key; text in place of an object is its JSON, and other text an empty one."""
+    """Return a converted key. Where an object is needed, text is parsed as its JSON.
+
+    Text that is not the JSON of a flat object becomes an empty ``ObjectKey``.
+    """
     if not (isinstance(kind, inspect.CustomType) and isinstance(key, str)):
         return soften(key, kind)
     try:
@@ -70,13 +73,13 @@ def _soften_key(key: object, kind: inspect.Type) -> object:
 
 @cache
 def type_of(kind: type) -> inspect.Type:
-    """The description of a body's class that guides ``soften``."""
+    """Return msgspec's description of a body class, cached."""
     return inspect.type_info(kind)
 
 
 @cache
 def has_object_keys(kind: type) -> bool:
-    """Whether a body of this class has, at any depth, a map keyed by objects."""
+    """Return whether a body of this class contains, at any depth, a map keyed by objects."""
     return _has_object_keys(type_of(kind))
 
 
@@ -91,7 +94,7 @@ def _has_object_keys(kind: inspect.Type) -> bool:
 
 
 def _present(value: object, kind: inspect.Type) -> bool:
-    """Whether a value counts at all: to Java null, and a blank where a number belongs, don't."""
+    """Return False for null, and for empty text where a number is needed: fastjson skips them."""
     if value is None:
         return False
     wants_number = isinstance(kind, inspect.IntType | inspect.FloatType | inspect.BoolType)
@@ -99,7 +102,7 @@ def _present(value: object, kind: inspect.Type) -> bool:
 
 
 def _required_type(kind: inspect.Type) -> inspect.Type:
-    """The type within an optional one."""
+    """Return the type inside an optional one."""
     if isinstance(kind, inspect.UnionType):
         return next(member for member in kind.types if not isinstance(member, inspect.NoneType))
     return kind
@@ -120,12 +123,15 @@ else:
             return isinstance(value, MessageQueue)
 
     class Queue(metaclass=_IsMessageQueue):
-        """How bodies name ``MessageQueue`` to msgspec, which would read a dataclass by its own
-        (Python's) names; a type it does not know it leaves to ``_read_custom``."""
+        """Stands for ``MessageQueue`` in the types of bodies.
+
+        msgspec would decode the dataclass by its Python names; for this unknown type it calls
+        ``_read_custom``.
+        """
 
 
 class Body(msgspec.Struct, rename="camel"):
-    """Base of all bodies. Attributes are the wire's names in Python's spelling."""
+    """Base of all bodies. Attributes are the names on the wire in snake case."""
 
 
 class _QueueMembers(Body):
@@ -138,11 +144,11 @@ BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 
 
 def decode(kind: type[BodyT], data: relaxed_json.Buffer) -> BodyT:
-    """The body that ``data`` holds, unknown members ignored.
+    """Decode a body; unknown members are ignored.
 
     Raises:
-        BodyError: it is not JSON, beyond the limits, or a member is not of its type; the sentence
-            names the body's class, what is wrong and where.
+        BodyError: it is not JSON, exceeds the limits, or a member is not of its type; the message
+            names the body's class, the error and its position.
     """
     if not data:
         raise BodyError(f"{kind.__name__}: the body is empty")
@@ -154,7 +160,7 @@ def decode(kind: type[BodyT], data: relaxed_json.Buffer) -> BodyT:
         try:
             return _convert(tree, kind)
         except msgspec.ValidationError:
-            pass  # perhaps nothing but what fastjson takes
+            pass  # fastjson's conversions may help
     try:
         return _convert(soften(tree, type_of(kind)), kind)
     except msgspec.ValidationError as error:
@@ -162,7 +168,7 @@ def decode(kind: type[BodyT], data: relaxed_json.Buffer) -> BodyT:
 
 
 def encode(body: msgspec.Struct, *, standard: bool = False, pretty: bool = False) -> bytes:
-    """The JSON of a body as Java writes it; the two forms are those of ``relaxed_json.dumps``."""
+    """Encode a body as RocketMQ does; for the options see ``relaxed_json.dumps``."""
     return relaxed_json.dumps(body, standard=standard, pretty=pretty)
 
 
@@ -171,23 +177,23 @@ def _convert(tree: object, kind: type[BodyT]) -> BodyT:
 
 
 def _read_custom(kind: type, value: Any) -> MessageQueue:
-    """The one type of our own within bodies: a message queue, as a value or as a key."""
+    """Decode the only custom type within bodies: a message queue, as a value or as a key."""
     assert kind is Queue
     members = dict(value) if isinstance(value, ObjectKey) else value
     try:
         queue = msgspec.convert(members, _QueueMembers, strict=False)
     except msgspec.ValidationError as error:
-        raise ValueError(f"Expected a message queue: {error}") from None  # msgspec adds the place
+        raise ValueError(f"Expected a message queue: {error}") from None  # msgspec adds the path
     return MessageQueue(queue.topic, queue.broker_name, queue.queue_id)
 
 
 class MapParts:
-    """The text of a body, put together from texts of its map's entries.
+    """Assembles the JSON of a body with a large map from separately encoded map entries.
 
     Args:
-        empty: the body with its map empty; the map has to be the last of its members to be
-            written, by name.
-        pretty: as of ``encode``.
+        empty: the body with its map empty; the map must be the last member in the order of names,
+            in which members are written.
+        pretty: see ``encode``.
     """
 
     __slots__ = ("_closing", "_head", "_pretty", "_tail")
@@ -197,17 +203,17 @@ class MapParts:
         self._head = head + b"{"
         self._tail = b"}" + tail
         line = head.rpartition(b"\n")[2]
-        # What ends a map that isn't empty: a line of its own, indented as the map's own name.
+        # Before the brace that closes a non-empty map: a line break, and the indent of its name.
         self._closing = b"\n" + line[: len(line) - len(line.lstrip())] if pretty else b""
         self._pretty = pretty
 
     def part(self, body: msgspec.Struct) -> bytes:
-        """The text of some entries, given as the same body with nothing else in its map."""
+        """Return the JSON of some entries; ``body`` is like ``empty``, with these in its map."""
         text = encode(body, pretty=self._pretty)
         return text[len(self._head) : -len(self._closing + self._tail)]
 
     def whole(self, parts: Sequence[bytes]) -> bytes:
-        """The body's text with all these entries."""
+        """Return the JSON of the body with all these entries."""
         entries = b",".join([part for part in parts if part])
         closing = self._closing if entries else b""
         return b"".join((self._head, entries, closing, self._tail))

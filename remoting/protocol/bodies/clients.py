@@ -1,4 +1,4 @@
-"""Who is connected and how the clients fare."""
+"""Connected clients and their state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ class ConnectionInfo(Body):
 
     client_id: str = ""
     client_addr: str = ""
-    """``ip:port`` as the broker sees it."""
+    """``ip:port`` as seen by the broker."""
     language: str | None = None
     """The name of the ``Language``."""
     version: Int = 0
 
 
 class ConsumerConnection(Body):
-    """Answer of GET_CONSUMER_CONNECTION_LIST."""
+    """Answer to GET_CONSUMER_CONNECTION_LIST."""
 
     connection_set: list[ConnectionInfo] = field(default_factory=list)
     subscription_table: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class ConsumerConnection(Body):
 
 
 class ProducerConnection(Body):
-    """Answer of GET_PRODUCER_CONNECTION_LIST."""
+    """Answer to GET_PRODUCER_CONNECTION_LIST."""
 
     connection_set: list[ConnectionInfo] = field(default_factory=list)
 
@@ -47,13 +47,13 @@ class ProducerInfo(Body):
 
 
 class ProducerTableInfo(Body):
-    """Answer of GET_ALL_PRODUCER_INFO: by group."""
+    """Answer to GET_ALL_PRODUCER_INFO: by group."""
 
     data: dict[str, list[ProducerInfo]] = field(default_factory=dict)
 
 
 class ProcessQueueInfo(Body):
-    """What a consumer holds of one queue. The spelling of ``droped`` is the wire's."""
+    """A consumer's process queue. The wire name is misspelt ``droped``."""
 
     commit_offset: Long = 0
     cached_msg_min_offset: Long = 0
@@ -72,7 +72,7 @@ class ProcessQueueInfo(Body):
 
 
 class PopProcessQueueInfo(Body):
-    """5.x: the same for a queue consumed by popping."""
+    """5.x: the same for a queue in pop mode."""
 
     wait_ack_count: Int = 0
     droped: bool = False
@@ -80,7 +80,7 @@ class PopProcessQueueInfo(Body):
 
 
 class ConsumeStatus(Body):
-    """How fast a consumer is on one topic. Times are milliseconds."""
+    """A consumer's rates on one topic. Times are in milliseconds."""
 
     pull_rt: float = field(name="pullRT", default=0.0)
     pull_tps: float = field(name="pullTPS", default=0.0)
@@ -91,7 +91,7 @@ class ConsumeStatus(Body):
 
 
 class ConsumerRunningInfo(Body):
-    """Answer of GET_CONSUMER_RUNNING_INFO."""
+    """Answer to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str] = field(default_factory=dict)
     subscription_set: list[SubscriptionData] = field(default_factory=list)

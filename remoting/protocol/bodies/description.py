@@ -1,4 +1,4 @@
-"""What a broker of ours knows about one consumer group (DESCRIBE_CONSUMER_GROUP)."""
+"""A broker's description of one consumer group (DESCRIBE_CONSUMER_GROUP, PocketMQ's own)."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 
 
 class FindingKind(StrEnum):
-    """What can be wrong with a group. Peers may name kinds that are not here."""
+    """The kinds of problems of a group. Peers may send kinds that are not listed here."""
 
     SUBSCRIPTION = "subscription"
-    """Members subscribe different topics, or one topic differently."""
+    """Members subscribe to different topics, or to one topic with different expressions."""
     CONSUME_TYPE = "consumeType"
-    """Some members pull, others are pushed to."""
+    """Some members are pull consumers, others push consumers."""
     MESSAGE_MODEL = "messageModel"
-    """Some members share the messages, others want each of them."""
+    """Some members use clustering, others broadcasting."""
     CONSUME_FROM_WHERE = "consumeFromWhere"
-    """Members would begin a queue without an offset in different places."""
+    """Members would begin a queue without a committed offset at different offsets."""
     STRATEGY = "strategy"
-    """Members share out the queues by different rules: some have two owners, others none."""
+    """Members use different allocation strategies: some queues have two owners, others none."""
     CLIENT_ID = "clientId"
-    """Two live connections use one client id: both believe to own the same queues."""
+    """Two connections use one client id: both consume the same queues."""
     IDLE_MEMBERS = "idleMembers"
     """There are more members than queues."""
     UNPULLED_QUEUE = "unpulledQueue"
-    """Messages wait in a queue that no live member has asked for lately."""
+    """A queue has messages, but no live member has pulled from it recently."""
     BLOCKED_QUEUE = "blockedQueue"
-    """A message that fails again and again stops an orderly consumer's queue."""
+    """A message that keeps failing blocks an orderly consumer's queue."""
     OFFSET_BACKWARDS = "offsetBackwards"
-    """A committed offset was below the one before it."""
+    """A committed offset was lower than the previous one."""
     QUEUES_CHANGED = "queuesChanged"
-    """A topic got another number of queues while the group consumed it."""
+    """A topic's number of queues changed while the group consumed it."""
 
 
 class GroupFinding(Body):
-    """One thing that is wrong with a group. ``kind`` and ``text`` are always there."""
+    """One problem of a group. ``kind`` and ``text`` are always set."""
 
     kind: str = ""
     """A ``FindingKind``."""
     text: str = ""
-    """A sentence: what is wrong, with whom, and what to do."""
+    """A message for the user: what is wrong, which members it concerns, and what to do."""
     members: list[str] = field(default_factory=list)
-    """The client ids it is about; of a conflict, two that differ."""
+    """The client ids of the members it concerns; of a conflict, two that differ."""
     docs: str = ""
-    """Where it is explained: the address of a page and a section."""
+    """The URL of the documentation's section about it."""
     topic: str | None = None
     queue_id: Int | None = None
     since_ms: Long = 0
-    """When it was first seen."""
+    """When it was first detected, ms since 1970."""
 
 
 class BlockedQueue(Body):
-    """A queue that its orderly consumer can't go on with."""
+    """A queue whose orderly consumer is blocked by a failing message."""
 
     group: str = ""
     topic: str = ""
@@ -63,69 +63,69 @@ class BlockedQueue(Body):
     broker: str = ""
     """The broker's name."""
     offset: Long = 0
-    """Of the message that fails."""
+    """The queue offset of the failing message."""
     msg_id: str = ""
     since_ms: Long = 0
-    """When it failed first."""
+    """When the message first failed, ms since 1970."""
     error: str = ""
 
 
 class BlockedQueues(Body):
-    """The list that a heartbeat carries, as a body: on the wire it is the bare list."""
+    """The blocked queues of a heartbeat. On the wire it is only the list."""
 
     queues: list[BlockedQueue] = field(default_factory=list)
 
 
 class GroupMemberInfo(Body):
-    """One connection that consumes in the group, with what it said itself."""
+    """One connection that consumes in the group, with the data of its heartbeat."""
 
     client_id: str = ""
     client_addr: str = ""
-    """``ip:port`` as the broker sees it."""
+    """``ip:port`` as seen by the broker."""
     language: str | None = None
     version: Int = 0
     consume_type: str = ""
     message_model: str = ""
     consume_from_where: str = ""
     strategy: str = ""
-    """How it shares out queues, by name; empty when it doesn't tell."""
+    """The name of its allocation strategy; empty if it does not send one."""
     subscriptions: list[SubscriptionData] = field(default_factory=list)
     joined_ms: Long = 0
     last_heartbeat_ms: Long = 0
     ours: bool = False
-    """A client of PocketMQ."""
+    """Whether it is a PocketMQ client."""
 
 
 class GroupQueueInfo(Body):
-    """How a group fares with one queue of this broker."""
+    """A group's progress in one queue of this broker."""
 
     topic: str = ""
     queue_id: Int = 0
     max_offset: Long = 0
     committed: Long = -1
-    """-1: none."""
+    """The committed offset, -1 for none."""
     lock_owner: str | None = None
     """The client id that holds the queue's lock."""
     last_pull_ms: Long = 0
-    """When a member asked for its messages last, 0 if none has since the broker started."""
+    """When a member last pulled from it, ms since 1970; 0 if none has since the broker started."""
     last_puller: str | None = None
-    """The client id of that member."""
+    """The client id of the member that last pulled from it."""
     blocked_since: Long | None = None
-    """Since when a failing message stops it, milliseconds."""
+    """When a failing message began to block it, ms since 1970; None if it is not blocked."""
     blocked_by: str | None = None
-    """The client id of the member that says so."""
+    """The client id of the member that reported it."""
     blocked: BlockedQueue | None = None
-    """What that member says."""
+    """The report of that member."""
     min_offset: Long = 0
 
 
 class GroupDescriptionBody(Body):
-    """Answer of DESCRIBE_CONSUMER_GROUP; empty lists for a group that is not online."""
+    """Answer to DESCRIBE_CONSUMER_GROUP; empty lists for a group that is not online."""
 
     members: list[GroupMemberInfo] = field(default_factory=list)
     conflicts: list[GroupFinding] = field(default_factory=list)
-    """How members contradict each other."""
+    """The conflicts between members."""
     queues: list[GroupQueueInfo] = field(default_factory=list)
-    """Of the topics that members subscribe or that the group has offsets in."""
+    """The queues of topics that members subscribe to or that the group has offsets in."""
     warnings: list[GroupFinding] = field(default_factory=list)
-    """What else is wrong."""
+    """Problems that are not conflicts."""

@@ -1,6 +1,6 @@
 """Subscription groups, tables of offsets, and locks on queues.
 
-Fields marked 5.x are None, and not written, unless a 5.x peer had them.
+Fields marked 5.x are None, and not written, unless a 5.x peer has set them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from remoting.protocol.bodies.topic import DataVersion
 
 
 class CustomizedRetryPolicy(Body):
-    """5.x: the waits before each retry, milliseconds."""
+    """5.x: the delay before each retry, in milliseconds."""
 
     next: list[Long] = field(default_factory=list)
 
 
 class ExponentialRetryPolicy(Body):
-    """5.x: waits that grow, milliseconds."""
+    """5.x: exponentially growing delays, in milliseconds."""
 
     initial: Long = 5000
     max: Long = 7_200_000
@@ -26,7 +26,7 @@ class ExponentialRetryPolicy(Body):
 
 
 class GroupRetryPolicy(Body):
-    """5.x: how a group retries."""
+    """5.x: a group's retry policy."""
 
     type: str = "CUSTOMIZED"
     exponential_retry_policy: ExponentialRetryPolicy | None = None
@@ -34,7 +34,7 @@ class GroupRetryPolicy(Body):
 
 
 class SimpleSubscriptionData(Body):
-    """5.x: a subscription kept with its group."""
+    """5.x: a subscription that is stored with its group."""
 
     topic: str | None = None
     expression_type: str | None = None
@@ -43,7 +43,7 @@ class SimpleSubscriptionData(Body):
 
 
 class SubscriptionGroupConfig(Body):
-    """A consumer group at one broker (cf. SubscriptionGroupConfig)."""
+    """A consumer group's configuration at one broker (cf. SubscriptionGroupConfig)."""
 
     group_name: str = ""
     consume_enable: bool = True
@@ -73,7 +73,7 @@ class SubscriptionGroupWrapper(Body):
 
 
 class SubscriptionGroupList(Body):
-    """5.x: UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+    """5.x: body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
 
     group_config_list: list[SubscriptionGroupConfig] = field(default_factory=list)
 
@@ -93,11 +93,11 @@ class LockBatchRequestBody(Body):
     client_id: str = ""
     mq_set: list[Queue] = field(default_factory=list)
     only_this_broker: bool | None = None
-    """5.x: not on its slaves too."""
+    """5.x: lock at this broker only, not also at its slaves."""
 
 
 class LockBatchResponseBody(Body):
-    """Answer of LOCK_BATCH_MQ: what this client holds now."""
+    """Answer to LOCK_BATCH_MQ: the queues that are now locked by this client."""
 
     lock_ok_mq_set: list[Queue] = field(name="lockOKMQSet", default_factory=list)
 
@@ -122,7 +122,7 @@ class DelayOffsetSerializeWrapper(Body):
 
 
 class ResetOffsetBody(Body):
-    """Body of RESET_CONSUMER_CLIENT_OFFSET, answer of INVOKE_BROKER_TO_RESET_OFFSET.
+    """Body of RESET_CONSUMER_CLIENT_OFFSET, answer to INVOKE_BROKER_TO_RESET_OFFSET.
 
     Also ``offsets.json`` of a broadcasting client.
     """
@@ -140,26 +140,26 @@ class MessageQueueForC(Body):
 
 
 class ResetOffsetBodyForC(Body):
-    """The same for a requester whose language is CPP."""
+    """``ResetOffsetBody`` in the form for clients whose language is CPP."""
 
     offset_table: list[MessageQueueForC] = field(default_factory=list)
 
 
 class GetConsumerStatusBody(Body):
-    """A consumer's offsets: of one client, or of all of a group by client id."""
+    """A consumer's offsets: of one client, or of all clients of a group by client id."""
 
     message_queue_table: dict[Queue, Long] = field(default_factory=dict)
     consumer_table: dict[str, dict[Queue, Long]] = field(default_factory=dict)
 
 
 class QueryCorrectionOffsetBody(Body):
-    """Answer of QUERY_CORRECTION_OFFSET: queue id to offset."""
+    """Answer to QUERY_CORRECTION_OFFSET: queue id to offset."""
 
     correction_offsets: dict[Int, Long] = field(default_factory=dict)
 
 
 class OffsetMovedEvent(Body):
-    """What a broker tells about an offset that it had to correct."""
+    """An event that reports an offset corrected by the broker."""
 
     consumer_group: str = ""
     message_queue: Queue | None = None

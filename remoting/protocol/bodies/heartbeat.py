@@ -1,4 +1,4 @@
-"""What a client tells a broker about itself."""
+"""The heartbeat, in which a client registers its groups and subscriptions with a broker."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ class ConsumeType(StrEnum):
     """How a consumer gets its messages."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
-    """Pulls."""
+    """A pull consumer."""
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
-    """Is pushed to, as the application sees it."""
+    """A push consumer (which pulls in the background)."""
     CONSUME_POP = "CONSUME_POP"
     """5.x."""
 
 
 class MessageModel(StrEnum):
-    """Whether a group's members share the messages or each gets all."""
+    """Whether a group's members share the messages, or each gets all of them."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without an offset starts. Peers may send deprecated names beside these."""
+    """Where a group without a committed offset starts. Peers may send other, deprecated names."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -36,23 +36,23 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Body):
-    """What a consumer wants of one topic (cf. SubscriptionData)."""
+    """A consumer's subscription to one topic (cf. SubscriptionData)."""
 
     topic: str = ""
     sub_string: str = ""
-    """The expression as the application gave it; exactly ``*`` is everything."""
+    """The expression as given by the application; only ``*`` itself selects all messages."""
     tags_set: list[str] = field(default_factory=list)
     code_set: list[Int] = field(default_factory=list)
-    """The hash of each tag."""
+    """The hash code of each tag."""
     sub_version: Long = 0
-    """When the client made it, milliseconds."""
+    """When the client created it, ms since 1970."""
     expression_type: str | None = "TAG"
     """Or ``SQL92``."""
     class_filter_mode: bool = False
 
 
 class ConsumerData(Body):
-    """One group that a client consumes in."""
+    """A consumer group of a client."""
 
     group_name: str = ""
     consume_type: str = ConsumeType.CONSUME_PASSIVELY
@@ -63,7 +63,7 @@ class ConsumerData(Body):
 
 
 class ProducerData(Body):
-    """One group that a client produces in."""
+    """A producer group of a client."""
 
     group_name: str = ""
 
@@ -75,12 +75,12 @@ class HeartbeatData(Body):
     producer_data_set: list[ProducerData] = field(default_factory=list)
     consumer_data_set: list[ConsumerData] = field(default_factory=list)
     heartbeat_fingerprint: Int | None = None
-    """5.x, as the next: a short heartbeat names its subscriptions by this alone."""
+    """5.x, as the next: in a heartbeat without subscriptions, the hash that stands for them."""
     without_sub: bool | None = None
 
 
 class CheckClientRequestBody(Body):
-    """Body of CHECK_CLIENT_CONFIG: may this subscription be made?"""
+    """Body of CHECK_CLIENT_CONFIG, which asks whether the broker accepts a subscription."""
 
     client_id: str = ""
     group: str = ""

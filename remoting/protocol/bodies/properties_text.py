@@ -1,7 +1,7 @@
-"""Settings as text in the syntax of Java's ``Properties``: what the configuration codes carry.
+"""Settings in the syntax of Java's ``Properties``: the body of requests about configurations.
 
-Lines ``key=value`` (``:`` or white space separate as well), UTF-8. ``#`` and ``!`` begin a
-comment, a backslash at a line's end continues it, ``\\uXXXX`` and ``\\n`` are escapes.
+Lines ``key=value`` (``:`` and white space are separators too), UTF-8. ``#`` and ``!`` begin a
+comment, a backslash at the end of a line continues it, ``\\uXXXX`` and ``\\n`` are escapes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ESCAPES: Final = {value: f"\\{name}" for name, value in _ESCAPED.items()}
 
 
 def parse(text: bytes | bytearray | memoryview | str) -> dict[str, str]:
-    """The settings of a properties text; of a repeated key the last one counts.
+    """Parse a properties text; the last of repeated keys counts.
 
     Raises:
         BodyError: the text is not UTF-8 or has a broken ``\\u`` escape.
@@ -42,7 +42,7 @@ def parse(text: bytes | bytearray | memoryview | str) -> dict[str, str]:
 
 
 def render(settings: Mapping[str, str | None]) -> bytes:
-    """The properties text of settings, in their order; None values are left out."""
+    """Return the properties text of settings, in their order, without those that are None."""
     lines = [
         f"{_TO_ESCAPE_IN_KEY.sub(_escaped, key)}={_TO_ESCAPE_IN_VALUE.sub(_escaped, value)}\n"
         for key, value in settings.items()
@@ -52,7 +52,7 @@ def render(settings: Mapping[str, str | None]) -> bytes:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blanks, continued ones joined."""
+    """Yield the lines without comments and blank lines; continued lines are joined."""
     parts: list[str] = []
     for natural in _LINE_END.split(text):
         line = natural.lstrip(" \t\f")

@@ -1,17 +1,17 @@
 """A broker's registration with a name server, in its three forms.
 
-Plain JSON of ``RegisterBrokerBody``; from peers older than ``V3_0_11`` only the topics' part of
-it; or, when the header says ``compressed``, a zlib stream of (all numbers 32 bits, big endian)
+These are: the JSON of ``RegisterBrokerBody``; from peers older than ``V3_0_11``, only its part with
+the topics; or, if the header has ``compressed``, a zlib stream of (all numbers int32, big endian)
 
 ===============  ==================================================================
 length, text     JSON of the ``DataVersion``
-count            topics
+count            number of topics
 length, text     per topic: ``name readQueueNums writeQueueNums perm filterType`` and,
-                 of 5.x, one more word: the attributes' JSON
+                 in 5.x, one more word: the attributes' JSON
 length, text     JSON of the list of filter servers
 ===============  ==================================================================
 
-What a 5.x broker appends after that is ignored.
+A 5.x broker may append more, which is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ V3_0_11: Final = 37
 """The first version that registers with a whole ``RegisterBrokerBody``."""
 
 MAX_TOPICS: Final = MAX_JSON_NODES // 8
-"""Of a compressed registration: as many as fit the JSON form, where each has 8 values."""
+"""The limit of a compressed registration: that of the JSON form, where a topic has 8 values."""
 
 _TOPIC_WORDS = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
 _INT32 = struct.Struct(">i")
@@ -51,12 +51,12 @@ class RegisterBrokerBody(Body):
 
 
 def body_crc32(data: Buffer) -> int:
-    """The checksum of a registration's body as its header carries it: 31 bits."""
+    """Return the checksum of a registration's body, as in its header: 31 bits of CRC-32."""
     return crc32(data) & 0x7FFFFFFF
 
 
 def body_crc_matches(data: Buffer, expected: int | None) -> bool:
-    """Whether a body is the one whose checksum a header names; none or 0 means unchecked."""
+    """Return whether a body has the checksum of its header; None and 0 match any body."""
     return not expected or body_crc32(data) == expected
 
 
@@ -67,10 +67,10 @@ def decode_registration(
     version: int = V3_0_11,
     max_inflated_bytes: int = MAX_INFLATED_CONTROL_BYTES,
 ) -> RegisterBrokerBody:
-    """The registration in whichever form the header (``compressed``) and version say.
+    """Decode a registration in the form given by ``compressed`` and the peer's ``version``.
 
     Raises:
-        BodyError: it can't be understood or inflates to more than ``max_inflated_bytes``.
+        BodyError: it can't be decoded, or decompresses to more than ``max_inflated_bytes``.
     """
     if version < V3_0_11:
         return RegisterBrokerBody(decode(TopicConfigSerializeWrapper, data))
@@ -91,7 +91,7 @@ def decode_registration(
 
 
 def encode_compressed(body: RegisterBrokerBody) -> bytes:
-    """The compressed form. It has no place for a topic's order and system flags."""
+    """Encode the compressed form, which does not include a topic's order and system flags."""
     wrapper = body.topic_config_serialize_wrapper
     parts = [_counted(encode(wrapper.data_version))]
     parts.append(_INT32.pack(len(wrapper.topic_config_table)))
@@ -129,7 +129,7 @@ def _inflated(data: Buffer, max_bytes: int) -> bytes:
 
 
 class _FieldReader:
-    """Takes numbers and counted texts off the front of the inflated bytes."""
+    """Reads numbers and length-prefixed texts from the decompressed bytes."""
 
     __slots__ = ("_data", "_position")
 

@@ -1,8 +1,9 @@
-"""A reader of the JSON dialect that fastjson accepts.
+"""Reading and writing the JSON dialect of fastjson.
 
-One pass over the text by compiled patterns, one Python call per value. It recurses once per level
-and stops at ``MAX_JSON_DEPTH``, long before Python's own limit. Its caller bounds the number of
-values (``relaxed_json``).
+``loads`` first tries msgspec, which is strict and fast, and then ``RelaxedReader``, which accepts
+fastjson's dialect: one pass over the text with compiled patterns, one Python call per value. It
+recurses once per level and stops at ``MAX_JSON_DEPTH``, far below Python's recursion limit.
+``loads`` bounds the number of values before it parses.
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from remoting.protocol.limits import MAX_JSON_DEPTH, MAX_JSON_NODES
 from remoting.protocol.queue import MessageQueue
 
 MAX_NUMBER_DIGITS: Final = 4300
-"""Of one number: converting takes quadratic time, so Python and msgspec have this limit too."""
+"""The limit of Python and msgspec too, because conversion takes quadratic time."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Key: TypeAlias = "str | int | ObjectKey"
 
 
 class ObjectKey(tuple[tuple[str, Scalar], ...]):
-    """An object in the place of a key: its members, sorted by name, hashable.
+    """An object used as a key of a map: its members sorted by name, hashable.
 
-    Only the reader and tests meet it: typed bodies have ``MessageQueue`` in its place.
+    Only parsed trees contain it: typed bodies have ``MessageQueue`` instead.
     """
 
     __slots__ = ()
 
     @classmethod
     def of(cls, members: object) -> ObjectKey | None:
-        """The key with these members; None of anything but a dict of names to plain values."""
+        """Return the key with these members; None unless they are a dict of names to scalars."""
         if not isinstance(members, dict):
             return None
         for name, value in members.items():
@@ -68,7 +69,7 @@ _WORDS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
 
 
 class RelaxedReader:
-    """Reads one text, once."""
+    """A parser of one text."""
 
     __slots__ = ("_position", "_text")
 
@@ -77,10 +78,10 @@ class RelaxedReader:
         self._position = 0
 
     def read(self) -> object:
-        """The one value of the text.
+        """Parse the text and return its value.
 
         Raises:
-            BodyError: the text is not JSON, or nests too deep.
+            BodyError: the text is not JSON in fastjson's dialect, or nests too deep.
         """
         try:
             self._skip_space()
@@ -93,7 +94,7 @@ class RelaxedReader:
         return value
 
     def _value(self, depth: int) -> object:
-        """The value at the position, which is not at white space."""
+        """Parse the value at the position, which must not be at white space."""
         first = self._peek()
         if first in {'"', "'"}:
             return self._string(first)
@@ -220,14 +221,14 @@ class RelaxedReader:
 
 
 def with_whole_surrogates(text: str) -> str:
-    """The text with surrogate pairs made one character and halves of them replaced by U+FFFD."""
+    """Return the text with surrogate pairs combined and lone surrogates replaced by U+FFFD."""
     if _SURROGATE.search(text) is None:
         return text
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class RelaxedWriter:
-    """Writes values in one of the forms; keeps nothing between calls."""
+    """Writes values as JSON, with the options of ``dumps``. Stateless."""
 
     __slots__ = ("_pretty", "_quote", "_standard")
 
@@ -237,7 +238,7 @@ class RelaxedWriter:
         self._quote = encode_basestring_ascii if standard else encode_basestring
 
     def text(self, value: object, indent: int = 0) -> str:
-        """The JSON text of a value that stands in a place indented by so many tabs."""
+        """Return the JSON of a value that is indented by ``indent`` tabs."""
         kind = type(value)
         if kind is str:
             return self._quote(value)  # type: ignore[arg-type]  # its type was just compared
@@ -282,7 +283,7 @@ class RelaxedWriter:
     def _map(self, value: Mapping[object, object], indent: int) -> str:
         entries: Iterable[tuple[object, object]] = value.items()
         if self._standard:
-            # Numbers first, as numbers.
+            # Number keys first, in numeric order.
             entries = sorted(
                 entries,
                 key=lambda entry: (
@@ -290,7 +291,7 @@ class RelaxedWriter:
                 ),
             )
         members = [
-            # Offsets by queue: there may be 65,536 of them.
+            # A fast path for offsets by queue, of which there may be 65,536.
             f"{key}:{member}"
             if type(key) is int and type(member) is int and not self._standard
             else f"{self._key(key, indent + 1)}:{self.text(member, indent + 1)}"
@@ -324,7 +325,7 @@ class RelaxedWriter:
 
 
 Members = tuple[tuple[str, str], ...]
-"""Of a kind of object in the order they are written: name in quotes, attribute."""
+"""The members of an object type in the order they are written: name in quotes, attribute."""
 
 _MEMBERS: dict[type, Members] = {
     MessageQueue: (
@@ -348,7 +349,7 @@ def _members_of(value: msgspec.Struct | MessageQueue) -> Members:
 __all__ = ["ObjectKey", "dumps", "loads"]
 
 _STRINGS = re.compile(rb""""(?:[^"\\]++|\\.)*+"?|'(?:[^'\\]++|\\.)*+'?""", re.DOTALL)
-"""Those without an end too, else each quote within them would be tried as a beginning."""
+"""Also matches unterminated strings, or each quote in one would be tried as a new beginning."""
 
 _CONTAINERS = frozenset((dict, list))
 
@@ -356,16 +357,17 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def loads(data: Buffer, *, max_nodes: int = MAX_JSON_NODES) -> object:
-    """Read one JSON value: dicts, lists, strings, numbers, booleans and None.
+    """Parse one JSON value into dicts, lists, strings, numbers, booleans and None.
 
     Raises:
-        BodyError: it is not JSON even by Java's lax rules, is not UTF-8, nests deeper than
+        BodyError: it is not JSON even in fastjson's dialect, is not UTF-8, nests deeper than
             ``MAX_JSON_DEPTH`` or has more than ``max_nodes`` values.
     """
     raw = bytes(data)
     openings = raw.count(b"{") + raw.count(b"[")
-    # Bound the number of values before any of them takes memory: each but the outermost follows an
-    # opening or a comma. Only if there are too many of these, those within strings are told apart.
+    # Bound the number of values before parsing allocates memory for them: each value but the
+    # outermost follows an opening bracket or a comma. Strings are removed only if there are too
+    # many of these.
     if openings + raw.count(b",") >= max_nodes:
         bare = _STRINGS.sub(b"", raw)
         if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= max_nodes:
@@ -384,15 +386,15 @@ def loads(data: Buffer, *, max_nodes: int = MAX_JSON_NODES) -> object:
 
 
 def dumps(tree: object, *, standard: bool = False, pretty: bool = False) -> bytes:
-    """Write one JSON value, typed bodies and message queues within it included.
+    """Write a value as JSON; it may contain typed bodies and message queues.
 
-    Absent values (None) of objects are left out. ``standard`` writes RFC 8259 JSON for readers
-    that need it: all keys quoted, entries of maps sorted, non-ASCII as ``\\u`` escapes, an object
-    as key as the text of its JSON. ``pretty`` breaks lines and indents with tabs as RocketMQ's
-    configuration files have it.
+    Members that are None are omitted. ``standard`` writes RFC 8259 JSON for readers that need it:
+    all keys quoted, entries of maps sorted, non-ASCII characters as ``\\u`` escapes, and an object
+    used as a key as the text of its JSON. ``pretty`` adds line breaks and indents with tabs, as in
+    RocketMQ's configuration files.
 
     Raises:
-        TypeError: a value is of a type that has no JSON form.
+        TypeError: a value has a type without a JSON form.
     """
     text = RelaxedWriter(standard=standard, pretty=pretty).text(tree)
     return text.encode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Where topics and brokers are, as name servers answer it."""
+"""Topic routes and broker addresses, as returned by name servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class QueueData(Body):
 
 
 class BrokerData(Body):
-    """A broker's master (id 0) and slaves."""
+    """The addresses of a broker's master (id 0) and slaves."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -31,7 +31,7 @@ class BrokerData(Body):
 
 
 class TopicRouteData(Body):
-    """Answer of GET_ROUTEINFO_BY_TOPIC (cf. TopicRouteData)."""
+    """Answer to GET_ROUTEINFO_BY_TOPIC (cf. TopicRouteData)."""
 
     order_topic_conf: str | None = None
     queue_datas: list[QueueData] = field(default_factory=list)
@@ -42,7 +42,7 @@ class TopicRouteData(Body):
 
 
 class ClusterInfo(Body):
-    """Answer of GET_BROKER_CLUSTER_INFO."""
+    """Answer to GET_BROKER_CLUSTER_INFO."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = field(default_factory=dict)
@@ -58,6 +58,6 @@ class BrokerMemberGroup(Body):
 
 
 class GetBrokerMemberGroupResponseBody(Body):
-    """5.x: answer of GET_BROKER_MEMBER_GROUP."""
+    """5.x: answer to GET_BROKER_MEMBER_GROUP."""
 
     broker_member_group: BrokerMemberGroup | None = None

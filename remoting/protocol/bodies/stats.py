@@ -1,4 +1,4 @@
-"""Statistics of topics, groups and queues, and plain tables of names. Times are milliseconds."""
+"""Statistics of topics, groups and queues, and lists of names. Times are in ms since 1970."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 
 
 class TopicOffset(Body):
-    """What a queue holds."""
+    """The range of offsets in a queue."""
 
     min_offset: Long = 0
     max_offset: Long = 0
@@ -17,7 +17,7 @@ class TopicOffset(Body):
 
 
 class TopicStatsTable(Body):
-    """Answer of GET_TOPIC_STATS_INFO."""
+    """Answer to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[Queue, TopicOffset] = field(default_factory=dict)
     topic_put_tps: float | None = None
@@ -25,7 +25,7 @@ class TopicStatsTable(Body):
 
 
 class OffsetWrapper(Body):
-    """How far a group is in a queue."""
+    """A group's progress in a queue."""
 
     broker_offset: Long = 0
     consumer_offset: Long = 0
@@ -35,14 +35,14 @@ class OffsetWrapper(Body):
 
 
 class ConsumeStats(Body):
-    """Answer of GET_CONSUME_STATS."""
+    """Answer to GET_CONSUME_STATS."""
 
     offset_table: dict[Queue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
 class ConsumeStatsList(Body):
-    """Answer of GET_BROKER_CONSUME_STATS: per group, per topic."""
+    """Answer to GET_BROKER_CONSUME_STATS: by group, then by topic."""
 
     consume_stats_list: list[dict[str, list[ConsumeStats]]] = field(default_factory=list)
     broker_addr: str | None = None
@@ -52,7 +52,7 @@ class ConsumeStatsList(Body):
 
 
 class BrokerStatsItem(Body):
-    """One figure over one span of time."""
+    """One statistic over one span of time."""
 
     sum: Long = 0
     tps: float = 0.0
@@ -60,7 +60,7 @@ class BrokerStatsItem(Body):
 
 
 class BrokerStatsData(Body):
-    """Answer of VIEW_BROKER_STATS_DATA."""
+    """Answer to VIEW_BROKER_STATS_DATA."""
 
     stats_minute: BrokerStatsItem = field(default_factory=BrokerStatsItem)
     stats_hour: BrokerStatsItem = field(default_factory=BrokerStatsItem)
@@ -68,7 +68,7 @@ class BrokerStatsData(Body):
 
 
 class QueueTimeSpan(Body):
-    """From when to when a queue's messages are, and where the group is."""
+    """The store times of a queue's first and last message, and of the group's position."""
 
     message_queue: Queue | None = None
     min_time_stamp: Long = 0
@@ -76,13 +76,13 @@ class QueueTimeSpan(Body):
     consume_time_stamp: Long = 0
     delay_time: Long = 0
     min_time_stamp_str: str | None = None
-    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time, as the next two; for people only."""
+    """``yyyy-MM-dd#HH:mm:ss:SSS`` in local time, as the next two; for display only."""
     max_time_stamp_str: str | None = None
     consume_time_stamp_str: str | None = None
 
 
 class QueryConsumeTimeSpanBody(Body):
-    """Answer of QUERY_CONSUME_TIME_SPAN."""
+    """Answer to QUERY_CONSUME_TIME_SPAN."""
 
     consume_time_span_set: list[QueueTimeSpan] = field(default_factory=list)
 
@@ -100,7 +100,7 @@ class ConsumeQueueData(Body):
 
 
 class QueryConsumeQueueResponseBody(Body):
-    """Answer of QUERY_CONSUME_QUEUE."""
+    """Answer to QUERY_CONSUME_QUEUE."""
 
     subscription_data: SubscriptionData | None = None
     filter_data: str | None = None
@@ -110,7 +110,7 @@ class QueryConsumeQueueResponseBody(Body):
 
 
 class KVTable(Body):
-    """Names and values: runtime information, a namespace of the name server."""
+    """Names and values: runtime information, or a namespace of the name server."""
 
     table: dict[str, str] = field(default_factory=dict)
 
@@ -122,7 +122,7 @@ class KVConfigSerializeWrapper(Body):
 
 
 class TopicList(Body):
-    """Names of topics (and, of GET_SYSTEM_TOPIC_LIST_FROM_NS, of brokers and clusters)."""
+    """Names of topics (and, for GET_SYSTEM_TOPIC_LIST_FROM_NS, of brokers and clusters)."""
 
     topic_list: list[str] = field(default_factory=list)
     broker_addr: str | None = None

@@ -1,6 +1,6 @@
-"""Topic configurations and the version that tables of configurations carry.
+"""Topic configurations, and the data version of configuration tables.
 
-Fields marked 5.x are None, and not written, unless a 5.x peer or file had them.
+Fields marked 5.x are None, and not written, unless a 5.x peer or file has set them.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from remoting.protocol.bodies.body import Body, Int, Long
 
 
 class DataVersion(msgspec.Struct, rename="camel", frozen=True):
-    """How current a table is: equal versions mean equal tables (cf. DataVersion)."""
+    """The version of a table: equal versions mean equal tables (cf. DataVersion)."""
 
     timestamp: Long = 0
-    """Of the last change, milliseconds."""
+    """When the table last changed, ms since 1970."""
     counter: Long = 0
-    """Changes so far."""
+    """The number of changes so far."""
     state_version: Long | None = None
-    """5.x: of the controller."""
+    """5.x: the controller's state version."""
 
     def next(self, now_ms: int) -> DataVersion:
-        """The version after one more change."""
+        """Return the version after one more change, made at ``now_ms``."""
         return DataVersion(now_ms, self.counter + 1, self.state_version)
 
 
 class TopicConfig(Body):
-    """A topic at one broker (cf. TopicConfig).
+    """A topic's configuration at one broker (cf. TopicConfig).
 
-    Also the answer of GET_TOPIC_CONFIG; the mapping of a static topic is not kept.
+    Also the answer to GET_TOPIC_CONFIG, without the mapping of a static topic.
     """
 
     topic_name: str = ""
@@ -70,7 +70,7 @@ class TopicQueueMappingInfo(Body):
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo):
-    """5.x static topics: the same with each queue's history."""
+    """5.x static topics: the same, with each queue's history."""
 
     hosted_queues: dict[Int, list[LogicQueueMappingItem]] | None = None
 
@@ -87,6 +87,6 @@ class TopicConfigSerializeWrapper(Body):
 
 
 class CreateTopicListRequestBody(Body):
-    """5.x: UPDATE_AND_CREATE_TOPIC_LIST."""
+    """5.x: body of UPDATE_AND_CREATE_TOPIC_LIST."""
 
     topic_config_list: list[TopicConfig] = field(default_factory=list)
