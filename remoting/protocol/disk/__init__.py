@@ -1,1 +1,1 @@
-"""Layouts of the files beside the commit log. No I/O: the store hands in buffers."""
+"""Layouts of the store's files other than the commit log. No I/O: the store passes buffers."""

@@ -1,14 +1,14 @@
-"""Names and small layouts of the store's files.
+"""File names, consume queue entries and the checkpoint of the store.
 
-Files of the commit log and of consume queues are named by the offset they begin at.
+Files of the commit log and of consume queues are named after the offset at which they begin.
 
-A consume queue entry has a message's position, its size and its tags code. Logical offset n is at
-byte ``20 * n`` of the queue's files taken together. In the schedule topic the third number is the
-time of delivery instead (cf. ConsumeQueue).
+A consume queue entry has a message's physical offset, its size and its tags code. The entry of
+queue offset n is at byte ``20 * n`` of the queue's concatenated files. In the schedule topic the
+third number is the delivery time instead (cf. ConsumeQueue).
 
-The checkpoint has the store times up to which log, queues and index are on disk: three int64 in
-4096 bytes, the rest zero (5.x keeps two more numbers there, which we don't read). All three may be
-0 after a crash (cf. StoreCheckpoint).
+The checkpoint has the store times up to which commit log, consume queues and index are flushed:
+three int64 in 4096 bytes, the rest zero (5.x writes two more numbers, which are not read here). All
+three may be 0 after a crash (cf. StoreCheckpoint).
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from remoting.protocol.errors import RecordError
 
 CHECKPOINT_BYTES: Final = 4096
 SAFETY_MS: Final = 3000
-"""How far before the checkpoint recovery begins, for messages of the same moment."""
+"""How long before the checkpoint recovery begins, as several messages may have its time."""
 
 _TIMES: Final = Struct(">qqq")
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Store times, ms since 1970, 0 for never."""
+    """The store's checkpoint: store times in ms since 1970, 0 for never."""
 
     physic_ms: int = 0
-    """Of the last message of the commit log when it was flushed."""
+    """Store time of the last message of the commit log when it was flushed."""
     logics_ms: int = 0
-    """Of the last message in a consume queue when these were flushed."""
+    """Store time of the last message in the consume queues when they were flushed."""
     index_ms: int = 0
-    """Of the last message in an index file that is full."""
+    """Store time of the last message in the last full index file."""
 
     @property
     def recover_from_ms(self) -> int:
-        """Everything stored before this is on disk in the log and in the queues."""
+        """The store time before which commit log and consume queues are flushed."""
         return max(0, min(self.physic_ms, self.logics_ms) - SAFETY_MS)
 
     def encode(self) -> bytes:
-        """The whole file."""
+        """Return the content of the file."""
         times = _TIMES.pack(self.physic_ms, self.logics_ms, self.index_ms)
         return times.ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Checkpoint:
-        """Read the file.
+        """Parse the content of the file.
 
         Raises:
             RecordError: it is shorter than its three numbers.
@@ -65,14 +65,14 @@ ENTRY: Final = Struct(">qiq")
 ENTRY_BYTES: Final = ENTRY.size
 
 FILLER: Final = ENTRY.pack(0, 0x7FFFFFFF, 0)
-"""Before the first real entry of a queue whose first file does not begin with one."""
+"""The entry before a queue's first real one, if that is not the first of its file."""
 
 
 NAME_LENGTH: Final = 20
 
 
 def name_of(offset: int) -> str:
-    """The name of the file that begins at an offset: 20 decimal digits.
+    """Return the name of the file that begins at an offset: 20 decimal digits.
 
     Raises:
         ValueError: the offset is negative.
@@ -83,7 +83,7 @@ def name_of(offset: int) -> str:
 
 
 def offset_of(name: str) -> int | None:
-    """The offset that a file begins at; None for other names."""
+    """Return the offset at which a file begins, given its name; None for other names."""
     if len(name) == NAME_LENGTH and name.isascii() and name.isdigit():
         return int(name)
     return None

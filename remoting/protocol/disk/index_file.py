@@ -1,17 +1,17 @@
-"""The index file: message keys to physical offsets, a hash table with chains in one buffer.
+"""The index file: a hash table with chains, from message keys to physical offsets.
 
 ===========  =============  =================================================================
 part         bytes          content
 ===========  =============  =================================================================
 header       40             int64 begin and end time (ms), int64 begin and end physical offset,
                             int32 slots in use, int32 number of the next entry, from 1
-slots        4 each         int32 number of the newest entry of the chain, 0 for none
+slots        4 each         int32 number of the newest entry of the slot's chain, 0 for none
 entries      20 each        int32 key hash, int64 physical offset, int32 seconds since the begin
-                            time, int32 number of the entry before it in the chain
+                            time, int32 number of the previous entry of the chain
 ===========  =============  =================================================================
 
-Entry 0 is never used. The hash of a key is the absolute Java hash of ``topic#key``; the key itself
-is not kept, so whoever asks has to compare it with the message (cf. IndexFile).
+Entry 0 is never used. A key's hash is the absolute value of Java's hash code of ``topic#key``; the
+key itself is not stored, so a query has to compare it with the keys of the message (cf. IndexFile).
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DEFAULT_SLOTS: Final = 5_000_000
 DEFAULT_ENTRIES: Final = 20_000_000
 
 MAX_SECONDS: Final = 0x7FFFFFFF
-"""What an entry can say of the time since the begin time."""
+"""The largest time since the begin time that an entry can hold."""
 
 KEY_SEPARATOR: Final = "#"
-"""Between topic and key in what is hashed."""
+"""The separator of topic and key in the text that is hashed."""
 
 
 class IndexHeader(NamedTuple):
-    """The file's first 40 bytes; times in ms."""
+    """The file's first 40 bytes; times are in ms since 1970."""
 
     begin_ms: int
     end_ms: int
@@ -48,50 +48,50 @@ class IndexHeader(NamedTuple):
 
 
 def file_bytes(slots: int = DEFAULT_SLOTS, entries: int = DEFAULT_ENTRIES) -> int:
-    """The size of an index file."""
+    """Return the size of an index file in bytes."""
     return HEADER.size + slots * SLOT.size + entries * ENTRY.size
 
 
 def index_key(topic: str, key: str) -> str:
-    """What is hashed for one key of a message."""
+    """Return the text that is hashed for one key of a message."""
     return f"{topic}{KEY_SEPARATOR}{key}"
 
 
 def key_hash(key: str) -> int:
-    """The absolute Java hash; 0 where there is none (-2^31)."""
+    """Return the absolute value of Java's hash code; 0 for -2^31, which has none."""
     value = abs(java_hash(key))
     return 0 if value == 1 << 31 else value
 
 
 class Links(Protocol):
-    """What entries change in a file: they are written first, the slots next, the header last."""
+    """The changes that add entries to a file: write first entries, then slots, then the header."""
 
     @property
     def entries(self) -> bytes:
-        """The entries, from ``header.next_entry`` of the file as it is on."""
+        """The packed entries, whose first number is ``next_entry`` of the file's present header."""
         ...
 
     @property
     def header(self) -> IndexHeader:
-        """The file's header afterwards."""
+        """The file's new header."""
         ...
 
     def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
-        """Those pages of the file that hold slots that change, of the ones that are marked with 1.
+        """Return the numbers of the marked pages of the file that contain slots to be changed.
 
         Args:
-            marked: a byte for each page, by its number.
-            page_bytes: how long a page is.
+            marked: a byte for each page: 1 if it is marked.
+            page_bytes: the size of a page.
         """
         ...
 
     def set_slots(self) -> None:
-        """Have the slots lead to the entries."""
+        """Write the numbers of the new entries into the slots."""
         ...
 
 
 class SlotLinks(NamedTuple):
-    """``Links`` of entries that were looked at one by one.
+    """``Links`` computed in Python, one entry at a time.
 
     Attributes:
         buffer: the file.
@@ -115,7 +115,7 @@ class SlotLinks(NamedTuple):
 
 
 def entry_seconds(header: IndexHeader, store_timestamp_ms: int) -> int:
-    """What an entry says of its message's store time."""
+    """Return the seconds that an entry holds for a store time in ms."""
     if header.begin_ms <= 0:
         return 0
     return min(max((store_timestamp_ms - header.begin_ms) // 1000, 0), MAX_SECONDS)
@@ -129,12 +129,14 @@ def header_after(
     last: tuple[int, int],
     used_slots: int,
 ) -> IndexHeader:
-    """The header when there are ``count`` more entries.
+    """Return the header after ``count`` entries have been added.
 
     Args:
-        first: physical offset and store time of the message of the first of them.
-        last: the same for the last of them.
-        used_slots: how many slots they are the first to use.
+        header: the header before.
+        count: the number of new entries.
+        first: physical offset and store time (ms) of the first one's message.
+        last: the same for the last one.
+        used_slots: the number of slots that were empty before.
     """
     begin_offset, begin_ms = header.begin_offset, header.begin_ms
     if header.next_entry == 1:
@@ -150,15 +152,15 @@ def header_after(
 
 
 def _nothing(_position: int, _length: int) -> None:
-    """The buffer is in memory."""
+    """Do nothing: the default for a buffer that is in memory."""
 
 
 class IndexTable:
-    """The table in a buffer that has the size of the file; zeros are an empty one.
+    """The hash table, in a buffer of the file's size; all zeros is an empty table.
 
     Attributes:
         buffer, slots, entries: as given.
-        entries_at: where entry 0 would be.
+        entries_at: the position of entry 0.
     """
 
     __slots__ = ("_touch", "buffer", "entries", "entries_at", "slots")
@@ -171,14 +173,14 @@ class IndexTable:
         entries: int,
         touch: Callable[[int, int], object] = _nothing,
     ) -> None:
-        """Look at a buffer.
+        """Create a table that uses ``buffer``.
 
         Args:
-            buffer: the file.
-            slots: its slots.
-            entries: its entries, the one that is never used among them.
-            touch: told position and length of a slot or entry before it is looked at, so that it
-                can be brought into memory.
+            buffer: the file's bytes.
+            slots: the number of slots.
+            entries: the number of entries, including entry 0, which is never used.
+            touch: called with position and length of a slot or entry before it is read, so that
+                its page can be loaded.
 
         Raises:
             ValueError: the buffer is too small for so many slots and entries.
@@ -196,22 +198,22 @@ class IndexTable:
 
     @property
     def header(self) -> IndexHeader:
-        """The header; the next entry of an empty file is 1."""
+        """The header; in an empty file, ``next_entry`` is 1."""
         header = IndexHeader(*HEADER.unpack_from(self.buffer))
         return header if header.next_entry > 0 else header._replace(next_entry=1)
 
     @property
     def is_full(self) -> bool:
-        """Whether ``put`` would refuse."""
+        """Whether there is no room for another entry."""
         return self.header.next_entry >= self.entries
 
     def link(self, hashes: Sequence[int], offsets: Sequence[int], times_ms: Sequence[int]) -> Links:
-        """What has to be written to add entries; nothing is, and there must be room for them.
+        """Compute the changes that add entries, without making them. There must be room for them.
 
         Args:
-            hashes: of the keys, see ``key_hash``; at least one.
-            offsets: physical offset of the message of each.
-            times_ms: store time of the message of each.
+            hashes: the hashes of the keys, see ``key_hash``; at least one.
+            offsets: the physical offset of each key's message.
+            times_ms: the store time of each key's message.
         """
         header = self.header
         data = bytearray(len(hashes) * ENTRY.size)
@@ -241,24 +243,25 @@ class IndexTable:
         return SlotLinks(bytes(data), after, self.buffer, newest)
 
     def store(self, links: Links) -> None:
-        """Write into the buffer what ``link`` gave."""
+        """Write the changes computed by ``link`` into the buffer."""
         at = self.entries_at + self.header.next_entry * ENTRY.size
         self.buffer[at : at + len(links.entries)] = links.entries
         links.set_slots()
         HEADER.pack_into(self.buffer, 0, *links.header)
 
     def put(self, key: str, physical_offset: int, store_timestamp_ms: int) -> bool:
-        """Add a key (see ``index_key``); False if the file is full."""
+        """Add a key (see ``index_key``). False if the file is full."""
         if self.is_full:
             return False
         self.store(self.link([key_hash(key)], [physical_offset], [store_timestamp_ms]))
         return True
 
     def select(self, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets under a key's hash, the newest first.
+        """Return at most ``max_count`` physical offsets for a key's hash, newest first.
 
-        Times are compared in whole seconds since the file's begin time, as RocketMQ does: a
-        message stored at .500 is not found from its own time on.
+        Times are compared in whole seconds since the file's begin time, as in RocketMQ. So a
+        message stored half a second after a full one is not found if ``begin_ms`` is its exact
+        store time.
         """
         header = self.header
         hashed = key_hash(key)
@@ -272,7 +275,7 @@ class IndexTable:
                 break
             if found == hashed and stored_ms <= end_ms:
                 offsets.append(offset)
-            # A chain only ever leads to older entries; a damaged one must not lead in circles.
+            # Each previous entry of a chain is older. Stop a damaged chain, which may be a cycle.
             if previous >= number:
                 break
             number = previous

@@ -23,7 +23,7 @@ class CreateTopicRequestHeader(Header):
 
 @header
 class TopicRequestHeader(Header):
-    """A topic, and nothing else.
+    """Only a topic.
 
     DELETE_TOPIC_IN_BROKER, GET_TOPIC_CONFIG, GET_TOPIC_STATS_INFO, QUERY_TOPIC_CONSUME_BY_WHO,
     REGISTER_TOPIC_IN_NAMESRV, ROUTE_CHANGED.
@@ -34,7 +34,7 @@ class TopicRequestHeader(Header):
 
 @header
 class DeleteTopicFromNamesrvRequestHeader(Header):
-    """DELETE_TOPIC_IN_NAMESRV; with ``clusterName`` only that cluster's brokers."""
+    """DELETE_TOPIC_IN_NAMESRV; with ``clusterName``, only for the brokers of that cluster."""
 
     topic: str
     cluster_name: str | None = None
@@ -42,7 +42,7 @@ class DeleteTopicFromNamesrvRequestHeader(Header):
 
 @header
 class GetBrokerConfigResponseHeader(Header):
-    """``version`` is the configuration's data version, as JSON."""
+    """Answer to GET_BROKER_CONFIG; ``version`` is the configuration's data version, as JSON."""
 
     version: str
 
@@ -64,21 +64,21 @@ class GetTopicsByClusterRequestHeader(Header):
 
 @header
 class BrokerNameRequestHeader(Header):
-    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER: sends to a broker end and begin."""
+    """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER: stop or allow sends to a broker."""
 
     broker_name: str
 
 
 @header
 class WipeWritePermOfBrokerResponseHeader(Header):
-    """How many topics were changed."""
+    """Answer to WIPE_WRITE_PERM_OF_BROKER: the number of topics changed."""
 
     wipe_topic_count: Int
 
 
 @header
 class AddWritePermOfBrokerResponseHeader(Header):
-    """How many topics were changed."""
+    """Answer to ADD_WRITE_PERM_OF_BROKER: the number of topics changed."""
 
     add_topic_count: Int
 
@@ -102,7 +102,7 @@ class KVKeyRequestHeader(Header):
 
 @header
 class GetKVConfigResponseHeader(Header):
-    """The value."""
+    """Answer to GET_KV_CONFIG."""
 
     value: str | None = None
 

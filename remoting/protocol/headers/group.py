@@ -1,4 +1,4 @@
-"""Clients, their groups and what belongs to them."""
+"""Clients, their groups, and their subscriptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class UnregisterClientRequestHeader(Header):
 
 @header
 class ConsumerGroupRequestHeader(Header):
-    """A consumer group, and nothing else.
+    """Only a consumer group.
 
     GET_CONSUMER_LIST_BY_GROUP, GET_CONSUMER_CONNECTION_LIST, NOTIFY_CONSUMER_IDS_CHANGED,
     DESCRIBE_CONSUMER_GROUP.
@@ -41,7 +41,7 @@ class GetProducerConnectionListRequestHeader(Header):
 
 @header
 class GetConsumerRunningInfoRequestHeader(Header):
-    """GET_CONSUMER_RUNNING_INFO: passed on to the client."""
+    """GET_CONSUMER_RUNNING_INFO, which a broker forwards to the client."""
 
     consumer_group: str
     client_id: str
@@ -62,7 +62,7 @@ class GetConsumerStatusRequestHeader(Header):
 
 @header
 class ConsumeMessageDirectlyResultRequestHeader(Header):
-    """CONSUME_MESSAGE_DIRECTLY: have a client consume this one message now."""
+    """CONSUME_MESSAGE_DIRECTLY: make a client consume this message now."""
 
     consumer_group: str
     client_id: str | None = None
@@ -75,7 +75,7 @@ class ConsumeMessageDirectlyResultRequestHeader(Header):
 
 @header
 class DeleteSubscriptionGroupRequestHeader(Header):
-    """DELETE_SUBSCRIPTIONGROUP; offsets go too with ``removeOffset`` (4.9) or ``cleanOffset``."""
+    """DELETE_SUBSCRIPTIONGROUP; ``removeOffset`` (4.9) and ``cleanOffset`` delete offsets too."""
 
     group_name: str
     remove_offset: bool | None = None
@@ -91,7 +91,7 @@ class GroupRequestHeader(Header):
 
 @header
 class UpdateGroupForbiddenRequestHeader(Header):
-    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): whether a group may read a topic."""
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (5.x): set whether a group may read a topic."""
 
     group: str
     topic: str

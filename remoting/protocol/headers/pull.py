@@ -1,4 +1,4 @@
-"""Pulling messages; offsets of groups and bounds of queues."""
+"""Pulling messages, committed offsets, and the offset ranges of queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from remoting.protocol.command import Header, Int, Long, header
 
 @header
 class PullMessageRequestHeader(Header):
-    """PULL_MESSAGE and LITE_PULL_MESSAGE; ``sysFlag`` says which fields count (cf. PullSysFlag)."""
+    """PULL_MESSAGE and LITE_PULL_MESSAGE; for ``sysFlag`` see PullSysFlag."""
 
     consumer_group: str
     topic: str
@@ -28,7 +28,7 @@ class PullMessageRequestHeader(Header):
 
 @header
 class PullMessageResponseHeader(Header):
-    """Where to pull next, and the queue's bounds."""
+    """The offset to pull from next, and the queue's range of offsets."""
 
     suggest_which_broker_id: Long
     next_begin_offset: Long
@@ -42,7 +42,7 @@ class PullMessageResponseHeader(Header):
 
 @header
 class QueryConsumerOffsetRequestHeader(Header):
-    """QUERY_CONSUMER_OFFSET: how far a group has come in a queue."""
+    """QUERY_CONSUMER_OFFSET: a group's committed offset in a queue."""
 
     consumer_group: str
     topic: str
@@ -53,14 +53,14 @@ class QueryConsumerOffsetRequestHeader(Header):
 
 @header
 class OffsetResponseHeader(Header):
-    """An offset in a queue: a group's, the least, the next, or the one found by time."""
+    """A queue offset: a committed one, the lowest, the next, or one found by time."""
 
     offset: Long
 
 
 @header
 class UpdateConsumerOffsetRequestHeader(Header):
-    """UPDATE_CONSUMER_OFFSET: how far a group has come."""
+    """UPDATE_CONSUMER_OFFSET: commit a group's offset in a queue."""
 
     consumer_group: str
     topic: str
@@ -71,7 +71,7 @@ class UpdateConsumerOffsetRequestHeader(Header):
 
 @header
 class SearchOffsetRequestHeader(Header):
-    """SEARCH_OFFSET_BY_TIMESTAMP; ``boundaryType`` is LOWER (when absent) or UPPER."""
+    """SEARCH_OFFSET_BY_TIMESTAMP; ``boundaryType`` is LOWER (the default) or UPPER."""
 
     topic: str
     queue_id: Int
@@ -82,7 +82,7 @@ class SearchOffsetRequestHeader(Header):
 
 @header
 class GetMaxOffsetRequestHeader(Header):
-    """GET_MAX_OFFSET; ``committed`` is true when absent."""
+    """GET_MAX_OFFSET; the default of ``committed`` is true."""
 
     topic: str
     queue_id: Int
@@ -101,7 +101,7 @@ class QueueRequestHeader(Header):
 
 @header
 class GetEarliestMsgStoretimeResponseHeader(Header):
-    """When the queue's first message was stored, ms; -1 for none."""
+    """The store time of the queue's first message, ms since 1970; -1 for none."""
 
     timestamp: Long
 
@@ -123,7 +123,7 @@ class ResetOffsetRequestHeader(Header):
 
 @header
 class CloneGroupOffsetRequestHeader(Header):
-    """CLONE_GROUP_OFFSET: one group goes on where another one is."""
+    """CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
 
     src_group: str
     dest_group: str
@@ -133,7 +133,10 @@ class CloneGroupOffsetRequestHeader(Header):
 
 @header
 class QueryCorrectionOffsetHeader(Header):
-    """QUERY_CORRECTION_OFFSET: the least offsets of some groups; ``filterGroups`` by comma."""
+    """QUERY_CORRECTION_OFFSET: the lowest offsets among groups.
+
+    ``filterGroups`` is separated by commas.
+    """
 
     filter_groups: str | None = None
     compare_group: str

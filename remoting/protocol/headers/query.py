@@ -1,4 +1,4 @@
-"""Looking at messages, queues and statistics."""
+"""Queries for messages, queues and statistics."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from remoting.protocol.command import Header, Int, Long, header
 
 @header
 class QueryMessageRequestHeader(Header):
-    """QUERY_MESSAGE: by key within a time span, ms."""
+    """QUERY_MESSAGE: messages by key and store time, ms since 1970."""
 
     topic: str
     key: str
@@ -18,7 +18,7 @@ class QueryMessageRequestHeader(Header):
 
 @header
 class QueryMessageResponseHeader(Header):
-    """How fresh the index is."""
+    """Answer to QUERY_MESSAGE: store time and offset of the last message in the index."""
 
     index_last_update_timestamp: Long
     index_last_update_phyoffset: Long
@@ -45,7 +45,7 @@ class QueryConsumeQueueRequestHeader(Header):
 
 @header
 class QueryConsumeTimeSpanRequestHeader(Header):
-    """QUERY_CONSUME_TIME_SPAN: first, last and consumed store times per queue."""
+    """QUERY_CONSUME_TIME_SPAN: store times of the first, last and consumed message per queue."""
 
     topic: str
     group: str
@@ -53,7 +53,7 @@ class QueryConsumeTimeSpanRequestHeader(Header):
 
 @header
 class GetConsumeStatsRequestHeader(Header):
-    """GET_CONSUME_STATS; ``topicList`` (5.x) is joined by semicolons."""
+    """GET_CONSUME_STATS; ``topicList`` (5.x) is separated by semicolons."""
 
     consumer_group: str
     topic: str | None = None

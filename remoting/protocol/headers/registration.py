@@ -1,4 +1,4 @@
-"""Brokers at the name server."""
+"""Registration of brokers with a name server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RegisterBrokerRequestHeader(Header):
 
 @header
 class RegisterBrokerResponseHeader(Header):
-    """Where a slave finds its master."""
+    """Answer to REGISTER_BROKER: the addresses of a slave's master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -40,7 +40,7 @@ class BrokerRequestHeader(Header):
 
 @header
 class QueryDataVersionResponseHeader(Header):
-    """Whether the name server knows another version."""
+    """Answer to QUERY_DATA_VERSION: whether the name server has another version."""
 
     changed: bool
 

@@ -10,7 +10,7 @@ from remoting.protocol.command import Header, Int, Long, header
 
 @header
 class SendMessageRequestHeader(Header):
-    """SEND_MESSAGE and SEND_REPLY_MESSAGE: a message's envelope, with long names."""
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE: the message's attributes, with long names."""
 
     producer_group: str
     topic: str
@@ -30,7 +30,7 @@ class SendMessageRequestHeader(Header):
 
 @header
 class SendMessageRequestHeaderV2(Header):
-    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: with one-letter names."""
+    """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: the same, in one-letter names."""
 
     wire_names: ClassVar[Mapping[str, str]] = {
         "producer_group": "a",
@@ -67,7 +67,7 @@ class SendMessageRequestHeaderV2(Header):
 
 @header
 class SendMessageResponseHeader(Header):
-    """Where a message has been stored; ``msgId`` is the offset message id (joined for a batch)."""
+    """Queue and offset of a stored message; ``msgId`` is its offset id (a batch's: by commas)."""
 
     msg_id: str
     queue_id: Int
@@ -79,7 +79,7 @@ class SendMessageResponseHeader(Header):
 
 @header
 class ReplyMessageRequestHeader(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply's envelope; hosts are ``ip:port``."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply's attributes; hosts are ``ip:port``."""
 
     producer_group: str
     topic: str
@@ -99,7 +99,7 @@ class ReplyMessageRequestHeader(Header):
 
 @header
 class ConsumerSendMsgBackRequestHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: deliver the message at ``offset`` again, or bury it."""
+    """CONSUMER_SEND_MSG_BACK: deliver the message at ``offset`` again, or make it a dead letter."""
 
     offset: Long
     group: str
@@ -113,7 +113,7 @@ class ConsumerSendMsgBackRequestHeader(Header):
 
 @header
 class RecallMessageRequestHeader(Header):
-    """RECALL_MESSAGE (5.x): take a delayed message back."""
+    """RECALL_MESSAGE (5.x): cancel a delayed message."""
 
     producer_group: str | None = None
     topic: str
@@ -122,7 +122,7 @@ class RecallMessageRequestHeader(Header):
 
 @header
 class RecallMessageResponseHeader(Header):
-    """The unique key of the message that was recalled (5.x)."""
+    """Answer to RECALL_MESSAGE (5.x): the unique id of the recalled message."""
 
     msg_id: str
 
@@ -144,7 +144,7 @@ class EndTransactionRequestHeader(Header):
 
 @header
 class CheckTransactionStateRequestHeader(Header):
-    """CHECK_TRANSACTION_STATE: the broker asks a producer about a half message."""
+    """CHECK_TRANSACTION_STATE: a broker asks a producer for the state of a half message."""
 
     tran_state_table_offset: Long
     commit_log_offset: Long
