@@ -1,1 +1,1 @@
-"""The remoting protocol and the sockets that carry it."""
+"""RocketMQ's remoting protocol, and connections, servers and pools that use it."""

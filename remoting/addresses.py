@@ -1,4 +1,4 @@
-"""``host:port`` as people and route tables write it."""
+"""Addresses as text: ``host:port``, as in route tables and options."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _MAX_PORT = 0xFFFF
 
 
 def address_text(address: tuple[str, int]) -> str:
-    """``ip:port``, or ``[ip]:port`` for IPv6."""
+    """Return ``host:port``, or ``[ip]:port`` for IPv6."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """``host:port`` or ``[ipv6]:port`` in two parts.
+    """Split ``host:port`` or ``[ipv6]:port`` into host and port.
 
     Raises:
-        ConnectFailed: it is neither.
+        ConnectFailed: the text is neither.
     """
     host, _, port = address.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -30,7 +30,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server that listens on ``host``."""
+    """Return whether a server that listens on ``host`` is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

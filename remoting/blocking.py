@@ -1,9 +1,10 @@
-"""A connection for threads and Spark tasks: a plain socket, no loop.
+"""A blocking connection for threads and Spark tasks, without an event loop.
 
-One thread uses it at a time. Requests may be pipelined: ``submit`` several, then ``receive`` the
-answers in the order they come. The receive buffer is reused: **an answer's body is a view of it and
-valid until the next call**; who keeps it takes ``bytes(body)``, or says where bodies go
-(``place``), and has them received there, large ones nearly without a copy.
+It must be used by one thread at a time. Requests may be pipelined: ``submit`` several, then
+``receive`` the answers in the order they arrive. The receive buffer is reused: **an answer's body
+is a view of it, valid until the next call**. A caller that keeps a body takes ``bytes(body)``, or
+passes ``place`` to choose the memory that bodies are received into; then most bytes of a large body
+are not copied.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from remoting.protocol.limits import MAX_FRAME_BYTES
 _SHORTEST_WAIT: Final = 0.001
 
 _READ_BEFORE_PLACING: Final = 64 * 1024
-"""Received at once while it isn't known where a body goes; so much of it is copied."""
+"""Bytes received at once before ``place`` is called; at most so many bytes of a body are copied."""
 
 Place = Callable[[Command, int], memoryview | None]
-"""Where the body of an answer goes: given the answer without its body, and the body's length, a
-view of exactly so many bytes; None for the connection's own buffer. It may be asked twice."""
+"""Returns the memory for the body of an answer: a view of exactly the body's length, or None to use
+the connection's buffer. Called with the answer without its body, and the body's length in bytes. It
+may be called twice for one answer."""
 
 
 class _ReceiveBuffer:
-    """Bytes that were received, in one buffer that is used again and again."""
+    """The bytes received and not yet processed, in one buffer that is reused."""
 
     __slots__ = ("_end", "_max_frame_bytes", "_start", "_view")
 
@@ -46,7 +48,7 @@ class _ReceiveBuffer:
         self._max_frame_bytes = max_frame_bytes
 
     def next_command(self) -> Command | None:
-        """The next whole frame, if it is there."""
+        """Remove and decode the next frame; None if it is incomplete."""
         frame = cut(self._view[: self._end], self._start, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
             return None
@@ -54,7 +56,10 @@ class _ReceiveBuffer:
         return decode(frame)
 
     def begun(self) -> tuple[Command, int] | None:
-        """The next frame without its body, and the body's length, if so much is there."""
+        """Decode the next frame without its body; return it and the body's length.
+
+        None if the header is incomplete.
+        """
         at, filled = self._start, self._view[: self._end]
         size = needed(filled, at, max_frame_bytes=self._max_frame_bytes)
         body_at = at + PREFIX_BYTES + int.from_bytes(filled[at + 5 : at + PREFIX_BYTES])
@@ -65,7 +70,10 @@ class _ReceiveBuffer:
         return decode(frame), frame.end - body_at
 
     def take_begun(self, target: memoryview) -> int:
-        """Move what has come of the begun frame's body into ``target``; how much that is."""
+        """Move the received part of the body into ``target``; return its length in bytes.
+
+        ``begun`` must have returned the frame. The buffer is empty afterwards.
+        """
         at = self._start
         body_at = at + PREFIX_BYTES + int.from_bytes(self._view[at + 5 : at + PREFIX_BYTES])
         count = self._end - body_at
@@ -87,7 +95,7 @@ class _ReceiveBuffer:
         self._end = len(rest)
 
     def fill(self, sock: socket.socket, most: int | None = None) -> int:
-        """Receive once; returns the count of bytes, 0 at the end."""
+        """Receive once; return the number of bytes, 0 at the end of the stream."""
         stop = None if most is None else self._end + most
         count = sock.recv_into(self._view[self._end : stop])
         self._end += count
@@ -95,18 +103,18 @@ class _ReceiveBuffer:
 
 
 class BlockingConnection:
-    """Commands to and from one peer, for one thread.
+    """A connection to one peer, for use by one thread at a time.
 
     Args:
         address: ``host:port``.
-        timeout: seconds for each call that does not say otherwise.
+        timeout: default timeout of calls, in seconds.
         connect_timeout: seconds to connect.
-        max_frame_bytes: of an answer; a larger one ends the connection.
-        max_in_flight: requests without an answer.
-        buffer_bytes: first size of the receive buffer; it grows to the largest frame met.
+        max_frame_bytes: the limit of an answer; a larger one closes the connection.
+        max_in_flight: the limit of unanswered requests.
+        buffer_bytes: initial size of the receive buffer, which grows to the largest frame.
 
     Raises:
-        ConnectFailed: it can't be made.
+        ConnectFailed: the connection can't be made.
     """
 
     def __init__(
@@ -137,7 +145,7 @@ class BlockingConnection:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def fileno(self) -> int:
-        """The socket's file descriptor, to wait for answers with ``select``."""
+        """Return the socket's file descriptor, for waiting with ``select``."""
         return self._socket.fileno()
 
     def __enter__(self) -> Self:
@@ -153,12 +161,12 @@ class BlockingConnection:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were submitted and whose answers were not received yet."""
+        """The number of submitted requests whose answers have not been returned yet."""
         return len(self._codes) + len(self._ready)
 
     @property
     def usable(self) -> bool:
-        """Whether the next request has a chance: the peer hasn't left while nothing was asked."""
+        """Whether it is open and idle, and the peer has not closed it meanwhile."""
         if self._close_reason or self.in_flight:
             return False
         waiting = select.poll()
@@ -171,13 +179,14 @@ class BlockingConnection:
         self._socket.close()
 
     def request(self, command: Command, *, timeout: float | None = None) -> Command:
-        """Send a request and wait for its answer, whatever its code.
+        """Send a request and return its answer, whatever the response code.
 
         Answers to requests submitted before are kept for ``receive``.
 
         Raises:
-            AnswerTimeout: no answer in time; a late one is dropped when it comes.
-            ConnectionLost: the connection is gone, before or after the request was sent.
+            AnswerTimeout: no answer in time; a late one is dropped when it arrives.
+            ConnectionLost: the connection closed, before or after the request was sent.
+            TooManyRequests: see ``submit``.
         """
         timeout = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -192,14 +201,14 @@ class BlockingConnection:
         return answer
 
     def submit(self, command: Command, *, timeout: float | None = None) -> int:
-        """Send a request without waiting for its answer; returns its opaque.
+        """Send a request without waiting for its answer; return its opaque.
 
-        Submit few at a time: a server that can't get rid of its answers stops reading.
+        Submit few requests before receiving: a server that can't send its answers stops reading.
 
         Raises:
             AnswerTimeout: it could not be sent in time; the connection is closed.
-            ConnectionLost: the connection is gone.
-            TooManyRequests: as many are in flight as may be; nothing was sent.
+            ConnectionLost: the connection is closed.
+            TooManyRequests: ``max_in_flight`` requests are in flight; nothing was sent.
         """
         if self.in_flight >= self._max_in_flight:
             raise TooManyRequests(self.address, "requests", self._max_in_flight)
@@ -208,7 +217,7 @@ class BlockingConnection:
         return command.opaque
 
     def send_oneway(self, command: Command, *, timeout: float | None = None) -> None:
-        """Send a request that nobody answers. Raises as ``submit`` does."""
+        """Send a request without expecting an answer. Errors are those of ``submit``."""
         self._check_open()
         timeout = self._timeout if timeout is None else timeout
         command.opaque = free_opaque(self._next_opaque, self._codes)
@@ -217,24 +226,24 @@ class BlockingConnection:
             self._socket.settimeout(max(timeout, _SHORTEST_WAIT))
             self._socket.sendall(encode(command))
         except TimeoutError:
-            # Part of the frame may have left: nothing can follow it.
+            # Part of the frame may have been sent, so nothing can be sent after it.
             self._end("a request could not be sent in time")
             raise AnswerTimeout(self.address, command.code, timeout) from None
         except OSError as failure:
             raise self._end(failure.strerror or str(failure)) from failure
 
     def receive(self, *, timeout: float | None = None, place: Place | None = None) -> Command:
-        """The next answer to a submitted request, in the order they come.
+        """Return the next answer to a submitted request, in the order of arrival.
 
         Args:
-            timeout: seconds until it has to be there.
-            place: where its body goes.
+            timeout: in seconds; None for the connection's default.
+            place: see ``Place``; None for the connection's buffer.
 
         Raises:
-            AnswerTimeout: none came in time; it can be waited for again, unless the connection is
-                closed because half of it had been placed.
-            ConnectionLost: the connection is gone.
-            ValueError: nothing was submitted.
+            AnswerTimeout: no answer in time. Call again to continue waiting, unless the connection
+                is closed because part of a body was received into memory of ``place``.
+            ConnectionLost: the connection is closed.
+            ValueError: no request was submitted.
         """
         if self._ready:
             return self._ready.popleft()
@@ -249,7 +258,7 @@ class BlockingConnection:
             raise AnswerTimeout(self.address, code, timeout) from None
 
     def _next_answer(self, deadline: float, place: Place | None = None) -> Command:
-        """The next response anybody waits for. What servers ask of clients is passed over."""
+        """Return the next awaited answer. Requests from the server are ignored."""
         while True:
             command = self._next_command(deadline, place)
             if command.is_response and self._codes.pop(command.opaque, None) is not None:
@@ -267,7 +276,7 @@ class BlockingConnection:
             raise self._end(failure.strerror or str(failure)) from failure
 
     def _receive_command(self, place: Place | None, deadline: float) -> Command:
-        """The next command; ``place`` says where the body of an awaited answer goes."""
+        """Return the next command; the body of an awaited answer is received as by ``place``."""
         buffer = self._buffer
         while (command := buffer.next_command()) is None:
             begun = None if place is None else buffer.begun()
@@ -315,7 +324,7 @@ class BlockingConnection:
             raise self._end("closed by the peer")
 
     def _await(self, deadline: float) -> None:
-        # A deadline that has passed gets one more try: what has come already counts.
+        # After the deadline, wait for a minimal time, to receive what has already arrived.
         self._socket.settimeout(max(deadline - time.monotonic(), _SHORTEST_WAIT))
 
     def _check_open(self) -> None:

@@ -1,4 +1,4 @@
-"""Injectable clock."""
+"""The clock, which tests can replace."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the servers and clients know of time."""
+    """The clocks used by servers and clients."""
 
     def now_ms(self) -> int:
-        """Wall-clock milliseconds since the epoch: for stamps that others read."""
+        """Return wall-clock milliseconds since the epoch: for timestamps."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never jumps: for deadlines and durations."""
+        """Return seconds of a clock that never jumps: for deadlines and durations."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the operating system."""
 
     __slots__ = ()
 
     def now_ms(self) -> int:
-        """Wall-clock milliseconds since the epoch."""
+        """Return wall-clock milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
-    # The bare function: it is called for every frame, and a wrapper would double its cost.
+    # Not wrapped: it is called for every frame, and a wrapper would double its cost.
     monotonic = staticmethod(time.monotonic)

@@ -1,4 +1,4 @@
-"""What happened on the sockets, as plain integers that anybody may read at any time."""
+"""Counters of connections and requests: plain integers that may be read at any time."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start, except the gauges at the end."""
+    """Counts since the start, followed by three gauges."""
 
     connections_accepted: int = 0
     connections_refused: int = 0
-    """Accepted and closed at once: ``max_connections`` was reached."""
+    """Accepted and closed at once, see ``Endpoint.reason_to_refuse``."""
     connections_opened: int = 0
-    """Connected by us."""
+    """Connections made by this side."""
     connects_failed: int = 0
     connections_closed: int = 0
 
     dropped_bad_frame: int = 0
-    """Undecodable, too large, or of a codec that was not agreed on."""
+    """A frame was undecodable, too large, or of a codec that was not agreed on."""
     dropped_idle: int = 0
     dropped_slow_frame: int = 0
     """A frame did not arrive whole in time."""
     dropped_slow_reader: int = 0
-    """The peer did not take its answers."""
+    """The peer did not read its answers."""
     dropped_hoarding: int = 0
-    """Held more than its share of what all connections together may hold."""
+    """It held more than its share of the memory for all connections."""
     dropped_slow_close: int = 0
-    """The last bytes were not taken within the close timeout."""
+    """The last bytes could not be sent within the close timeout."""
 
     frames_in: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
     responses_unknown: int = 0
-    """Responses nobody waits for (any more)."""
+    """Responses whose request is unknown or no longer pending."""
     requests_timed_out: int = 0
     requests_failed: int = 0
-    """Handlers that raised."""
+    """Requests whose handler raised an exception."""
     requests_refused_busy: int = 0
-    """Answered SYSTEM_BUSY because too much was in progress."""
+    """Requests answered SYSTEM_BUSY because too many were in progress."""
 
     requests_in_progress: int = 0
-    """Gauge: handlers at work."""
+    """Gauge: requests in progress."""
     bytes_in_flight: int = 0
-    """Gauge: frames whose handlers are at work."""
+    """Gauge: bytes of the frames of requests in progress."""
     bytes_held: int = 0
-    """Gauge: frames that are not whole yet, and answers that peers are slow to take."""
+    """Gauge: bytes of incomplete or unprocessed frames, and of unsent answers."""
 
     @property
     def dropped(self) -> int:
-        """All connections that were dropped for what the peer did or did not do."""
+        """The number of connections dropped for any of the reasons above."""
         return (
             self.dropped_bad_frame
             + self.dropped_idle

@@ -1,4 +1,4 @@
-"""Where the documentation is: logs, errors and reports name its pages."""
+"""The address of the documentation, which logs, errors and reports refer to."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Small files that are whole whenever the process dies or the power fails.
+"""Small files that are replaced atomically: never partial after a crash or a power failure.
 
-A new version is written beside the old one and synced, the old one is kept as ``<name>.bak``, then
-the new one takes the name. The backup is for files that somebody else damaged.
+A new version is written to a temporary file and synced, the old version is copied to
+``<name>.bak``, then the temporary file is renamed. The backup is used when the file is damaged by
+other means.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ T = TypeVar("T")
 
 
 class Loaded(NamedTuple, Generic[T]):
-    """What ``load`` found.
+    """The result of ``load``.
 
     Attributes:
-        value: as parsed; None when neither file could be used.
-        problems: what is wrong with the file, and then with its backup; empty if nothing is.
+        value: the parsed value; None if neither file could be used.
+        problems: the errors in the file and in its backup, in this order.
     """
 
     value: T | None
@@ -31,13 +32,15 @@ class Loaded(NamedTuple, Generic[T]):
 def load(
     file: Path, parse: Callable[[bytes], T], *, max_bytes: int, blank_is_missing: bool = False
 ) -> Loaded[T]:
-    """Read a file, or else its backup; that one is missing is no problem.
+    """Read a file, or its backup if the file is missing or damaged.
+
+    A missing file is not reported as a problem.
 
     Args:
         file: the main file.
-        parse: makes the value; raises ``BodyError`` or ``ValueError`` when it can't.
-        max_bytes: a larger file is damaged.
-        blank_is_missing: a file without content counts as missing, not as damaged.
+        parse: returns the value; raises ``BodyError`` or ``ValueError`` if the file is damaged.
+        max_bytes: a larger file counts as damaged.
+        blank_is_missing: whether a file of only white space counts as missing, not as damaged.
     """
     problems: list[str] = []
     for candidate in (file, backup_of(file)):
@@ -58,36 +61,36 @@ def load(
 
 
 def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
-    """Write a file atomically; it is on the disk when this returns.
+    """Replace a file atomically and sync it to disk.
 
     Args:
-        file: the name, in a directory that exists.
-        data: the new version.
-        backup: keep the old version as ``<name>.bak``, unless it is empty.
+        file: its path; the directory must exist.
+        data: the new content.
+        backup: whether to keep the old version as ``<name>.bak``, unless it is empty.
 
     Raises:
-        OSError: the disk refuses; the old version is still there.
+        OSError: writing failed; the old version remains, unless only the last sync has failed.
     """
     fresh = file.with_name(file.name + ".tmp")
     with fresh.open("wb") as stream:
         stream.write(data)
         stream.flush()
-        # Before the rename: else a power cut may leave the name with an empty file.
+        # Sync before the rename, or a power failure may leave an empty file under the name.
         os.fsync(stream.fileno())
     if backup and file.exists() and (old := file.read_bytes()):
-        # A copy, not a rename: there is never a moment without the main file.
+        # Copied instead of renamed, so that the main file exists at any time.
         replace(backup_of(file), old, backup=False)
     fresh.replace(file)
     sync_directory(file.parent)
 
 
 def backup_of(file: Path) -> Path:
-    """Where the version before the last is kept."""
+    """Return the path of a file's backup."""
     return file.with_name(file.name + ".bak")
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the names in a directory are on the disk. Raises ``OSError``."""
+    """Sync a directory's entries to disk. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

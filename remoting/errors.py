@@ -1,14 +1,14 @@
-"""What can go wrong between us and a peer, seen from the caller's side.
+"""Errors of connections and requests, as raised to callers.
 
-Each error carries its facts as attributes and says in its text what to do next. All of them survive
-pickling (Spark carries a task's error to the driver), which is why the facts are the arguments.
+Each error has its facts as attributes, and its text includes advice. All errors can be pickled,
+because Spark sends a task's error to the driver; that is why the facts are the arguments.
 """
 
 from __future__ import annotations
 
 
 class RemotingError(Exception):
-    """A command could not be carried to a peer or its answer not back.
+    """A command could not be sent to a peer, or its answer could not be received.
 
     ``address`` is the peer's ``host:port``.
     """
@@ -31,7 +31,7 @@ class ConnectFailed(RemotingError):
 
 
 class ConnectionLost(RemotingError):
-    """The connection ended before the answer came: whether the request was done is unknown."""
+    """The connection ended before the answer arrived: the request may have been processed."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(address, reason)
@@ -42,7 +42,7 @@ class ConnectionLost(RemotingError):
 
 
 class AnswerTimeout(RemotingError):
-    """No answer within ``timeout`` seconds: whether the request was done is unknown."""
+    """No answer within ``timeout`` seconds: the request may have been processed."""
 
     def __init__(self, address: str, code: int, timeout: float) -> None:
         super().__init__(address, code, timeout)
@@ -87,7 +87,7 @@ class CommandTooLarge(ValueError):
 
 
 class BindFailed(RemotingError):
-    """A server could not listen on its address; ``errno`` is the system's number."""
+    """A server could not listen on its address; ``errno`` is the operating system's error code."""
 
     def __init__(self, address: str, errno: int, reason: str, hint: str) -> None:
         super().__init__(address, errno, reason, hint)

@@ -1,6 +1,6 @@
-"""The named limits of connections, servers and pools, each with its reason.
+"""The limits of connections, servers and pools, each with its reason.
 
-Limits of the wire itself (frame, header) are in ``remoting.protocol.limits``. Sizes in bytes,
+Limits of the protocol (frame, header) are in ``remoting.protocol.limits``. Sizes are in bytes,
 durations in seconds.
 """
 
@@ -13,112 +13,112 @@ from remoting.process_limits import ConnectionRoom, memory_bytes
 from remoting.protocol.limits import MAX_FRAME_BYTES
 
 CONNECT_TIMEOUT: Final = 3.0
-"""To connect (cf. NettyClientConfig.connectTimeoutMillis)."""
+"""The time to connect (cf. NettyClientConfig.connectTimeoutMillis)."""
 
 IDLE_TIMEOUT: Final = 120.0
-"""Without a read and a write, after which a connection is closed; both ends of RocketMQ do so."""
+"""A connection without reads and writes for so long is closed, as at both ends in RocketMQ."""
 
 STALL_SECONDS: Final = 0.25
-"""A deadline judged so late was delayed by our own loop, which an application kept busy."""
+"""If the deadline of a request is checked so late, the application has blocked the event loop."""
 
 MAX_LOOKS: Final = 1024
-"""Turns of the loop that read what has arrived before a deadline is judged: a socket's buffer
-(some 6 MB at most) takes fewer."""
+"""Iterations of the event loop to read what has arrived before requests time out. Emptying a
+socket's buffer (some 6 MB at most) takes fewer."""
 
 FRAME_TIMEOUT: Final = 30.0
-"""For a frame to arrive whole: 16 MiB at 0.6 MB/s. Slower is a fault or an attack."""
+"""The time for a frame to arrive whole: 16 MiB at 0.6 MB/s. Slower is a fault or an attack."""
 
 SLICE_SECONDS: Final = 0.001
-"""Work on one read before other connections get their turn."""
+"""The time for which one read is processed before other connections are served."""
 
 SLICE_BYTES: Final = 1024 * 1024
-"""Bytes of one read worked before other connections get their turn."""
+"""The bytes of one read that are processed before other connections are served."""
 
 READ_AHEAD_BYTES: Final = 1024 * 1024
-"""Read and not yet worked; above it reading rests until the slices have caught up."""
+"""Bytes read and not yet processed; above it, reading pauses until they are processed."""
 
 LARGE_REST_BYTES: Final = 128 * 1024
-"""Missing bytes of a frame from which on it is read into a buffer of its own; less comes in one
-more read."""
+"""A frame that lacks at least so many bytes is read into a separate buffer; fewer bytes arrive
+with one more read."""
 
 BEGIN_BYTES: Final = 64 * 1024
-"""Bytes of a frame that are here before it gets a buffer of its own, or that are read of one whose
-length isn't known yet."""
+"""Bytes of a frame that must have arrived before it gets a separate buffer, and the bytes read of
+a frame whose length is not known yet."""
 
 UNSENT_HIGH_WATER_BYTES: Final = 1024 * 1024
-"""Answers a peer has not taken, above which we stop reading its requests."""
+"""Above so many unsent bytes of answers, a server stops reading the peer's requests."""
 
 UNSENT_LOW_WATER_BYTES: Final = 256 * 1024
-"""Answers a peer has not taken, below which reading goes on."""
+"""Below so many unsent bytes of answers, reading resumes."""
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""What we hold for a peer that does not read: four of the largest frames, then it is dropped."""
+"""A peer that does not read is dropped above so many unsent bytes: four of the largest frames."""
 
 MEMORY_SHARE: Final = 1 / 8
-"""Part of the memory that the process may use for each of the two totals below, so that peers can't
-take what handlers, tables and the page cache need."""
+"""The share of the memory that each of the two totals below may use, so that peers can't take what
+handlers, tables and the page cache need."""
 
 LEAST_TOTAL_BYTES: Final = 2 * MAX_FRAME_BYTES
-"""What such a total is at least: a frame of the largest size arrives in any container."""
+"""The minimum of these totals, so that a frame of the largest size fits in any container."""
 
 MAX_TOTAL_HELD_BYTES: Final = 512 * 1024 * 1024
-"""Incomplete frames and untaken answers of all connections together, or a share of the memory if
-that is less. Above it, connections that hold more than their part of it are dropped; from half of
-it on nobody is read from before what was read is worked."""
+"""Bytes of incomplete frames and unsent answers of all connections, or ``MEMORY_SHARE`` if that is
+less. Above it, connections that hold more than their share of it are dropped; above half of it,
+each connection reads no more until it has processed what it has read."""
 
 UNSENT_TIMEOUT: Final = 30.0
 """How long a peer may stay above the high-water mark before it is dropped."""
 
 MAX_IN_PROGRESS_BYTES: Final = 32 * 1024 * 1024
-"""Requests of one connection whose handlers are still at work: two of the largest frames."""
+"""Bytes of one connection's requests in progress: two of the largest frames."""
 
 MAX_IN_PROGRESS_REQUESTS: Final = 1024
-"""Handlers at work for one connection; each is a task of some 3 KiB."""
+"""Requests in progress of one connection; each is a task of some 3 KiB."""
 
 MAX_TOTAL_IN_PROGRESS_BYTES: Final = 256 * 1024 * 1024
-"""Requests of all connections whose handlers are still at work, or a share of the memory if that is
-less; more get SYSTEM_BUSY."""
+"""Bytes of all connections' requests in progress, or ``MEMORY_SHARE`` if that is less; further ones
+are answered SYSTEM_BUSY."""
 
 MAX_TOTAL_IN_PROGRESS_REQUESTS: Final = 16_384
-"""Handlers at work for all connections; more get SYSTEM_BUSY."""
+"""Requests in progress of all connections; further ones are answered SYSTEM_BUSY."""
 
 MAX_PENDING_REQUESTS: Final = 65_535
-"""Requests of ours without an answer yet (cf. NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE)."""
+"""A client's unanswered requests (cf. NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE)."""
 
 MAX_CONNECTIONS: Final = 10_000
-"""Connections of one server: some 100 MB of sockets and buffers at worst when all are idle."""
+"""Connections of one server: at most some 100 MB of sockets and buffers when all are idle."""
 
 BACKLOG: Final = 1024
-"""Connections that wait to be accepted (cf. NettyServerConfig)."""
+"""The listen backlog: connections that wait to be accepted (cf. NettyServerConfig)."""
 
 
 CLOSE_TIMEOUT: Final = 5.0
-"""To send what is left after a close was asked for; then the connection is cut."""
+"""The time to send what is queued after ``close``; then the connection is aborted."""
 
 DRAIN_TIMEOUT: Final = 10.0
-"""For handlers in progress to finish when a server stops."""
+"""The time for handlers in progress to finish when a server stops."""
 
 MAX_POOL_ADDRESSES: Final = 4096
-"""Addresses a pool remembers (connections and back-offs): far more than the largest cluster."""
+"""Addresses that a pool keeps state for; far more than the largest cluster has."""
 
 BACKOFF_FIRST: Final = 0.1
-"""The first pause after a failed connect; doubled by each further failure."""
+"""The pause after the first failure to connect; each further failure doubles it."""
 
 BACKOFF_MAX: Final = 2.0
-"""The longest pause between connects: a server that is back is found within it."""
+"""The longest pause between attempts to connect, and so to notice that a server is back."""
 
 RECEIVE_BUFFER_BYTES: Final = 256 * 1024
-"""First size of a blocking connection's receive buffer; it grows to the largest frame met."""
+"""Initial size of a blocking connection's receive buffer, which grows to the largest frame."""
 
 
 def total_bytes(most: int, memory: int) -> int:
-    """A bound of all connections together, ``most`` or its share of the memory there is."""
+    """Return ``most``, or ``MEMORY_SHARE`` of ``memory`` if that is less."""
     return min(most, max(LEAST_TOTAL_BYTES, int(memory * MEMORY_SHARE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """The bounds of one connection, and of all that share an endpoint."""
+    """The limits of one connection, and of all connections of an endpoint."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
     idle_timeout: float = IDLE_TIMEOUT
@@ -146,8 +146,8 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits(ConnectionLimits):
-    """The bounds of a server and of each of its connections."""
+    """The limits of a server and of each of its connections."""
 
     max_connections: int = MAX_CONNECTIONS
     room: ConnectionRoom | None = None
-    """Shared with the other servers of the process; None: descriptors are not looked at."""
+    """Shared with the other servers of the process; None: file descriptors are not checked."""

@@ -1,10 +1,10 @@
-"""Logging for code that also runs inside other programs: the standard library's.
+"""Logging with the standard library, because the code also runs inside other programs.
 
-A line is an event and its facts: ``_log.warning("connection dropped", remote="10.0.0.1:5")``.
-Without any set-up it prints ``connection dropped: remote=10.0.0.1:5``; a structured logger finds
-both parts on the record, as ``event`` and ``facts``, as PocketMQ's servers do.
+A line is an event and its facts: ``_log.warning("connection dropped", remote="10.0.0.1:5")``. With
+plain logging it is written as ``connection dropped: remote=10.0.0.1:5``. A structured formatter,
+such as that of PocketMQ's servers, finds both parts on the record, as ``event`` and ``facts``.
 
-``RateLimitedLog`` bounds lines that peers can cause: a hostile one must not fill a disk with them.
+``RateLimitedLog`` limits lines that peers can cause, so that a hostile peer can't fill the disk.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, Final
 from remoting.clock import Clock
 
 ROOT = "pocketmq"
-"""The parent of all our loggers."""
+"""The parent of all loggers of PocketMQ."""
 
 
 class Log:
-    """A logger of events with facts, by the name of a part of PocketMQ."""
+    """A logger of events with facts, named after a part of PocketMQ."""
 
     __slots__ = ("_logger",)
 
@@ -28,23 +28,23 @@ class Log:
         self._logger = logging.getLogger(f"{ROOT}.{part}")
 
     def debug(self, event: str, **facts: Any) -> None:
-        """What only somebody who looks for an error wants to know."""
+        """Log what is useful only for debugging."""
         self._write(logging.DEBUG, event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        """What happens in the ordinary course of things."""
+        """Log normal operation."""
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """What somebody should look at."""
+        """Log what an operator should check."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
-        """What went wrong."""
+        """Log an error."""
         self._write(logging.ERROR, event, facts)
 
     def exception(self, event: str, **facts: Any) -> None:
-        """What went wrong, with the exception that is being handled."""
+        """Log an error, with the exception that is being handled."""
         self._write(logging.ERROR, event, {"exc_info": True, **facts})
 
     def _write(self, level: int, event: str, facts: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ class Log:
             return
         exc_info = facts.pop("exc_info", None)
         text = " ".join(f"{name}={value}" for name, value in facts.items())
-        # Half of a surrogate pair, which a peer's text may hold, fits into no file.
+        # A peer's text may contain lone surrogates, which can't be encoded.
         text = text.encode(errors="backslashreplace").decode()
         self._logger.log(
             level,
@@ -65,19 +65,19 @@ class Log:
 
 
 MAX_PER_SECOND: Final = 20
-"""Lines of one kind; enough to see what goes on, 2 MB an hour at worst."""
+"""Lines per second of one ``RateLimitedLog``: enough to diagnose, and some 7 MB an hour at most."""
 
 _log = Log("remoting")
 
 
 class RateLimitedLog:
-    """Writes some lines per interval, counts the others and reports them with the next line.
+    """Writes a limited number of lines per interval; the next line has the number of dropped ones.
 
     Args:
-        clock: tells when an interval ends.
-        log: writes a line of an event and its facts.
-        interval: seconds.
-        burst: lines that an interval may have.
+        clock: measures the intervals.
+        log: writes a line, given an event and its facts.
+        interval: in seconds.
+        burst: the limit of lines in an interval.
     """
 
     __slots__ = ("_burst", "_clock", "_ends_at", "_interval", "_left", "_log", "_unreported")
@@ -99,9 +99,9 @@ class RateLimitedLog:
         self._unreported = 0
 
     def write(self, event: str, **facts: Any) -> bool:
-        """Log ``event`` unless this interval has had its lines; says whether it did.
+        """Log ``event`` unless the limit is reached; return whether it was logged.
 
-        The fact ``unreported`` is the number of lines left out before this one.
+        The fact ``unreported`` is the number of lines dropped before this one.
         """
         now = self._clock.monotonic()
         if now >= self._ends_at:

@@ -1,8 +1,8 @@
-"""What a process may use: memory and file descriptors.
+"""The limits of a process: memory and file descriptors.
 
-A server that gives its last descriptor to a connection can't open the next file of its store. So
-the servers of a process share a ``ConnectionRoom``: connections get what the store's files and a
-reserve leave.
+A server that uses its last file descriptor for a connection can't open the next file of its store.
+So the servers of a process share a ``ConnectionRoom``: connections may use only the descriptors
+that the store's files and a reserve do not need.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Final
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _LIMITS: Final = (("", "memory.max"), ("memory", "memory.limit_in_bytes"))
-"""Directory and file of control groups of version 2, where it may say "max", and of version 1."""
+"""Directory and file of the limit in control groups of version 2 (a number or "max") and 1."""
 
 
 def memory_bytes(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Physical memory of the machine, or less where a control group limits this process.
+    """Return the machine's physical memory, or the limit of this process's control groups if less.
 
-    The limits of the groups above its own hold as well. In a container the process's own group may
-    be known by its path on the host, and be the topmost one that is seen. A system that tells
-    nothing (Windows) counts as having no limit.
+    Limits of parent groups apply too. In a container, the membership file may name the group by its
+    path on the host, while the mounted root is this group; so the root is read as well. If the
+    memory can't be determined (Windows), the result is ``sys.maxsize``.
 
     Args:
-        groups: where control groups are mounted.
-        membership: the file that names the process's own.
+        groups: the mount point of control groups.
+        membership: the file that names the groups of the process.
     """
     found = [sys.maxsize]
     with suppress(AttributeError, ValueError):
@@ -50,52 +50,53 @@ def memory_bytes(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> int:
 
 
 SHORT_BACKLOG: Final = 64
-"""The same where descriptors are scarce: all of them may be accepted in one turn of the loop."""
+"""The listen backlog if file descriptors are scarce: all of it may be accepted in one iteration of
+the event loop."""
 
 
 RESERVED: Final = 4 * SHORT_BACKLOG
-"""For logs, state files, outgoing connections, threads' wake-up pipes, and sockets that three
-servers have accepted but not looked at yet."""
+"""Descriptors reserved for logs, state files, outgoing connections, threads' wake-up pipes, and
+sockets that three servers have accepted but not yet counted."""
 
 ENOUGH: Final = 4096
-"""Room for a store with a thousand queues and some thousand clients."""
+"""Descriptors that suffice for a store with a thousand queues and some thousand clients."""
 
 MIN_CONNECTIONS: Final = 16
-"""Taken in any case: an operator has to be able to look."""
+"""Connections that are always accepted, so that an operator can connect."""
 
 _UNLIMITED: Final = 1 << 20
-"""Stands for no limit: more than one process serves."""
+"""Used when there is no limit: more than one process needs."""
 
 
 def limit() -> int:
-    """The descriptors that this process may open: the soft limit, ``ulimit -n``."""
+    """Return the soft limit of file descriptors, ``ulimit -n``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
 
 def raise_limit() -> tuple[int, int]:
-    """Raise the soft limit to the hard limit; the soft limit before and after.
+    """Raise the soft limit to the hard limit; return the soft limit before and after.
 
-    Where the system refuses that, the limit stays as it is.
+    If the system refuses, the limit is unchanged.
     """
     before = limit()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
     if wanted > before:
-        # macOS says "unlimited" and refuses more than kern.maxfilesperproc.
+        # macOS reports "unlimited" but refuses more than kern.maxfilesperproc.
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return before, limit()
 
 
 class ConnectionRoom:
-    """How many connections the servers of one process may have together.
+    """The number of connections that the servers of one process may have together.
 
     Args:
-        files: the descriptors that are kept for other files; asked anew each time.
+        files: returns the number of descriptors needed for other files; called each time.
 
     Attributes:
-        taken: connections that are open.
+        taken: the number of open connections.
     """
 
     __slots__ = ("_files", "taken")
@@ -106,11 +107,11 @@ class ConnectionRoom:
 
     @property
     def allowed(self) -> int:
-        """Connections that there may be at a time."""
+        """The number of connections that may be open at a time."""
         return max(limit() - self._files() - RESERVED, MIN_CONNECTIONS)
 
     def reason_to_refuse(self) -> str:
-        """Why one more connection can't be taken; empty: it can."""
+        """Return why a new connection is refused; empty when it is accepted."""
         if self.taken < self.allowed:
             return ""
         return (

@@ -1,14 +1,15 @@
 """Configuration of the servers: RocketMQ's keys from a file, the environment and the command line.
 
 A server's configuration is a frozen dataclass derived from ``Settings``; each field that is a
-setting is declared with ``setting(key, default, parse)``, where the key is RocketMQ's own name.
-``from_sources`` reads overrides over environment over file over default.
+setting is declared with ``setting(key, parse, default)``, where the key is RocketMQ's name. In
+``from_sources``, overrides take precedence over the environment, that over the file, and that over
+defaults.
 
-Every key is one of four kinds: *with effect* (a field), *without effect* (RocketMQ knows it, here
-it changes nothing: collected in ``ignored_keys`` for one info line), *refused* (it would change
-what clients may rely on and isn't served: silence would be dangerous), or unknown: an error that
-names the nearest known key. Variables of the environment are looked up by the known keys, so that
-those of other parts of PocketMQ are no concern here.
+Every key is one of four kinds: *with effect* (a field); *without effect* (a key of RocketMQ that
+changes nothing in PocketMQ: collected in ``ignored_keys`` for one info line); *refused* (a key that
+would change behaviour that clients rely on, and is not supported: ignoring it would be dangerous);
+or unknown, which is an error that names the most similar known key. Environment variables are
+looked up by the known keys, so variables of other parts of PocketMQ cause no errors.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ T = TypeVar("T")
 ENVIRONMENT_PREFIX = "POCKETMQ_"
 OWN_PREFIX = "pocketmq"
 MAX_FILE_BYTES = 1024 * 1024
-"""A configuration file; a full one of RocketMQ has some 10 KiB."""
+"""The largest configuration file; a complete one of RocketMQ has some 10 KiB."""
 
 
 class ConfigError(ValueError):
-    """A configuration can't be used; the text says which key, from where, and what is expected."""
+    """A configuration is invalid; the text names the key, its source and what is expected."""
 
 
 class RefusedKey(NamedTuple):
-    """A key that may only have values which mean what PocketMQ does anyway."""
+    """A key that may have only the values that match what PocketMQ does."""
 
     allowed: frozenset[str]
-    """Values in lower case that change nothing here."""
+    """The accepted values, in lower case."""
     why: str
-    """The end of the sentence: what is missing and what to do."""
+    """The end of the error message: what is not supported, and what to do."""
 
 
 def refused(why: str, *allowed: str) -> RefusedKey:
-    """A refused key; without ``allowed`` only ``false`` and nothing are accepted."""
+    """Return a refused key; without ``allowed``, only ``false`` and the empty text are accepted."""
     return RefusedKey(frozenset(allowed or ("false", "")), why)
 
 
@@ -57,7 +58,7 @@ class _Setting(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A value as somebody wrote it, and how to name the place in an error."""
+    """A value as given by the user, and the description of its source for errors."""
 
     text: str
     place: str
@@ -70,7 +71,7 @@ def setting(
     *,
     factory: Callable[[], T] | None = None,
 ) -> T:
-    """Declare a field of a ``Settings`` class that is set by RocketMQ's key of this name."""
+    """Declare a field of a ``Settings`` class that is set by a key of RocketMQ."""
     metadata = {"setting": _Setting(key, parse)}
     if factory is not None:
         return field(default_factory=factory, metadata=metadata)
@@ -79,15 +80,15 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The base of a server's configuration; see the module's text."""
+    """The base of a server's configuration; see the module's docstring."""
 
     ignored_keys: tuple[str, ...] = ()
-    """Keys that were given and that have no effect in PocketMQ."""
+    """The given keys that have no effect in PocketMQ."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset()
     REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {}
     OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {}
-    """Key -> a variable of RocketMQ's that is read when ours is not set."""
+    """Key to the variable of RocketMQ that is read if PocketMQ's is not set."""
 
     @classmethod
     def from_sources(
@@ -96,7 +97,7 @@ class Settings:
         env: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Self:
-        """Build the configuration; overrides beat the environment, that beats the file.
+        """Build the configuration; overrides take precedence over ``env``, that over ``file``.
 
         Raises:
             ConfigError: the file can't be read, or a key is unknown, refused or has a bad value.
@@ -110,11 +111,11 @@ class Settings:
 
     @classmethod
     def known_keys(cls) -> frozenset[str]:
-        """Every key that is accepted or deliberately refused."""
+        """Return all keys that are not unknown."""
         return frozenset(cls._by_key()) | cls.KEYS_WITHOUT_EFFECT | cls.REFUSED_KEYS.keys()
 
     def as_properties(self) -> dict[str, str]:
-        """Every setting with effect under its key, as the configuration file would say it."""
+        """Return all settings with effect by key, as texts of the configuration file."""
         texts: dict[str, str] = {}
         for key, (name, _) in self._by_key().items():
             value = getattr(self, name)
@@ -127,11 +128,11 @@ class Settings:
         return texts
 
     def as_text(self) -> bytes:
-        """The settings as properties text, as the administration commands show and store them."""
+        """Return the settings as properties text, the form shown by administration commands."""
         return properties_text.render(self.as_properties())
 
     def updated(self, values: Mapping[str, str]) -> Self:
-        """A copy with these keys changed; keys that are unknown or without effect are skipped.
+        """Return a copy with changed settings; keys unknown or without effect are ignored.
 
         Raises:
             ConfigError: a value is bad, or a key is refused.
@@ -143,7 +144,7 @@ class Settings:
         return changed
 
     def check(self) -> None:
-        """Check what no single value can tell; the base has nothing to check.
+        """Check that the settings fit together; a subclass may override it.
 
         Raises:
             ConfigError: settings contradict each other.
@@ -197,15 +198,15 @@ class Settings:
 
 
 def environment_name(key: str) -> str:
-    """The variable of a key: ``listenPort`` is ``POCKETMQ_LISTEN_PORT``."""
+    """Return the environment variable of a key: ``POCKETMQ_LISTEN_PORT`` for ``listenPort``."""
     bare = key.removeprefix(OWN_PREFIX)
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare)
     return ENVIRONMENT_PREFIX + words.upper()
 
 
 def nearest(key: str, known: Iterable[str]) -> str:
-    """The tail of an unknown key's error: the nearest known one, or nothing."""
-    import difflib  # noqa: PLC0415 - only an error needs it, and start-up is short
+    """Return the end of an unknown key's error: the most similar known key, or an empty text."""
+    import difflib  # noqa: PLC0415 - only needed for an error
 
     by_lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
@@ -239,18 +240,18 @@ _WORDS = {"true": True, "false": False}
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-][%|a-zA-Z0-9._-]*")
 MAX_NAME_LENGTH = 127
-"""Names of brokers and clusters become topics."""
+"""The limit of topic names: brokers and clusters have topics with their names."""
 
 
 def boolean(text: str) -> bool:
-    """``true`` or ``false`` in any case."""
+    """Parse ``true`` or ``false``, in any case."""
     if text.lower() not in _WORDS:
         raise ValueError("must be true or false")
     return _WORDS[text.lower()]
 
 
 def integer(low: int, high: int) -> Callable[[str], int]:
-    """A whole number within these bounds, both included."""
+    """Return a parser of whole numbers from ``low`` to ``high``, both included."""
 
     def parse(text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not low <= int(text) <= high:
@@ -261,7 +262,7 @@ def integer(low: int, high: int) -> Callable[[str], int]:
 
 
 def multiple_of(unit: int, low: int, high: int) -> Callable[[str], int]:
-    """A whole number that is rounded up to a multiple of the unit."""
+    """Return a parser of whole numbers that rounds up to a multiple of ``unit``."""
     bounded = integer(low, high)
 
     def parse(text: str) -> int:
@@ -271,7 +272,7 @@ def multiple_of(unit: int, low: int, high: int) -> Callable[[str], int]:
 
 
 def choice(*names: str) -> Callable[[str], str]:
-    """One of these names, in any case."""
+    """Return a parser of one of these names, in any case."""
 
     def parse(text: str) -> str:
         if text.upper() not in names:
@@ -282,21 +283,21 @@ def choice(*names: str) -> Callable[[str], str]:
 
 
 def word(text: str) -> str:
-    """Any text that isn't empty."""
+    """Parse a text that is not empty."""
     if not text:
         raise ValueError("must not be empty")
     return text
 
 
 def name(text: str) -> str:
-    """The name of a broker or cluster: a topic's characters, and dots as host names have them."""
+    """Parse the name of a broker or cluster: characters of topic names, and dots."""
     if not _NAME.fullmatch(text) or len(text) > MAX_NAME_LENGTH:
         raise ValueError(f"must be 1 to {MAX_NAME_LENGTH} letters, digits, or any of - _ % | .")
     return text
 
 
 def path(text: str) -> Path:
-    """A path of the file system; ``~`` and ``$HOME`` stand for the home directory."""
+    """Parse a path; ``~`` and ``$HOME`` are replaced by the home directory."""
     if not text or "\0" in text:
         raise ValueError("must be a path")
     home = str(Path.home())
@@ -305,7 +306,7 @@ def path(text: str) -> Path:
 
 
 def host(text: str) -> str:
-    """A host name or an IP address, without port."""
+    """Parse a host name or an IP address, without a port."""
     try:
         return str(ipaddress.ip_address(text.removeprefix("[").removesuffix("]")))
     except ValueError:
@@ -315,7 +316,7 @@ def host(text: str) -> str:
 
 
 def address(text: str) -> str:
-    """``HOST:PORT``."""
+    """Parse ``HOST:PORT``."""
     name_part, colon, port = text.rpartition(":")
     try:
         host(name_part)
@@ -328,6 +329,6 @@ def address(text: str) -> str:
 
 
 def addresses(text: str) -> tuple[str, ...]:
-    """``HOST:PORT`` separated by ``;``, each once, in the given order."""
+    """Parse a list of ``HOST:PORT`` separated by ``;``; repeats are removed."""
     parts = [part.strip() for part in text.split(";")]
     return tuple(dict.fromkeys(address(part) for part in parts if part))

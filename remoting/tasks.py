@@ -1,11 +1,11 @@
-"""Supervised tasks, whose failures are always reported; and the event loop of a process.
+"""Supervised tasks, whose failures are always reported, and the event loop of a process.
 
 A ``Supervisor`` belongs to one component. Each of its tasks returns, is cancelled by ``close()``,
-or fails. A failure reaches the owner at once, by the callback and by the future ``failed``, which a
-server can await beside its stop signal.
+or fails. A failure is reported to the owner at once, by the callback and by the future ``failed``,
+which a server can await together with its stop signal.
 
-The loop is uvloop's if it is installed (a third faster with one request at a time), else asyncio's.
-It is imported late, so a process without a loop never loads uvloop.
+The event loop is uvloop's if it is installed (a third faster with one request at a time), else
+asyncio's. uvloop is imported on use, so a process without a loop does not load it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = Log("remoting")
 
 
 class Supervisor:
-    """The owner of a component's background tasks; made and used on the loop's thread."""
+    """The background tasks of one component; not thread-safe: use it on the loop's thread."""
 
     def __init__(
         self, name: str, *, on_failure: Callable[[str, BaseException], None] | None = None
@@ -40,12 +40,12 @@ class Supervisor:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called: tasks end because they are told to."""
+        """Whether ``close`` was called, which cancels the tasks."""
         return self._closed
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Ends with the first failure of any task; never otherwise."""
+        """A future that fails with the first failure of any task; else it never completes."""
         if self._failed is None:
             self._failed = asyncio.get_running_loop().create_future()
             if self._first_failure is not None:
@@ -59,10 +59,10 @@ class Supervisor:
         *,
         on_done: Callable[[asyncio.Task[T]], None] | None = None,
     ) -> asyncio.Task[T]:
-        """Start ``work`` as a task of this owner.
+        """Start ``work`` as a supervised task.
 
-        Who gives ``on_done`` deals with the task's result and failure there; such a failure is not
-        the owner's. It must not raise.
+        ``on_done`` is called with the finished task and must handle its failure, which is then not
+        reported to the owner. It must not raise.
 
         Raises:
             RuntimeError: the supervisor is closed; ``work`` is closed too.
@@ -80,13 +80,13 @@ class Supervisor:
         return task
 
     async def join(self, timeout: float) -> bool:
-        """Wait up to ``timeout`` seconds until no task is left. False: some are."""
+        """Wait at most ``timeout`` seconds for all tasks to end. False: some still run."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
         return not self._tasks
 
     async def close(self) -> None:
-        """Cancel all tasks and wait until the last of them is gone. May be called twice."""
+        """Cancel all tasks and wait until they have ended. May be called twice."""
         self._closed = True
         current = asyncio.current_task()
         while others := self._tasks - {current}:
@@ -116,13 +116,13 @@ class Supervisor:
     def _fail(future: asyncio.Future[None], failure: BaseException) -> None:
         if not future.done():
             future.set_exception(failure)
-            # Read once, so that a future nobody awaits does not complain when it is collected:
-            # the failure was logged and passed to the callback already.
+            # Retrieve the exception, or asyncio warns when a future that was never awaited is
+            # collected. The failure has been logged already.
             future.exception()
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A fresh loop, uvloop's when it can be imported."""
+    """Return a new event loop, uvloop's if it can be imported."""
     try:
         import uvloop  # noqa: PLC0415 - optional, and only needed by a process that runs a loop
     except ImportError:
@@ -132,16 +132,17 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run ``main`` on a new loop and return its result; like ``asyncio.run`` otherwise."""
+    """Run ``main`` as ``asyncio.run`` does, on a loop of ``new_event_loop``; return its result."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(main)
 
 
 def stop_signal(*, once: bool = True) -> asyncio.Event:
-    """An event of the running loop that SIGINT and SIGTERM set.
+    """Return an event of the running loop that is set by SIGINT and SIGTERM.
 
     Args:
-        once: the second signal ends the process as usual.
+        once: restore the default handling after the first signal, so that a second one ends the
+            process.
     """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
