@@ -482,31 +482,33 @@ class Producer(Generic[T]):
         **options: Unpack[ProducerArguments],
     ) -> None: ...
     def close(self, timeout: Duration = ...) -> None:
-        """Send what was accepted, then leave. What isn't acknowledged in time fails.
+        """Send all accepted messages, then close; messages not acknowledged in time fail.
 
         Args:
-            timeout: seconds to wait for messages in flight.
+            timeout: seconds to wait for the messages in flight.
         """
 
     @overload
     def send(self, message: Message[T], /, *, timeout: Duration | None = None) -> Receipt:
         """Send a message and wait for its acknowledgement.
 
-        It takes a ``Message``, or topic, body and the attributes of one. It waits while the bound
-        of messages in flight is reached. Cancelling it doesn't unsend.
+        Pass either a ``Message``, or topic, body and attributes. The call waits while the bound of
+        messages in flight is reached. Cancelling it doesn't recall the message.
 
         Args:
-            timeout: seconds for everything. Without it the producer's, which counts from when there
-                is room; the wait for room ends when nothing is acknowledged for that long.
+            timeout: seconds for the whole call, including the wait for room. Without it, the
+                producer's ``timeout`` applies from the moment there is room, and the wait for room
+                ends when nothing is acknowledged for that long.
 
         Returns:
-            Where it is stored and how durably.
+            Where the message is stored, and how durably.
 
         Raises:
-            UsageError: it can't be sent as it is.
-            SendError: it was not acknowledged; ``outcome`` says whether it can be stored. It is
-                ``NoNameServer``, ``NoRoute``, ``BrokerUnreachable`` or ``BufferFull`` too where
-                that is the reason, and the ``RemoteError`` with which a broker refused it.
+            UsageError: the message is invalid.
+            SendError: the message was not acknowledged; ``outcome`` says whether it may be stored
+                nevertheless. Depending on the cause it is also a ``NoNameServer``, ``NoRoute``,
+                ``BrokerUnreachable`` or ``BufferFull``, or the ``RemoteError`` with which a broker
+                refused it.
         """
 
     @overload
@@ -527,11 +529,13 @@ class Producer(Generic[T]):
     def send_nowait(
         self, message: Message[T], /, *, timeout: Duration | None = None
     ) -> Future[Receipt]:
-        """Accept a message now; the future ends as ``send`` would. The fastest way to send.
+        """Accept a message without waiting; the returned future resolves as ``send`` would.
+
+        This is the fastest method of sending.
 
         Raises:
-            UsageError: it can't be sent as it is, or this is another thread or loop than the
-                producer's.
+            UsageError: the message is invalid, or the call is not made on the producer's event
+                loop.
             BufferFull: the bound of messages or bytes in flight is reached.
         """
 
@@ -551,11 +555,12 @@ class Producer(Generic[T]):
     ) -> Future[Receipt]: ...
     @overload
     def send_oneway(self, message: Message[T], /, *, timeout: Duration | None = None) -> None:
-        """Write a message without an acknowledgement: it may be lost, and no error says so.
+        """Send a message that no broker acknowledges: it may be lost without an error.
 
         Raises:
-            UsageError: it can't be sent as it is.
-            SendError: there was no connection to write it to; see ``send``.
+            UsageError: the message is invalid.
+            SendError: no connection to a broker could be made, or writing to it failed; see
+                ``send``.
         """
 
     @overload
@@ -575,26 +580,28 @@ class Producer(Generic[T]):
     def send_batch(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt]:
-        """Send messages of one topic as one request: all are stored, side by side, or none.
+        """Send messages of one topic as one request: either all are stored, contiguously, or none.
 
-        All go to one queue: that of the first one's ``queue`` or ``sharding_key``, if it has any.
+        They go to the queue given by the ``queue`` or ``sharding_key`` of the first message, or
+        to any queue if it has neither.
 
         Raises:
-            UsageError: they can't be one batch (topics, delays, size), or there are none.
-            SendError: they were not acknowledged; see ``send``.
+            UsageError: ``messages`` is empty or can't be one batch (topics, delays, size).
+            SendError: the batch was not acknowledged; see ``send``.
         """
 
     def send_many(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt | SendError]:
-        """Send any number of messages, in batches, many in flight, within the bounds.
+        """Send any number of messages, in batches, with many in flight, within the bounds.
 
         Returns:
-            For each message, in order, its receipt or why it has none. It raises for none of them.
+            For each message, in order, its receipt or its error; errors of single messages are not
+            raised.
         """
 
     def flush(self) -> None:
-        """Wait until every message accepted before is acknowledged or has failed."""
+        """Wait until every message accepted before this call is acknowledged or has failed."""
 
     def __enter__(self) -> Self: ...
     def __exit__(

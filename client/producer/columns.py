@@ -1,8 +1,9 @@
-"""Messages on their way out, kept by column; checked, encoded and compressed at their acceptance.
+"""Columnar storage of outgoing messages, and the validation and encoding done when one is accepted.
 
-Messages of one lane differ in little but body and properties. What they have in common is kept
-once, the rest as a list per attribute: lists are cut, joined and encoded without a step of Python
-per message. Attempts and retries only read them. No loop, no socket.
+The messages of one lane differ only in body, properties, flag and unique id. ``MessageColumns``
+stores those as one list per attribute and everything else once, because lists are sliced, joined
+and encoded in C, without Python code per message. Send attempts only read the columns. This module
+does no I/O and uses no event loop, except that it stores futures.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from remoting.protocol.queue import MessageQueue
 T = TypeVar("T")
 
 ELEMENT_BYTES: Final = 22
-"""Bytes of a batch element besides body and properties."""
+"""Size of a batch element without its body and properties, in bytes."""
 
 ID_NAME: Final = "UNIQ_KEY\x01"
 _NEXT_ID_NAME: Final = f"\n{ID_NAME}"
 
 
 class Payload(NamedTuple):
-    """The part of a request that depends on its messages; ``properties`` is None for a batch."""
+    """The message-dependent part of a send request.
+
+    ``properties`` is None for a batch: its body contains the properties of each message.
+    """
 
     body: bytes
     properties: str | None
@@ -48,21 +52,27 @@ class Payload(NamedTuple):
 
 
 class MessageColumns:
-    """Messages of one lane: ``add`` until ``seal``; then ``split``, ``join`` and ``payload``.
+    """The messages of one lane, one list per attribute.
+
+    Until ``seal``, callers append to ``bodies``, ``futures``, ``flags`` and ``tails`` and add to
+    ``size``. After it, ``split``, ``join`` and ``payload`` may be used.
 
     Attributes:
         lane: the topic, or the queue that the messages are bound to.
-        sharding_key: chooses the queue once the route is known.
-        deadline: of the last message, by the producer's clock.
-        timeout: seconds given for these messages; None: the producer's.
-        born_ms: when the first message was made.
-        epoch: counts flushes; see ``SendBuffer``.
-        spread: over how many queues the messages of a free lane may go.
-        fixed: they leave as exactly one request.
-        sys_flag, flags: of the messages; ``flags`` is empty when all are 0.
-        size: bytes that they take of a batch, and of the producer's bound of bytes.
-        tails: by index, the properties that follow the unique id.
-        futures: each ends with its message's receipt or error.
+        sharding_key: selects the queue once the route is known.
+        deadline: send deadline of the last message, in seconds of the producer's clock.
+        timeout: seconds given with ``send``; None: the producer's timeout applies.
+        born_ms: creation time of the first message, in ms since the Unix epoch.
+        epoch: number of flushes before these messages were accepted; see ``SendBuffer``.
+        spread: number of queues over which the messages of an unordered lane may be distributed.
+        fixed: whether the messages must be sent as exactly one request.
+        sys_flag: the system flag of all the messages.
+        flags: the user flag of each message; empty when all are 0.
+        size: encoded size as batch elements, in bytes; also counts against
+            ``max_in_flight_bytes``.
+        tails: by index, the encoded properties that follow the unique id.
+        ids, texts: unique id and encoded properties of each message; filled by ``seal``.
+        futures: one per message; resolved with its receipt or error.
     """
 
     __slots__ = (
@@ -102,16 +112,16 @@ class MessageColumns:
 
     @property
     def count(self) -> int:
-        """Messages."""
+        """The number of messages."""
         return len(self.bodies)
 
     @property
     def queue(self) -> MessageQueue | None:
-        """The queue that they have to go to; None: any will do."""
+        """The queue that the messages are bound to; None: any queue of the topic."""
         return self.lane if isinstance(self.lane, MessageQueue) else None
 
     def seal(self, take_ids: Callable[[int], list[str]]) -> None:
-        """Give each message its unique id and encode its properties."""
+        """Assign the unique ids (``take_ids(n)`` returns n of them) and encode the properties."""
         ids = self.ids = take_ids(len(self.bodies))
         if self.tails:
             tail = self.tails.get
@@ -122,7 +132,7 @@ class MessageColumns:
             self.texts = (ID_NAME + _NEXT_ID_NAME.join(ids)).encode().split(b"\n")
 
     def fitting(self, messages: int, size: int) -> int:
-        """How many of the first messages fit into so many messages and bytes."""
+        """Return how many leading messages fit into ``messages`` messages and ``size`` bytes."""
         if self.size <= size:
             return min(messages, len(self.bodies))
         ends = accumulate(
@@ -132,7 +142,7 @@ class MessageColumns:
         return bisect_right(list(ends), size)
 
     def split(self, count: int) -> MessageColumns:
-        """Take the first messages away, as columns of their own."""
+        """Remove the first ``count`` messages and return them as new columns."""
         first = MessageColumns(
             self.topic,
             self.lane,
@@ -151,7 +161,7 @@ class MessageColumns:
         return first
 
     def join(self, later: MessageColumns) -> None:
-        """Append sealed messages of the same lane and epoch."""
+        """Append the sealed messages of ``later``, which has the same lane and epoch."""
         self.bodies += later.bodies
         self.texts += later.texts
         self.ids += later.ids
@@ -161,7 +171,7 @@ class MessageColumns:
         self.deadline = later.deadline
 
     def payload(self) -> Payload:
-        """What a request carries; the same at each attempt."""
+        """Return the message-dependent part of the request; every attempt sends the same one."""
         if len(self.bodies) == 1:
             flag = self.flags[0] if self.flags else 0
             text = self.texts[0].decode()
@@ -189,22 +199,22 @@ RESERVED: Final = frozenset(
         *(properties.MSG_TYPE, properties.SHARDING_KEY),
     }
 )
-"""Property names with a meaning for brokers and clients (cf. MessageConst.STRING_HASH_SET)."""
+"""Property names that applications must not set (cf. MessageConst.STRING_HASH_SET)."""
 
 SHORT_PROPERTIES: Final = MAX_PROPERTIES_BYTES // 4
-"""Characters that can't be too many bytes, whatever they are."""
+"""A property text of fewer characters can't exceed the limit: UTF-8 takes at most 4 bytes each."""
 
 _SEPARATORS: Final = re.compile("[\x01\x02]")
 _NOT_IN_TAGS: Final = re.compile(r"[\x01\x02]|\|\|")
 
 
 class Preparer(Generic[T]):
-    """Checks, serializes and compresses the messages of one producer.
+    """Validates, serializes and compresses the messages of one producer.
 
     Args:
-        id_bytes: that the property with the unique id takes.
-        now_ms: the wall clock.
-        monotonic: the clock of deadlines.
+        id_bytes: size of the unique id property, in bytes.
+        now_ms: returns the wall-clock time in ms since the Unix epoch.
+        monotonic: returns the producer's clock in seconds; deadlines refer to it.
     """
 
     def __init__(
@@ -224,7 +234,7 @@ class Preparer(Generic[T]):
     def prepare(
         self, message: Message[T], timeout: Duration | None, *, compressing: bool = True
     ) -> MessageColumns:
-        """Columns with this one message. Raises UsageError if it can't be sent."""
+        """Return columns with this one message. Raises UsageError if it can't be sent."""
         topic = message.topic
         check_topic(topic)
         data, sys_flag = self._body(topic, message.body), 0
@@ -232,7 +242,7 @@ class Preparer(Generic[T]):
         kind = self._options.compress
         if compressing and kind is not None and len(data) >= self._options.compress_over_bytes:
             packed, packed_flag = compress(data, kind)
-            # A body that doesn't shrink would only cost every reader time.
+            # If compression doesn't shrink the body, it would only cost the readers CPU time.
             if len(packed) < len(data):
                 data, sys_flag = packed, packed_flag
         if message.flag and not -(2**31) <= message.flag < 2**31:
@@ -245,7 +255,8 @@ class Preparer(Generic[T]):
             _lane(message),
             self._monotonic() + limit,
             self._now_ms(),
-            # Messages of one request share its header, so what is only there can't vary.
+            # All messages of a request share its header, so a message that sets one of these
+            # header fields can't be merged with others.
             fixed=bool(
                 sys_flag
                 or message.flag
@@ -268,7 +279,7 @@ class Preparer(Generic[T]):
     def prepare_batch(
         self, messages: Sequence[Message[T]], timeout: Duration | None
     ) -> MessageColumns:
-        """Columns that leave as one request. Raises UsageError if these can't be one batch."""
+        """Return columns that are sent as one request. Raises UsageError if they can't be."""
         if not messages:
             raise UsageError("a batch needs at least one message")
         made = [self.prepare(message, timeout, compressing=False) for message in messages]
@@ -293,7 +304,7 @@ class Preparer(Generic[T]):
         return check_body(topic, data)
 
     def _tail(self, message: Message[T]) -> str:
-        """All properties but the unique id. Raises UsageError."""
+        """Return all encoded properties except the unique id. Raises UsageError."""
         topic = message.topic
         tail = properties_after_id(
             topic, tag=message.tag, keys=message.keys, own=message.properties
@@ -325,7 +336,7 @@ class Preparer(Generic[T]):
 
 
 def _lane(message: Message[Any]) -> str | MessageQueue:
-    """Where a message waits: under its queue if it names one, else under its topic."""
+    """Return a message's lane: its queue if it names one, else its topic. Raises UsageError."""
     queue, key = message.queue, message.sharding_key
     if queue is None:
         if key is not None and not isinstance(key, str):
@@ -368,7 +379,7 @@ def _check_batch(messages: Sequence[Message[Any]], made: Sequence[MessageColumns
 
 @lru_cache(maxsize=1024)
 def check_topic(topic: str) -> None:
-    """Whether an application may send to this topic. Raises UsageError."""
+    """Raise UsageError if applications must not send to this topic."""
     try:
         names.validate_topic(topic)
     except ValueError as error:
@@ -378,7 +389,7 @@ def check_topic(topic: str) -> None:
 
 
 def check_body(topic: str, body: object) -> bytes:
-    """The body as bytes. Raises UsageError for none, an empty or a too large one."""
+    """Return the body as bytes. Raises UsageError if it is not bytes, empty or too large."""
     if isinstance(body, bytearray | memoryview):
         body = bytes(body)
     if not isinstance(body, bytes):
@@ -401,7 +412,11 @@ def check_body(topic: str, body: object) -> bytes:
 def properties_after_id(
     topic: str, *, tag: str | None, keys: Iterable[str], own: Mapping[str, str] | None
 ) -> str:
-    """The text of the properties an application gives, of any length. Raises UsageError."""
+    """Encode the properties that the application set; the length isn't checked.
+
+    Raises:
+        UsageError: a tag, key or property is invalid.
+    """
     text = ""
     if tag:
         if _NOT_IN_TAGS.search(tag):

@@ -1,4 +1,4 @@
-"""Sending through interceptors: each message in a coroutine of its own."""
+"""Sending through interceptors, which takes one coroutine per message."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from client.producer.send_buffer import SendBuffer
 T = TypeVar("T")
 
 TOGETHER: Final = 1024
-"""Messages of one ``send_many`` that are with the interceptors at the same time."""
+"""Messages of one ``send_many`` that pass through the interceptors concurrently."""
 
 
 class Intercepted(Generic[T]):
-    """The sends of a producer that has interceptors."""
+    """The send methods of a producer that has interceptors."""
 
     def __init__(
         self, preparer: Preparer[T], buffer: SendBuffer, interceptors: Sequence[Interceptor]
@@ -32,7 +32,7 @@ class Intercepted(Generic[T]):
         self._oneway_sends = [each.send_oneway for each in interceptors]
 
     async def send(self, message: Message[T], timeout: Duration | None) -> Receipt:
-        """Send one message. Raises what sending raises, or an interceptor."""
+        """Send one message. Raises the errors of ``Producer.send`` and of the interceptors."""
 
         async def innermost(given: Message[Any]) -> Receipt:
             columns = self._preparer.prepare(given, timeout)
@@ -42,7 +42,7 @@ class Intercepted(Generic[T]):
         return await around(innermost, self._sends)(message)
 
     async def send_oneway(self, message: Message[T], timeout: Duration | None) -> None:
-        """Write one message. Raises what that raises, or an interceptor."""
+        """Send one message oneway. Raises the errors of that and of the interceptors."""
 
         async def innermost(given: Message[Any]) -> None:
             await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
@@ -52,7 +52,11 @@ class Intercepted(Generic[T]):
     async def send_batch(
         self, messages: Sequence[Message[T]], timeout: Duration | None
     ) -> list[Receipt]:
-        """Send messages as one request when all have come through; see ``Producer.send_batch``."""
+        """Send one request once every message has passed its interceptors.
+
+        See ``Producer.send_batch``. The batch is sent when each message has either reached the
+        innermost call or ended before it, with an error or with a receipt from an interceptor.
+        """
         through: dict[int, Message[Any]] = {}
         failures: list[Exception] = []
         ended: set[int] = set()
@@ -82,7 +86,7 @@ class Intercepted(Generic[T]):
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(*each)) for each in enumerate(messages)]
             await all_known.wait()
-            # A batch is sent whole or not at all: interceptors that wait for it get the error.
+            # A batch is atomic: if one message failed, the calls waiting for the others fail too.
             if through and failures:
                 sent.set_exception(
                     SendError(
@@ -97,7 +101,7 @@ class Intercepted(Generic[T]):
                     columns = self._preparer.prepare_batch(batch, timeout)
                     await self._buffer.reserve(columns)
                     futures = self._buffer.accept(columns)
-                except Exception as error:  # noqa: BLE001 - it is for those who wait for it
+                except Exception as error:  # noqa: BLE001 - passed to the waiting calls
                     sent.set_exception(error)
                 else:
                     sent.set_result(dict(zip(numbers, futures, strict=True)))
@@ -108,7 +112,7 @@ class Intercepted(Generic[T]):
     async def send_many(
         self, messages: Iterable[Message[T]], timeout: Duration | None
     ) -> list[Receipt | SendError]:
-        """Send any number of messages; see ``Producer.send_many``."""
+        """Send any number of messages, each on its own; see ``Producer.send_many``."""
 
         async def outcome(message: Message[T]) -> Receipt | SendError:
             try:

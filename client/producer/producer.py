@@ -1,4 +1,4 @@
-"""The producer: the public face of sending."""
+"""The public ``Producer`` class."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from remoting.tasks import Supervisor
 T = TypeVar("T")
 
 DEFAULT_GROUP = "pocketmq-producer"
-"""The producer group of those who don't name one; it only matters for transactions and lists."""
+"""The default producer group; it matters only for transactions and lists of producers."""
 
 YIELD_MESSAGES = 1024
-"""``send_many`` lets the loop turn after so many, so that sending and preparing overlap."""
+"""``send_many`` yields to the event loop after this many, so that preparing and sending overlap."""
 
 
 class Producer(ClientPart, Generic[T]):
     """Sends messages; used as ``async with Producer("127.0.0.1:9876") as producer``.
 
     Args:
-        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        nameservers: ``host:port;host:port``; default: the environment variable NAMESRV_ADDR.
         group: the producer group.
-        serde: turns values into bodies; without one bodies are bytes.
+        serde: serializes values to message bodies; without one, bodies are bytes.
         options: see ``client.config.ProducerOptions`` and ``ClientOptions``.
 
     Raises:
@@ -81,7 +81,7 @@ class Producer(ClientPart, Generic[T]):
         self._serde = serde
         self._options = ProducerOptions.gather(options)
 
-    # Life
+    # Lifecycle
 
     def _open(self) -> None:
         super()._open()
@@ -103,10 +103,10 @@ class Producer(ClientPart, Generic[T]):
         context.add_producer(self, self.group)
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        """Send what was accepted, then leave. What isn't acknowledged in time fails.
+        """Send all accepted messages, then close; messages not acknowledged in time fail.
 
         Args:
-            timeout: seconds to wait for messages in flight.
+            timeout: seconds to wait for the messages in flight.
         """
         if self._life.state is not LifecycleState.OPEN or self._life.forked:
             return
@@ -158,21 +158,23 @@ class Producer(ClientPart, Generic[T]):
     ) -> Receipt:
         """Send a message and wait for its acknowledgement.
 
-        It takes a ``Message``, or topic, body and the attributes of one. It waits while the bound
-        of messages in flight is reached. Cancelling it doesn't unsend.
+        Pass either a ``Message``, or topic, body and attributes. The call waits while the bound of
+        messages in flight is reached. Cancelling it doesn't recall the message.
 
         Args:
-            timeout: seconds for everything. Without it the producer's, which counts from when there
-                is room; the wait for room ends when nothing is acknowledged for that long.
+            timeout: seconds for the whole call, including the wait for room. Without it, the
+                producer's ``timeout`` applies from the moment there is room, and the wait for room
+                ends when nothing is acknowledged for that long.
 
         Returns:
-            Where it is stored and how durably.
+            Where the message is stored, and how durably.
 
         Raises:
-            UsageError: it can't be sent as it is.
-            SendError: it was not acknowledged; ``outcome`` says whether it can be stored. It is
-                ``NoNameServer``, ``NoRoute``, ``BrokerUnreachable`` or ``BufferFull`` too where
-                that is the reason, and the ``RemoteError`` with which a broker refused it.
+            UsageError: the message is invalid.
+            SendError: the message was not acknowledged; ``outcome`` says whether it may be stored
+                nevertheless. Depending on the cause it is also a ``NoNameServer``, ``NoRoute``,
+                ``BrokerUnreachable`` or ``BufferFull``, or the ``RemoteError`` with which a broker
+                refused it.
         """
         self._check()
         if timeout is None and not delay_level and self._intercepted is None:
@@ -217,11 +219,13 @@ class Producer(ClientPart, Generic[T]):
         delay_level: int = 0,
         timeout: Duration | None = None,
     ) -> asyncio.Future[Receipt]:
-        """Accept a message now; the future ends as ``send`` would. The fastest way to send.
+        """Accept a message without waiting; the returned future resolves as ``send`` would.
+
+        This is the fastest method of sending.
 
         Raises:
-            UsageError: it can't be sent as it is, or this is another thread or loop than the
-                producer's.
+            UsageError: the message is invalid, or the call is not made on the producer's event
+                loop.
             BufferFull: the bound of messages or bytes in flight is reached.
         """
         self._check()
@@ -232,7 +236,7 @@ class Producer(ClientPart, Generic[T]):
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
         if self._intercepted is not None:
             sending = self._intercepted.send(message, timeout)
-            # The caller has the task, and its failure.
+            # The task is returned to the caller, who gets its exception: don't log it here.
             return self._tasks.spawn(sending, "an intercepted send", on_done=lambda _: None)
         future = self._add(message, timeout)
         return future or self._buffer.offer(self._preparer.prepare(message, timeout))[0]
@@ -270,11 +274,12 @@ class Producer(ClientPart, Generic[T]):
         delay_level: int = 0,
         timeout: Duration | None = None,
     ) -> None:
-        """Write a message without an acknowledgement: it may be lost, and no error says so.
+        """Send a message that no broker acknowledges: it may be lost without an error.
 
         Raises:
-            UsageError: it can't be sent as it is.
-            SendError: there was no connection to write it to; see ``send``.
+            UsageError: the message is invalid.
+            SendError: no connection to a broker could be made, or writing to it failed; see
+                ``send``.
         """
         self._check()
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
@@ -286,13 +291,14 @@ class Producer(ClientPart, Generic[T]):
     async def send_batch(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt]:
-        """Send messages of one topic as one request: all are stored, side by side, or none.
+        """Send messages of one topic as one request: either all are stored, contiguously, or none.
 
-        All go to one queue: that of the first one's ``queue`` or ``sharding_key``, if it has any.
+        They go to the queue given by the ``queue`` or ``sharding_key`` of the first message, or
+        to any queue if it has neither.
 
         Raises:
-            UsageError: they can't be one batch (topics, delays, size), or there are none.
-            SendError: they were not acknowledged; see ``send``.
+            UsageError: ``messages`` is empty or can't be one batch (topics, delays, size).
+            SendError: the batch was not acknowledged; see ``send``.
         """
         self._check()
         messages = list(messages)
@@ -310,10 +316,11 @@ class Producer(ClientPart, Generic[T]):
     async def send_many(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt | SendError]:
-        """Send any number of messages, in batches, many in flight, within the bounds.
+        """Send any number of messages, in batches, with many in flight, within the bounds.
 
         Returns:
-            For each message, in order, its receipt or why it has none. It raises for none of them.
+            For each message, in order, its receipt or its error; errors of single messages are not
+            raised.
         """
         self._check()
         if self._intercepted is not None:
@@ -336,7 +343,7 @@ class Producer(ClientPart, Generic[T]):
         return results
 
     def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:
-        """Accept a ``Message`` that needs no preparation; None: it does, or there is no room."""
+        """Accept a message without the ``Preparer``; None: it needs that, or there is no room."""
         if timeout is not None or message.delay_level or message.flag or not message.wait:
             return None
         return self._buffer.add(
@@ -352,15 +359,15 @@ class Producer(ClientPart, Generic[T]):
     async def _accept(
         self, message: Message[T], timeout: Duration | None
     ) -> asyncio.Future[Receipt]:
-        """Accept any message, as soon as there is room. Raises UsageError, SendError."""
+        """Prepare a message and accept it once there is room. Raises UsageError, SendError."""
         columns = self._preparer.prepare(message, timeout)
         await self._buffer.reserve(columns)
         return self._buffer.accept(columns)[0]
 
     def _check(self) -> None:
-        """Raises UsageError unless it is open and this is its loop."""
+        """Raise UsageError unless the producer is open and called on its event loop."""
         if self._life.state is LifecycleState.OPEN and _get_running_loop() is self._loop:
-            # In a fork no loop runs yet, or another one.
+            # Never true in a forked child: there no loop, or another one, is running.
             return
         self._life.check()
         if _get_running_loop() is not self._loop:
@@ -372,7 +379,7 @@ class Producer(ClientPart, Generic[T]):
             )
 
     async def flush(self) -> None:
-        """Wait until every message accepted before is acknowledged or has failed."""
+        """Wait until every message accepted before this call is acknowledged or has failed."""
         self._life.check()
         await self._buffer.flush()
 
@@ -387,7 +394,7 @@ def _message(
     queue: MessageQueue | None,
     delay_level: int,
 ) -> Message[T]:
-    """What a send was given, as one ``Message``. Raises UsageError."""
+    """Return the arguments of a send as one ``Message``. Raises UsageError."""
     if isinstance(topic, str):
         return Message(
             topic,
@@ -411,7 +418,7 @@ def _message(
 def shared_producer(
     context: ClientContext, group: str, serde: Serde[T], options: Mapping[str, Any]
 ) -> Producer[T]:
-    """A producer that shares a context, which is open."""
+    """Return an open producer on a context that is open and shared with other clients."""
     producer: Producer[T] = Producer.__new__(Producer)
     producer._prepare(group, serde, options)
     producer._attach("producer", context, shared=True)

@@ -1,8 +1,8 @@
-"""Sends that wait for room among the messages in flight.
+"""The queue of sends that wait because the bound of messages or bytes in flight is reached.
 
-A send with a timeout of its own waits that long. Others wait as long as brokers acknowledge
-something within the producer's timeout, for then it is the application that is fast; their timeout
-begins when there is room.
+A send with an explicit timeout waits at most that long. Any other send waits until no message has
+been acknowledged for the producer's timeout: as long as acknowledgements arrive, the brokers work
+and the application merely sends faster than they store. Its send timeout starts when there is room.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ Waiter = asyncio.Future[None]
 
 
 class RoomQueue:
-    """The sends of one producer that wait, in turn.
+    """The waiting sends of one producer, first in, first out.
 
     Args:
-        timeout: the producer's, in seconds.
-        now: the clock of deadlines.
-        take: takes room for messages, if there is any.
-        give_back: gives back what was taken.
+        timeout: the producer's timeout in seconds.
+        now: returns the producer's clock in seconds.
+        take: reserves room for the messages; returns False if there is none.
+        give_back: releases reserved room.
 
     Attributes:
-        waiting: the messages of each.
+        waiting: the messages of each waiting send, in order of arrival.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class RoomQueue:
         self._take = take
         self._give_back = give_back
         self._loop = asyncio.get_running_loop()
-        # Ordered by links: taking the first of a dict looks through all that were taken before.
+        # Not a dict: finding its first entry scans the slots of all entries deleted before it.
         self.waiting: OrderedDict[Waiter, MessageColumns] = OrderedDict()
         self._stored_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     async def wait(self, columns: MessageColumns) -> None:
-        """Wait until room is taken for these messages.
+        """Wait until room is reserved for these messages.
 
         Raises:
-            TimeoutError: there was none in time.
+            TimeoutError: there was no room in time.
             SendError: the producer was closed.
         """
         waiter: Waiter = self._loop.create_future()
@@ -68,13 +68,13 @@ class RoomQueue:
         except BaseException:
             self.waiting.pop(waiter, None)
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                # There was room for it, and its task was cancelled before it could use that.
+                # Room was reserved, but the task was cancelled before it could use it.
                 self._give_back(columns)
             self.admit()
             raise
 
     def admit(self) -> None:
-        """There may be room: give it to those who wait, in turn."""
+        """Reserve room for the waiting sends, in order, as far as there is any."""
         while self.waiting:
             waiter, columns = next(iter(self.waiting.items()))
             if not waiter.done():
@@ -84,15 +84,15 @@ class RoomQueue:
             del self.waiting[waiter]
 
     def stored(self) -> None:
-        """A broker has acknowledged something."""
+        """Record that a broker has just stored a message."""
         self._stored_at = self._now()
 
     def _end_stuck(self) -> None:
-        """End the waits without a timeout of their own whose time passed with nothing stored."""
+        """Fail the sends without explicit timeout if nothing was stored for too long."""
         assert self._timer is not None
         late = self._loop.time() - self._timer.when()
         if late > STALL_SECONDS:
-            # The loop stalled: what was acknowledged meanwhile has to be read first.
+            # The event loop stalled: first let it read the acknowledgements that have arrived.
             self._timer = self._loop.call_later(late, self._end_stuck)
             return
         self._timer = None
@@ -105,19 +105,19 @@ class RoomQueue:
         ]
         for end, waiter in ends:
             if end <= now:
-                self._turn_away(waiter, TimeoutError())
+                self._reject(waiter, TimeoutError())
         later = min([end for end, _ in ends if end > now], default=None)
         if later is not None:
             self._timer = self._loop.call_later(later - now, self._end_stuck)
 
     def close(self, error: Callable[[str], Exception]) -> None:
-        """Fail everything that waits, with an error for its topic."""
+        """Fail all waiting sends with ``error(topic)``."""
         if self._timer is not None:
             self._timer.cancel()
         for waiter, columns in list(self.waiting.items()):
-            self._turn_away(waiter, error(columns.topic))
+            self._reject(waiter, error(columns.topic))
 
-    def _turn_away(self, waiter: Waiter, error: Exception) -> None:
+    def _reject(self, waiter: Waiter, error: Exception) -> None:
         del self.waiting[waiter]
         if not waiter.done():
             waiter.set_exception(error)

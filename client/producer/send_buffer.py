@@ -1,16 +1,16 @@
-"""Messages that were accepted and are not settled: bounded, in their lanes, and out as requests.
+"""The producer's buffer: accepted, unsettled messages, grouped into lanes and cut into requests.
 
-``add`` and ``offer`` never wait; ``reserve`` waits for room. Messages to a topic without a known
-route are kept together until it is found. At the end of the loop's turn, or when a lane has
-lingered, the requests that are due go to the sender.
+``add`` and ``offer`` never wait; ``reserve`` waits for room. Messages for a topic whose route is
+not known are kept aside until it is found. In the next event loop iteration, or when a lane's
+``linger`` time has passed, the requests that are due are passed to the sender.
 
-A *free* lane (its key is the topic) may have any number of requests in flight, and each may go to
-any queue; its messages are spread over the topic's queues. An *ordered* lane (its key is a queue,
-chosen by name or by sharding key) has one request in flight, so that a retry can neither overtake
-nor be overtaken. Within a lane messages leave in the order in which they came.
+A *free* lane (its key is the topic) may have any number of requests in flight, each to any queue;
+its messages are spread over the topic's queues. An *ordered* lane (its key is a queue, named
+by the application or chosen by sharding key) has one request in flight at a time, so that a retry
+can't change the order. Within a lane, messages are sent in the order in which they were accepted.
 
-``flush`` waits for everything accepted before it: each flush begins a new epoch, and messages are
-counted per epoch.
+``flush`` waits for everything accepted before it: each flush begins a new epoch, and unsettled
+messages are counted per epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from client.producer.columns import (
     properties_after_id,
 )
 from client.producer.room import RoomQueue
-from client.producer.sender import OwnTime, Sender
+from client.producer.sender import DeadlineClock, Sender
 from client.routes import Route, by_sharding_key
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
@@ -43,7 +43,14 @@ from remoting.tasks import Supervisor
 
 
 class SendLane:
-    """The sealed messages of one key that wait, and how many requests are in flight."""
+    """The sealed messages waiting under one key, and the number of requests in flight.
+
+    Attributes:
+        waiting: sealed columns, in order.
+        count, size: messages in ``waiting``, and their size in bytes.
+        since: when the lane last became non-empty, in monotonic seconds.
+        spread: number of queues over which its messages may be distributed.
+    """
 
     __slots__ = ("count", "in_flight", "key", "since", "size", "spread", "waiting")
 
@@ -63,14 +70,15 @@ class SendLane:
 
 
 class SendLanes:
-    """All lanes of one producer: which messages leave together, and when.
+    """All lanes of one producer; decides which messages are sent together, and when.
 
-    A lane is due when its oldest message has waited ``linger`` seconds or it has a full batch. With
-    ``linger`` 0 it is due at once, and the owner calls ``take`` once per turn of the loop.
+    A lane is due when ``linger`` seconds have passed since it became non-empty, or when it has a
+    full batch. With ``linger`` 0 it is due at once, and the owner calls ``take`` once per event
+    loop iteration.
 
     Args:
         linger: seconds for which a message may wait for others.
-        max_batch_messages, max_batch_bytes: bounds of one request.
+        max_batch_messages, max_batch_bytes: upper bounds of one request.
     """
 
     def __init__(self, *, linger: float, max_batch_messages: int, max_batch_bytes: int) -> None:
@@ -82,11 +90,15 @@ class SendLanes:
 
     @property
     def waiting(self) -> bool:
-        """Whether any message has not left yet."""
+        """Whether any message has not been passed to the sender yet."""
         return bool(self._busy)
 
     def add(self, columns: MessageColumns, now: float) -> bool:
-        """Queue sealed messages at ``now`` (monotonic seconds); True when a full batch is ready."""
+        """Queue sealed messages at ``now`` (monotonic seconds).
+
+        Returns:
+            Whether a full batch can be sent now.
+        """
         lane = self._busy.get(columns.lane)
         if lane is None:
             lane = self._lanes.get(columns.lane)
@@ -101,7 +113,7 @@ class SendLanes:
         return self._full(lane) and not (lane.in_flight and lane.ordered)
 
     def take(self, now: float, *, everything: bool = False) -> list[MessageColumns]:
-        """The requests that may leave now; ``everything`` doesn't wait for linger."""
+        """Remove and return the requests to send now; ``everything`` ignores ``linger``."""
         requests: list[MessageColumns] = []
         for lane in list(self._busy.values()):
             if lane.ordered:
@@ -119,7 +131,7 @@ class SendLanes:
         return requests
 
     def next_take(self) -> float | None:
-        """When to ``expire`` and ``take`` again if nothing else happens before; None: never."""
+        """Return when ``expire`` and ``take`` are due next, in monotonic seconds; None: never."""
         times = [
             lane.waiting[0].deadline
             if lane.ordered and lane.in_flight
@@ -129,7 +141,11 @@ class SendLanes:
         return min(times, default=None)
 
     def finished(self, request: MessageColumns) -> bool:
-        """A request was acknowledged or given up; True when its lane has more that had to wait."""
+        """Record that a request was acknowledged or has failed.
+
+        Returns:
+            Whether its completion allows the next request of an ordered lane to be sent.
+        """
         lane = self._lanes[request.lane]
         lane.in_flight -= 1
         if lane.waiting:
@@ -139,7 +155,7 @@ class SendLanes:
         return False
 
     def expire(self, now: float) -> list[MessageColumns]:
-        """Take out, for good, what waited behind another request until its deadline."""
+        """Remove and return the messages whose deadline has passed while they waited."""
         expired: list[MessageColumns] = []
         for lane in list(self._busy.values()):
             waiting = lane.waiting
@@ -161,7 +177,7 @@ class SendLanes:
         return lane.count >= self._max_batch_messages or lane.size >= self._max_batch_bytes
 
     def _cut(self, lane: SendLane, most: int) -> MessageColumns:
-        """One request of the lane's first messages, of at most ``most``."""
+        """Remove the lane's first messages, at most ``most``, and return them as one request."""
         waiting = lane.waiting
         request = waiting.popleft()
         if not request.fixed:
@@ -179,7 +195,8 @@ class SendLanes:
     def _fill(self, request: MessageColumns, waiting: deque[MessageColumns], most: int) -> None:
         while waiting:
             later = waiting[0]
-            # A flush waits for its own epoch only, so a request has messages of one.
+            # A flush waits for the messages of past epochs only, and requests are counted under one
+            # epoch: never mix epochs in a request.
             if later.fixed or later.epoch != request.epoch:
                 return
             fitting = later.fitting(most - request.count, self._max_batch_bytes - request.size)
@@ -192,13 +209,13 @@ class SendLanes:
 
 
 class SendBuffer:
-    """The messages of one producer between their acceptance and their receipts.
+    """The messages of one producer, from acceptance to receipt.
 
     Attributes:
-        time: the clock of deadlines.
+        time: the clock for deadlines.
         sender: delivers requests.
-        id_bytes: that the property with the unique id takes of a message.
-        messages, bytes: accepted and not settled.
+        id_bytes: size of the unique id property of a message, in bytes.
+        messages, bytes: number and total size of accepted, unsettled messages.
     """
 
     def __init__(
@@ -209,13 +226,13 @@ class SendBuffer:
         tasks: Supervisor,
         plain_bytes: int,
     ) -> None:
-        """``plain_bytes``: bodies of bytes that are smaller leave as they are."""
+        """``plain_bytes``: ``bytes`` bodies below this size need neither serde nor compression."""
         self._context = context
         self._group = group
         self._options = options
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self.time = OwnTime(self._loop.time)
+        self.time = DeadlineClock(self._loop.time)
         self.sender = Sender(context, group, options, tasks, self._finished, self.time)
         self._lanes = SendLanes(
             linger=options.linger,
@@ -227,7 +244,7 @@ class SendBuffer:
         self._plain_bytes = plain_bytes
         self.id_bytes = len(ID_NAME) + len(self._take_ids(1)[0])
         self._fixed_bytes = ELEMENT_BYTES + self.id_bytes
-        # Copied and bound: looked at for every message.
+        # Copies and bound methods, to save attribute lookups: used for every message.
         self._most = options.max_batch_messages
         self._most_bytes = options.max_batch_bytes
         self._max_messages = options.max_in_flight
@@ -236,12 +253,12 @@ class SendBuffer:
         self.messages = 0
         self.bytes = 0
         self._open: dict[str | MessageQueue, MessageColumns] = {}
-        """Columns that plain messages of this turn of the loop join, by lane."""
+        """By lane: unsealed columns that collect plain messages until the next ``_take``."""
         self._routeless: dict[str, list[MessageColumns]] = {}
         self._room = RoomQueue(options.timeout, self.time.now, self._take_room, self._give_back)
         self._waiting = self._room.waiting
-        self._turn_scheduled = False
-        self._turn_since = 0.0
+        self._take_scheduled = False
+        self._take_scheduled_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._epoch = 0
         self._unsettled = {0: 0}
@@ -259,10 +276,14 @@ class SendBuffer:
         sharding_key: str | None,
         queue: MessageQueue | None,
     ) -> asyncio.Future[Receipt] | None:
-        """Accept a message that needs no preparation, if there is a route and room now.
+        """Accept a message that needs no preparation, if its route is known and there is room.
 
         Returns:
-            None if it has to be prepared and offered, which also reports what is wrong with it.
+            The future of its receipt; None if the caller must use the ``Preparer`` and ``offer``
+            or ``accept`` instead, which also report invalid arguments.
+
+        Raises:
+            UsageError: the topic, tag, keys or properties are invalid.
         """
         if type(body) is not bytes or type(topic) is not str:
             return None
@@ -272,7 +293,7 @@ class SendBuffer:
         size += self._fixed_bytes
         tail = ""
         if tag or keys or properties:
-            # An iterator can be read once only, and preparing may have to read it again.
+            # An iterator can be consumed only once, and the ``Preparer`` may need the keys again.
             if isinstance(keys, Iterator):
                 return None
             tail = properties_after_id(topic, tag=tag, keys=keys, own=properties)
@@ -306,7 +327,10 @@ class SendBuffer:
         return future
 
     def _take_room(self, columns: MessageColumns) -> bool:
-        """Count messages as in flight if there is room; when nothing is in flight, always."""
+        """Count messages as in flight if there is room, or if nothing else is in flight.
+
+        The exception lets a message that is larger than the whole bound be sent on its own.
+        """
         messages, size = self.messages + columns.count, self.bytes + columns.size
         if self.messages and (messages > self._max_messages or size > self._max_bytes):
             return False
@@ -320,7 +344,7 @@ class SendBuffer:
     def _queue_of(
         self, topic: str, queue: MessageQueue | None, sharding_key: str | None
     ) -> MessageQueue | None:
-        """The queue a message is bound to; None: it isn't known, or can't be."""
+        """Return the queue a message is bound to; None: not known yet, or invalid arguments."""
         if queue is not None:
             return queue if queue.topic == topic and sharding_key is None else None
         route = self._context.routes.table.get(topic)
@@ -343,11 +367,11 @@ class SendBuffer:
             epoch=self._epoch,
             spread=len(route.writable),
         )
-        self._schedule_turn()
+        self._schedule_take()
         return columns
 
     def _end(self, columns: MessageColumns) -> None:
-        """No more messages join these columns: they queue behind the others of their lane."""
+        """Close open columns: seal them and queue them at the end of their lane."""
         del self._open[columns.lane]
         if not columns.count:
             return
@@ -361,7 +385,7 @@ class SendBuffer:
             self._end(columns)
 
     def offer(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
-        """Accept prepared messages if there is room now. Raises BufferFull."""
+        """Accept prepared messages without waiting. Raises BufferFull if there is no room."""
         if self._waiting or not self._take_room(columns):
             raise BufferFull(
                 f"{self.messages} messages of {self.bytes} bytes are in flight already",
@@ -372,7 +396,7 @@ class SendBuffer:
         return self.accept(columns)
 
     def accept(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
-        """Queue prepared messages for which room was reserved; their futures."""
+        """Queue prepared messages for which room is reserved, and return their futures."""
         self._unsettled[self._epoch] += columns.count
         columns.epoch = self._epoch
         columns.futures = futures = [self._create_future() for _ in columns.bodies]
@@ -383,11 +407,11 @@ class SendBuffer:
             self._routeless[topic].append(columns)
         elif route is None or not route.writable:
             self._routeless[topic] = [columns]
-            self._schedule_turn()
+            self._schedule_take()
             self._tasks.spawn(self._find_route(topic, columns.deadline), f"route of {topic}")
         else:
             self._queue([columns], route)
-        # A copy: columns are split and joined on their way.
+        # Return a copy: splitting and joining columns changes the list.
         return list(futures)
 
     def _queue(self, several: Sequence[MessageColumns], route: Route) -> None:
@@ -403,9 +427,9 @@ class SendBuffer:
             full = self._lanes.add(columns, now) or full
         if full:
             self._take()
-        elif not self._turn_scheduled:
+        elif not self._take_scheduled:
             if self._options.linger == 0 or self._flushed:
-                self._schedule_turn()
+                self._schedule_take()
             else:
                 self._arm()
 
@@ -424,17 +448,17 @@ class SendBuffer:
             self._queue(self._routeless.pop(topic), route)
 
     async def write_oneway(self, columns: MessageColumns) -> None:
-        """Write a prepared message without an acknowledgement. Raises SendError."""
+        """Send a prepared message oneway. Raises SendError."""
         columns.seal(self._take_ids)
         await self.sender.write_oneway(columns)
 
     # Waiting for room
 
     async def reserve(self, columns: MessageColumns) -> None:
-        """Wait for room for messages that leave together.
+        """Reserve room for messages that are sent together, waiting if there is none.
 
         Raises:
-            BufferFull: there was none in time, or too many wait already.
+            BufferFull: there was no room in time, or too many sends are waiting already.
             SendError: the producer was closed.
         """
         if not self._waiting and self._take_room(columns):
@@ -456,23 +480,23 @@ class SendBuffer:
                 hint="send more slowly, or raise max_in_flight",
             ) from None
 
-    # Leaving
+    # Sending
 
-    def _schedule_turn(self) -> None:
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self._turn_since = self._loop.time()
-            self._loop.call_soon(self._turn)
+    def _schedule_take(self) -> None:
+        if not self._take_scheduled:
+            self._take_scheduled = True
+            self._take_scheduled_at = self._loop.time()
+            self._loop.call_soon(self._scheduled_take)
 
-    def _turn(self) -> None:
-        self.time.leave_out(self._turn_since)
-        self._turn_scheduled = False
+    def _scheduled_take(self) -> None:
+        self.time.exclude_stall(self._take_scheduled_at)
+        self._take_scheduled = False
         self._end_all()
         self._take()
 
     def _take(self) -> None:
-        if self._turn_scheduled:
-            self.time.leave_out(self._turn_since)
+        if self._take_scheduled:
+            self.time.exclude_stall(self._take_scheduled_at)
         now = self.time.now()
         late = self._lanes.expire(now)
         for request in self._lanes.take(now, everything=bool(self._flushed)):
@@ -492,11 +516,11 @@ class SendBuffer:
             if self._timer.when() <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._ring)
+        self._timer = self._loop.call_at(when, self._timer_fired)
 
-    def _ring(self) -> None:
+    def _timer_fired(self) -> None:
         assert self._timer is not None
-        self.time.leave_out(self._timer.when())
+        self.time.exclude_stall(self._timer.when())
         self._timer = None
         self._take()
 
@@ -510,20 +534,20 @@ class SendBuffer:
         more = self._lanes.finished(request)
         self._after_settling()
         if more:
-            self._schedule_turn()
+            self._schedule_take()
 
     def _fail(self, several: Sequence[MessageColumns], error: PocketMQError) -> None:
-        """End messages that never left."""
+        """Fail messages that were never passed to the sender."""
         for columns in several:
             self._give_back(columns)
             for future in columns.futures:
                 if not future.done():
-                    future.set_exception(self._own(error, columns.topic))
+                    future.set_exception(self._error_for(error, columns.topic))
             self._unsettled[columns.epoch] -= columns.count
         self._after_settling()
 
-    def _own(self, error: PocketMQError, topic: str) -> SendError:
-        """An error for one message alone."""
+    def _error_for(self, error: PocketMQError, topic: str) -> SendError:
+        """Return a copy of an error for a single message: each future gets its own object."""
         own = copy(as_send_error(error))
         own.topic, own.group, own.__cause__ = topic, self._group, error.__cause__
         return own
@@ -537,7 +561,7 @@ class SendBuffer:
     # Flushing
 
     async def flush(self) -> None:
-        """Wait until all that was accepted before is settled."""
+        """Wait until every message accepted before is settled."""
         self._end_all()
         epoch = self._epoch
         self._epoch += 1
@@ -556,7 +580,7 @@ class SendBuffer:
             self._flushed.pop(epoch).set_result(None)
 
     def abandon(self) -> None:
-        """The producer closes: fail everything that has not left."""
+        """Fail everything not yet passed to the sender, because the producer closes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

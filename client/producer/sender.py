@@ -1,14 +1,13 @@
-"""From a request to the receipts of its messages: which queue, which connection, and retries.
+"""Delivery of send requests: choice of queue and connection, retries, and receipts.
 
-Every attempt is one call of ``_write``: the request is written, and a callback continues with its
-answer. The first attempt needs no task where the route is known and the connection is open. First
-attempts that find no connection are written in their order once there is one: messages lie in
-their queue in the order of their sends, unless one had to be sent again. A task finds route, queue
-and connection for every other attempt.
+Each attempt is one call of ``_write``: it writes the request and registers a callback for the
+response. If the route is known and the connection is open, the first attempt needs no task. First
+attempts without an open connection wait and are written in order once it is established, so
+messages are stored in the order in which they were sent, unless one is retried. For every other
+attempt a task looks up route, queue and connection.
 
-``Delivery`` is pure: it judges an answer or a failure. A failed attempt that was written and not
-answered makes the outcome unknown for good, whatever the answers to later attempts, unless one of
-them succeeds.
+``Delivery`` does no I/O: it classifies responses and failures. Once an attempt was written but not
+answered, the outcome stays unknown unless a later attempt succeeds.
 """
 
 from __future__ import annotations
@@ -53,18 +52,21 @@ from remoting.tasks import Supervisor
 
 _log = Log("client")
 
-MAX_TURNS: Final = 10_000
-"""Topics whose turn of round robin is remembered."""
+MAX_ROUND_ROBINS: Final = 10_000
+"""Topics for which a round-robin position is kept; beyond that all are dropped."""
 
 _RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, Receipt)
-"""A receipt of its fields without a step of Python: one is made for every message."""
+"""Builds a receipt from its fields in C, without a Python call; used for every message."""
 
 
-class OwnTime:
-    """A producer's clock of deadlines: seconds of ``loop_time`` without the loop's stalls.
+class DeadlineClock:
+    """A producer's clock for deadlines: the event loop's time minus the time it was stalled.
 
-    While the application keeps the loop busy nothing can be sent or read. That time is no broker's
-    silence, so it doesn't count against a deadline.
+    While the application blocks the event loop, nothing can be sent or received. That time says
+    nothing about the broker, so it doesn't count against a deadline.
+
+    Args:
+        loop_time: returns the event loop's time in seconds.
     """
 
     def __init__(self, loop_time: Callable[[], float]) -> None:
@@ -73,17 +75,18 @@ class OwnTime:
         self._stall = (0.0, 0.0)
 
     def now(self) -> float:
-        """The time for deadlines."""
+        """Return the time in seconds."""
         return self._loop_time() - self._lost
 
     def on_loop(self, when: float) -> float:
-        """The loop's time that is ``when`` here if it stalls no more."""
+        """Convert a time of this clock to event loop time, assuming no further stall."""
         return when + self._lost
 
-    def leave_out(self, since: float) -> None:
-        """The caller should have run at ``since`` (the loop's time): was that long ago, it stalled.
+    def exclude_stall(self, since: float) -> None:
+        """Subtract the time since ``since`` if the event loop stalled.
 
-        Time that several callers were kept waiting counts once.
+        ``since`` is the event loop time at which the caller was due to run. A delay of more than
+        ``STALL_SECONDS`` is a stall. Overlapping delays of several callers are subtracted once.
         """
         now = self._loop_time()
         if now - since <= STALL_SECONDS:
@@ -96,17 +99,20 @@ class OwnTime:
 
 
 class Delivery:
-    """The state of one request's delivery.
+    """The delivery state of one request.
 
     Attributes:
-        attempts: requests that were written.
-        backoff: the pauses between them.
-        busy: those of them that a broker was too busy for: they don't count as attempts.
-        queue: where the last went, or is to go.
-        failed_broker: the broker that failed last; another one is to be preferred.
-        unknown: an attempt was written and never answered.
-        settled: all its messages have their receipt or error.
-        error: why the last attempt failed.
+        attempts: number of attempts that were written.
+        backoff: the pauses between attempts; None before the first one.
+        busy: number of attempts rejected by a busy broker; ``retries`` doesn't limit them.
+        queue: the queue of the current or last attempt.
+        failed_broker: the broker of the last failed attempt, to be avoided by the next one; empty
+            if no broker was reached; None: no attempt has failed.
+        unknown: whether an attempt was written but not answered.
+        settled: whether all messages have their receipt or error.
+        error: the error of the last failed attempt.
+        started: when the last attempt was written, in seconds of the producer's clock.
+        deadline: when the delivery fails, by the same clock.
     """
 
     __slots__ = (
@@ -137,11 +143,11 @@ class Delivery:
         self.deadline = request.deadline
 
     def exhausted(self, retries: int) -> bool:
-        """Whether no attempt is left after a failed one; one that wrote nothing costs none."""
+        """Return whether no retry is left. Attempts that wrote nothing don't count."""
         return retries == 0 or self.attempts - self.busy > retries
 
     def judge(self, answer: Command, code: int, group: str, address: str) -> SendVerdict:
-        """What an answer to the request ``code`` means."""
+        """Classify the response to the request ``code`` and record its error."""
         verdict = send_verdict(answer.code)
         if verdict is SendVerdict.STORED:
             return verdict
@@ -155,14 +161,17 @@ class Delivery:
     def lost(
         self, failure: RemotingError, group: str, address: str, *, written: bool
     ) -> SendVerdict:
-        """What a failure of the connection means."""
+        """Classify a connection failure and record its error.
+
+        ``written``: the request had been written before the connection failed.
+        """
         self.error = unavailable(failure, address, queue=self.queue, group=group)
         if written and isinstance(failure, ConnectionLost | AnswerTimeout):
             self.unknown = True
         return SendVerdict.FAIL if isinstance(failure, AnswerTimeout) else SendVerdict.RETRY
 
     def failure(self, topic: str, group: str) -> SendError:
-        """The error for one of its messages; a new one at each call."""
+        """Return the error for one message of the request; a new object on each call."""
         cause = self.error
         if cause is not None and not self.unknown:
             error = as_send_error(cause)
@@ -192,7 +201,7 @@ class Delivery:
 
 
 def not_durable(receipt: Receipt, group: str) -> NotDurable:
-    """The error for a message that is stored less safely than its producer requires."""
+    """Return the error for a message that is stored less durably than the producer requires."""
     error = NotDurable(
         f"the message is stored, but the broker reports {receipt.status.name}",
         outcome=Outcome.UNKNOWN,
@@ -209,9 +218,9 @@ class Sender:
     """Delivers the requests of one producer.
 
     Args:
-        finished: is called with each request once all its messages are settled, and whether they
-            are stored.
-        own_time: the clock of deadlines.
+        finished: called once per request, when all its messages are settled, with the request and
+            whether it was stored.
+        deadline_clock: the producer's clock for deadlines.
     """
 
     def __init__(
@@ -221,7 +230,7 @@ class Sender:
         options: ProducerOptions,
         tasks: Supervisor,
         finished: Callable[[MessageColumns, bool], None],
-        own_time: OwnTime,
+        deadline_clock: DeadlineClock,
     ) -> None:
         self._context = context
         self._group = group
@@ -229,35 +238,35 @@ class Sender:
         self._tasks = tasks
         self._finished = finished
         self._random = random.Random()  # noqa: S311 - spreads load
-        self._turns: dict[str, RoundRobin] = {}
+        self._round_robins: dict[str, RoundRobin] = {}
         self._loop = asyncio.get_running_loop()
-        self._time = own_time
-        self._now = own_time.now
+        self._time = deadline_clock
+        self._now = deadline_clock.now
         self._faults = context.faults
         self._serialize = context.remote.serialize
         self._connections: dict[str, Connection] = {}
-        """Those of the last requests: looked at for every request."""
+        """Open connections by address: a cache in front of the context's, used per request."""
         self._written: set[Connection] = set()
         self._unconnected: dict[str, dict[Delivery, asyncio.TimerHandle]] = {}
-        """What waits for a connection to an address, in its order, with the end of its time."""
+        """By address: deliveries waiting for a connection, in order, each with its time-out."""
 
     def dispatch(self, request: MessageColumns) -> None:
-        """Send a request; returns at once."""
+        """Start the delivery of a request; doesn't wait for it."""
         delivery = Delivery(request)
         try:
             if not self._write_now(delivery):
                 self._try_later(delivery)
-        except Exception as error:  # noqa: BLE001 - its messages must be settled in any case
+        except Exception as error:  # noqa: BLE001 - every message must be settled
             self._unexpected(delivery, error)
 
     def flush(self) -> None:
-        """Send what was dispatched now, not at the end of the loop's turn."""
+        """Flush the connections written to, without waiting for their next scheduled flush."""
         for connection in self._written:
             connection.flush()
         self._written.clear()
 
     async def write_oneway(self, message: MessageColumns) -> None:
-        """Write one sealed message without an acknowledgement. Raises SendError."""
+        """Send one sealed message oneway. Raises SendError."""
         try:
             route = await self._route(message.topic, message.deadline - self._now())
             queue = message.queue
@@ -281,7 +290,7 @@ class Sender:
     def command(
         self, request: MessageColumns, queue: MessageQueue, *, oneway: bool = False
     ) -> Command:
-        """The command that carries a request to a queue."""
+        """Return the remoting command that sends ``request`` to ``queue``."""
         payload = request.payload()
         batched = payload.properties is None
         header = SendMessageRequestHeaderV2(
@@ -306,9 +315,10 @@ class Sender:
     # One attempt
 
     def _write(self, delivery: Delivery, connection: Connection, address: str) -> None:
-        """Write the request; its answer, or the end of the connection, decides what follows.
+        """Write the request; ``_answered`` handles its response or the connection's failure.
 
-        Raises RemotingError if it could not be written.
+        Raises:
+            RemotingError: the request could not be written.
         """
         assert delivery.queue is not None
         now = self._now()
@@ -334,7 +344,7 @@ class Sender:
             self._broken(delivery, failure)
 
     def _proceed(self, delivery: Delivery, verdict: SendVerdict) -> None:
-        """Settle the request, or try it again."""
+        """After an attempt: do nothing if it was stored, else retry or fail the request."""
         if verdict is SendVerdict.STORED:
             return
         exhausted = delivery.exhausted(self._options.retries)
@@ -347,7 +357,11 @@ class Sender:
     # The first attempt
 
     def _write_now(self, delivery: Delivery) -> bool:
-        """Write the first attempt, now or in its turn; False: route or broker have to be found."""
+        """Write the first attempt, or queue it until its connection is established.
+
+        Returns:
+            False if the route has to be looked up first.
+        """
         route = self._context.routes.table.get(delivery.request.topic)
         if route is None or not route.writable:
             return False
@@ -390,7 +404,8 @@ class Sender:
     def _late(self, delivery: Delivery, address: str, since: float) -> None:
         now = self._loop.time()
         if now - since > STALL_SECONDS:
-            # The loop stalled, which kept the connection from being made: that time again.
+            # The loop stalled, so the connection could not make progress: extend the wait by the
+            # length of the stall.
             again = now + now - since
             late = self._loop.call_at(again, self._late, delivery, address, again)
             self._unconnected[address][delivery] = late
@@ -401,9 +416,10 @@ class Sender:
         self._fail(delivery)
 
     def _connected(self, address: str, task: asyncio.Task[Connection]) -> None:
-        """Write what waited for a connection before anything else can be written to it."""
+        """Write the waiting first attempts, before anyone else can write to the connection."""
         if not task.cancelled():
-            # Retrieved, for asyncio reports exceptions that are not, and nothing may wait any more.
+            # Mark the exception as retrieved: if no delivery waits any more, nothing below does,
+            # and asyncio would log it.
             task.exception()
         for delivery, late in self._unconnected.pop(address).items():
             late.cancel()
@@ -435,7 +451,7 @@ class Sender:
             self._unexpected(delivery, error)
 
     async def _try(self, delivery: Delivery) -> None:
-        """Find route, queue and connection anew, after a pause if an attempt has failed."""
+        """Look up route, queue and connection, and write; pause first if an attempt has failed."""
         if delivery.failed_broker is not None and not await self._pause(delivery):
             self._fail(delivery)
             return
@@ -457,7 +473,11 @@ class Sender:
             self._proceed(delivery, self._lost(delivery, failure, address, written=False))
 
     async def _pause(self, delivery: Delivery) -> bool:
-        """Wait before another attempt, unless another broker can be tried; False: out of time."""
+        """Wait before a retry, unless another broker can be tried at once.
+
+        Returns:
+            False if the pause would exceed the deadline.
+        """
         route = self._context.routes.table.get(delivery.request.topic)
         if route is not None and delivery.request.queue is None:
             now = self._loop.time()
@@ -476,11 +496,11 @@ class Sender:
         return await self._context.routes.to_write(topic, self._options.default_queues, timeout)
 
     def _choose(self, route: Route, avoid: str | None) -> MessageQueue:
-        turn = self._turns.get(route.topic)
+        turn = self._round_robins.get(route.topic)
         if turn is None:
-            if len(self._turns) >= MAX_TURNS:
-                self._turns.clear()
-            turn = self._turns[route.topic] = RoundRobin(self._random.getrandbits(31))
+            if len(self._round_robins) >= MAX_ROUND_ROBINS:
+                self._round_robins.clear()
+            turn = self._round_robins[route.topic] = RoundRobin(self._random.getrandbits(31))
         return turn.next(route.writable, self._faults, self._loop.time(), avoid)
 
     def _address(self, route: Route, queue: MessageQueue) -> str:
@@ -558,7 +578,7 @@ class Sender:
         self._broken(delivery, error)
 
     def _broken(self, delivery: Delivery, error: BaseException) -> None:
-        """End a delivery for a reason other than the network."""
+        """Fail a delivery because of cancellation or an unexpected error."""
         delivery.unknown = delivery.unknown or delivery.attempts > 0
         if delivery.error is None:
             delivery.error = PocketMQError(str(error) or type(error).__name__)
