@@ -651,123 +651,126 @@ class PullConsumer(Generic[T]):
         """
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, sorted.
+        """Return the queues of a topic, sorted.
 
         Raises:
             TopicNotFound: there is no such topic.
-            NoNameServer: none could be asked.
+            NoNameServer: no name server could be reached.
         """
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues it reads, sorted."""
+        """The queues that the consumer reads, sorted."""
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Read these queues from now on, and no others.
 
-        A queue that was read already goes on where it is, unless its tags are others now. A new one
-        starts at the group's committed offset, else at ``start_from``.
+        A queue that is already read keeps its position, unless ``tags`` differs from before. A new
+        one, and one with new tags, starts at the group's committed offset, or without one at
+        ``start_from``.
 
         Args:
+            queues: the complete list of queues to read.
             tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
 
         Raises:
-            UsageError: these are no queues, ``tags`` names no tag, or topics are subscribed.
+            UsageError: an argument is invalid, or topics are subscribed.
         """
 
     def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
-        """Read this member's share of a topic's queues, which the group's members divide.
+        """Read this member's share of a topic's queues, which the members of the group divide.
 
-        The share changes as members come and go; ``on_gained`` and ``on_lost`` tell. When this
-        returns the first division is done, and the share's messages come as soon as its previous
-        owners have let go. Subscribing a topic again changes the tags.
+        The share changes as members join and leave; ``on_gained`` and ``on_lost`` are called for
+        each change. When this returns, the first rebalance is done; messages arrive once the
+        previous owners have released the queues. Subscribing to a topic again changes its tags.
 
         Args:
             tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
                 for all.
 
         Raises:
-            UsageError: ``topic`` or ``tags`` can't be such, or queues are assigned.
-            GroupConflict: the other members of the group are not alike.
-            NoNameServer: none can be reached.
+            UsageError: ``topic`` or ``tags`` is invalid, or queues are assigned.
+            GroupConflict: another member of the group has settings that must be equal but differ.
+            NoNameServer: no name server can be reached.
         """
 
     def unsubscribe(self, topic: str) -> None:
-        """Read a topic no longer: its queues are given back to the group.
+        """End the subscription to a topic and release its queues to the group.
 
         Raises:
             UsageError: the topic isn't subscribed.
         """
 
     def seek(self, queue: MessageQueue, to: Position) -> None:
-        """Go on reading an assigned queue at another place; what was read ahead is dropped.
+        """Continue reading an assigned queue at another position; prefetched messages are dropped.
 
         Args:
-            to: an offset, ``BEGIN``, ``END``, or a datetime: the first message stored at or after.
+            to: an offset, ``BEGIN``, ``END``, or a datetime for the first message stored at or
+                after that time.
 
         Raises:
-            UsageError: the queue isn't assigned, or ``to`` is no place.
-            Unavailable, RemoteError: its broker could not be asked.
+            UsageError: the queue isn't assigned, or ``to`` is no position.
+            Unavailable, RemoteError: the broker did not return the offset.
         """
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues until ``resume``. Raises UsageError."""
+        """Return no messages of these queues until ``resume``. Raises UsageError."""
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues. Raises UsageError."""
+        """Return messages of paused queues again. Raises UsageError."""
 
     def get_many(
         self, max_messages: int, *, timeout: Duration | None = None
     ) -> list[ReceivedMessage[T]]:
-        """The next messages, in the order of each queue: as soon as there are any.
+        """Wait for messages and return the next ones, in order within each queue.
 
         Args:
-            max_messages: at most so many; it doesn't wait for as many.
-            timeout: seconds to wait for the first; None: for ever.
+            max_messages: upper limit; fewer are returned if fewer are available.
+            timeout: seconds to wait for the first message; None: without limit.
 
         Returns:
-            An empty list when nothing came in time.
+            The messages; an empty list if none arrived in time.
 
         Raises:
-            ConsumerStopped: it was closed, or a background task died.
-            RemoteError: the broker refuses to be read from (it is tried again).
+            ConsumerStopped: the consumer was closed, or a background task failed.
+            RemoteError: a broker refuses the pulls (they are retried in the background).
             UsageError: nothing is assigned or subscribed.
         """
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage[T]:
-        """The next message; iteration ends when the consumer is closed.
+        """Return the next message; iteration ends when the consumer is closed.
 
         Raises:
             ConsumerStopped, RemoteError, UsageError: as ``get_many``.
         """
 
     def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message to be handed out.
+        """Return the offset of the next message to be returned.
 
         Raises:
             UsageError: the queue isn't assigned.
-            Unavailable, RemoteError: where it starts could not be found out.
+            Unavailable, RemoteError: the broker did not return the start offset.
         """
 
     def committed(
         self, queues: Iterable[MessageQueue] | None = None
     ) -> dict[MessageQueue, int | None]:
-        """What the group has committed, by the broker's word; None: nothing.
+        """Read the group's committed offsets from the brokers; None: nothing is committed.
 
         Args:
-            queues: which; all assigned ones by default.
+            queues: the queues; default: all assigned ones.
         """
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store how far the group has come; brokers have it when this returns.
+        """Commit offsets; the brokers have stored them when this returns.
 
         Args:
-            offsets: the next offset wanted of each queue; by default all that was handed out.
+            offsets: for each queue, the next offset to read; default: after all returned messages.
 
         Raises:
-            UsageError: another member of the group has the queue.
-            Unavailable, RemoteError: a broker did not take it; others may have.
+            UsageError: another member of the group owns a queue.
+            Unavailable, RemoteError: a broker did not store an offset; others may have.
         """
 
     def __enter__(self) -> Self: ...
@@ -810,71 +813,72 @@ class PushConsumer(Generic[T]):
         traceback: TracebackType | None,
     ) -> None: ...
     def start(self) -> None:
-        """Join the group; the first messages may be in the handler before this returns.
+        """Join the group; the handler may be called before this returns.
 
         Raises:
-            GroupConflict: another member of the group differs in what all have to agree on.
+            GroupConflict: another member of the group has settings that must be equal but differ.
             Unavailable: no name server can be reached.
-            UsageError: the local offsets can't be used.
+            UsageError: the local offsets file can't be used.
         """
 
     def run(self) -> None:
-        """Serve until ``stop``, SIGTERM, SIGINT or a failure.
+        """Run until ``stop``, SIGTERM, SIGINT or a failure.
 
-        A signal that the application handles is left to it. A second one acts as without this.
+        Signals for which the application has a handler are not intercepted. A second signal has
+        its default effect.
 
         Raises:
-            ConsumerStopped: a background task died; its cause says of what.
+            ConsumerStopped: a background task failed; ``__cause__`` is its exception.
         """
 
     def stop(self, timeout: Duration = ...) -> None:
-        """Stop fetching, let handlers finish, commit, give queues back, leave the group.
+        """Stop pulling, let handlers finish, commit, release the queues, leave the group.
 
-        What isn't finished in time comes again, to whoever has the queue then. Called by a handler
-        it only begins, for it would wait for itself.
+        Messages not finished in time are delivered again to the next owner of the queue. Called
+        from a handler it only starts the stop and returns, because it would wait for itself.
 
         Args:
-            timeout: seconds for running handlers.
+            timeout: seconds for which running handlers may continue.
         """
 
     def close(self, timeout: Duration = ...) -> None:
-        """The same as ``stop``.
+        """Do the same as ``stop``.
 
         Args:
-            timeout: seconds for running handlers.
+            timeout: seconds for which running handlers may continue.
         """
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues it owns at the moment, sorted; its group's retry queues are among them."""
+        """The queues it currently owns, sorted; includes those of the group's retry topic."""
 
     def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
-        """Consume a topic too, or other messages of it. Other members have to do the same.
+        """Subscribe to a topic, or change its tags. All members of the group must do the same.
 
         Raises:
-            UsageError: this is no topic's name, or names no tag.
+            UsageError: ``topic`` is not a valid topic name, or ``tags`` is not a valid expression.
         """
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
+        """End the subscription to a topic."""
 
     def suspend(self) -> None:
-        """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
+        """Pull nothing and start no handler until ``resume``; the consumer stays in its group."""
 
     @property
     def paused(self) -> ConsumptionPaused | None:
-        """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
+        """The event of the circuit breaker that paused consumption; None: it isn't paused."""
 
     def resume(self) -> None:
-        """Go on after ``suspend``, or after the circuit breaker has paused it."""
+        """Continue after ``suspend``, or after the circuit breaker paused consumption."""
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage[T]:
-        """The next message; iteration ends when the consumer is stopped.
+        """Return the next message; iteration ends when the consumer is stopped.
 
         Raises:
-            ConsumerStopped: a background task died.
-            UsageError: the consumer has a handler, or has subscribed nothing.
+            ConsumerStopped: a background task failed.
+            UsageError: the consumer has a handler, or is not subscribed to any topic.
         """
 
     def __enter__(self) -> Self: ...

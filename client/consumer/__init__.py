@@ -1,1 +1,1 @@
-"""Receiving messages."""
+"""Push and pull consumers."""

@@ -1,12 +1,12 @@
-"""A push consumer's queues, each owned by one object from assignment to revocation.
+"""The queues assigned to a push consumer, from assignment to revocation.
 
-A queue is assigned, started (its fetcher reads it), draining (nothing more is read or handed out,
-running handlers may finish) and revoked. ``AssignedQueue`` owns all that belongs to it: messages,
-fetcher, lock and commit point.
+A queue is assigned, started (its fetcher pulls), draining (nothing more is pulled or dispatched;
+running handlers may finish) and revoked. ``AssignedQueue`` owns the state of one queue: process
+queue, fetcher, lock and commit point.
 
-Queues with messages to hand out wait in the ready queue. A worker takes the first one, takes some
-of its messages and puts it back. Commit points go to the offset store with pulls, which costs no
-request, every ``commit_period``, and when a queue is lost.
+Queues with messages to dispatch wait in the ready queue. A worker removes the first one, takes some
+of its messages and puts it back. Commit points are stored by pull requests, which carry them at no
+extra cost, every ``commit_period``, and when a queue is lost.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = Log("client")
 
 
 class AssignmentState(Enum):
-    """How far a queue is in its life at this consumer."""
+    """Lifecycle state of a queue at this consumer."""
 
     ASSIGNED = auto()
     STARTED = auto()
@@ -56,20 +56,20 @@ class AssignmentState(Enum):
 
 
 class AssignedQueue(FetcherOwner, Generic[T]):
-    """One queue, from assignment to revocation; outcomes of its messages come here (``Settler``).
+    """One queue, from assignment to revocation; the ``Settler`` of its messages.
 
     Args:
-        consumer: all queues of this one's consumer.
-        start: where to begin.
+        consumer: all queues of the consumer.
+        start: the offset to start at.
 
     Attributes:
-        process_queue: its messages and their outcomes.
-        settler: this one, for its fetcher.
-        handling: runs that a handler has, or whose outcomes are being carried out.
+        process_queue: the queue's messages and their outcomes.
+        settler: this object, for the fetcher.
+        handling: runs whose handler is running or whose outcomes are being carried out.
         in_hand: offsets of messages in a ``with`` block.
-        uncommitted: runs that a handler left open (``auto_commit=False``).
-        blocked: how a failing message blocks it; None: it isn't blocked.
-        blocked_since_ms: since when.
+        uncommitted: runs for which the handler has returned no decision (``auto_commit=False``).
+        blocked: the event that reports a failing message blocking the queue; None: not blocked.
+        blocked_since_ms: when it became blocked, in ms since the Unix epoch.
     """
 
     def __init__(self, consumer: AssignedQueues[T], queue: MessageQueue, start: Start) -> None:
@@ -92,7 +92,8 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self._consumer = consumer
         self._fetcher: Fetcher[T, ProcessQueue[ReceivedMessage[T]]]
         self._stored = start.offset if start.reason in {"stored", "reset"} else None
-        # Of two commits at once a broker may make the older one last.
+        # One commit at a time: a broker may execute concurrent requests in either order, so that
+        # the older offset would remain.
         self._commits = asyncio.Lock()
         self._is_ready = False
         self._withheld = False
@@ -106,10 +107,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         if consumer.suspended:
             self.process_queue.pause()
 
-    # Life
+    # Lifecycle
 
     def start(self, expression: TagExpression) -> None:
-        """Begin to read; messages come after this returned."""
+        """Start the fetcher; ``fetched`` is not called before this returns."""
         self.state = AssignmentState.STARTED
         consumer = self._consumer
         self._fetcher = Fetcher(
@@ -124,53 +125,60 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self._fetcher.start(consumer.tasks)
 
     def subscribe(self, expression: TagExpression) -> None:
-        """Read other messages from the next pull on."""
+        """Use another tag expression from the next pull on."""
         if self.state is AssignmentState.STARTED:
-            # A pull that is on its way leaves out what only the new expression wants.
+            # Cancel the pull in flight: the broker filters it by the old expression.
             self._fetcher.cancel()
             self.start(expression)
 
     def pause(self) -> None:
-        """Pull nothing and hand out nothing."""
+        """Stop pulling and dispatching until ``resume``."""
         self.process_queue.pause()
 
     def resume(self) -> None:
-        """Go on after ``pause``."""
+        """Pull and dispatch again."""
         self.process_queue.resume()
         self._fetcher.wake()
         self.offer()
 
     def drain(self) -> None:
-        """Pull and hand out nothing more; running handlers may finish."""
+        """Stop pulling and dispatching for good; running handlers may finish."""
         self.state = AssignmentState.DRAINING
         self.process_queue.drop()
         if not self._fetcher.commit_in_flight:
             self._fetcher.cancel()
 
     def revoke(self) -> None:
-        """The queue is another member's: outcomes of handlers that still run no longer count."""
+        """Detach the queue, which now belongs to another member.
+
+        Outcomes of handlers that are still running are ignored.
+        """
         self.state = AssignmentState.REVOKED
         self.process_queue.active.clear()
         self._consumer.remove(self)
 
-    # Handlers at work
+    # Running handlers
 
     def begin(self, run: Run[ReceivedMessage[T]]) -> None:
-        """A handler has these messages, or their outcomes are being carried out."""
+        """Record that a handler runs for these messages, or their outcomes are carried out."""
         self.handling.add(run)
 
     def end(self, run: Run[ReceivedMessage[T]]) -> None:
-        """The opposite of ``begin``."""
+        """Undo ``begin``."""
         self.handling.discard(run)
         self._let_look()
 
     def _let_look(self) -> None:
-        """Let those in ``until`` look again."""
+        """Make the callers of ``until`` check their condition again."""
         self._changed.set()
         self._changed.clear()
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``condition`` holds, or until a time of the loop. False: it doesn't hold."""
+        """Wait until ``condition()`` is true, at most until ``deadline`` (event loop time).
+
+        Returns:
+            Whether the condition holds.
+        """
         try:
             async with asyncio.timeout_at(deadline):
                 while not condition():
@@ -179,7 +187,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             return condition()
         return True
 
-    # Outcomes (``Settler``); from any thread
+    # Outcomes (``Settler``); callable from any thread
 
     def settle(self, message: ReceivedMessage[T], outcome: MessageOutcome) -> None:
         """See ``Settler``."""
@@ -229,32 +237,39 @@ class AssignedQueue(FetcherOwner, Generic[T]):
     # The ready queue
 
     def offer(self) -> None:
-        """Enter the ready queue if messages may be handed out, and wake who hands them out."""
+        """Enter the ready queue if messages may be dispatched, and wake a worker."""
         if not self._is_ready and not self._withheld and self.process_queue.ready:
             self._is_ready = True
             self._consumer.ready_queue.append(self)
             self._consumer.on_ready()
 
     def put_back(self) -> None:
-        """The same by who has just taken from it, and wakes others himself if they are needed."""
+        """Enter the ready queue like ``offer``, without waking anyone.
+
+        For a worker that has just taken messages from the queue: it looks for work again anyway.
+        """
         if not self._is_ready and not self._withheld and self.process_queue.ready:
             self._is_ready = True
             self._consumer.ready_queue.append(self)
 
     def leave_ready_queue(self) -> bool:
-        """It is no longer in the ready queue; whether messages may be handed out."""
+        """Record the removal from the ready queue. Returns whether messages may be dispatched."""
         self._is_ready = False
         return not self._withheld and self.process_queue.ready
 
     def make_room(self) -> None:
-        """Messages were settled: pull again if that was waiting for room."""
+        """After messages were settled, wake the fetcher if it waits for room."""
         if self._fetcher.stalled and not self.process_queue.full:
             self._fetcher.wake()
 
-    # Ordered queues: one handler at a time, only while the lock is held, rests after failures
+    # Ordered queues: one handler at a time, only with the lock held, and a rest after failures
 
     def claim(self) -> bool:
-        """Have the queue to oneself until ``release``. False: nothing of it may be handled now."""
+        """Claim the queue exclusively until ``release``.
+
+        Returns:
+            False if it is claimed, rests after a failure, or its lock is not held.
+        """
         if self._claimed or self._resting or not self.may_start():
             return False
         self._claimed = True
@@ -262,16 +277,16 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         return True
 
     def release(self, *, wake: bool) -> None:
-        """Let the queue's next message be taken.
+        """End a claim, so that the next message can be taken.
 
         Args:
-            wake: wake who hands out messages; a worker looks for its next queue itself.
+            wake: wake a worker; False when called by a worker, which looks for work again anyway.
         """
         self._claimed = False
         self._refresh(wake=wake)
 
     def rest(self, seconds: float) -> None:
-        """Hand out nothing for so long."""
+        """Dispatch nothing for ``seconds``."""
         self._resting = True
         self._refresh()
         self._loop.call_later(seconds, self._rested)
@@ -288,7 +303,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             self.put_back()
 
     def may_start(self) -> bool:
-        """Whether an ordered handler may start: the queue is still here, and its lock held."""
+        """Return whether an ordered handler may start: the queue is assigned and its lock held."""
         if self.process_queue.dropped:
             return False
         if self._locked and not self._consumer.holds_lock(self.queue):
@@ -296,7 +311,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         return self._locked
 
     def lock_changed(self, held: bool) -> None:
-        """The lock was lost, or taken again."""
+        """Handle a change of the queue's lock."""
         if not held:
             self._lock_lost()
         elif not self._locked and not self._regaining:
@@ -318,7 +333,11 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             self._loop.call_later(LOCK_RETRY, self._check_lock)
 
     async def _regain(self) -> None:
-        """Go on with a queue whose lock was away: another member may have moved the group on."""
+        """Resume a queue whose lock was regained.
+
+        Another member may have consumed messages meanwhile: if the stored offset is ahead of the
+        commit point, restart there.
+        """
         stored: int | None = None
         try:
             stored = await self._consumer.store.stored(self.queue)
@@ -347,7 +366,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self._refresh()
 
     def block(self, why: QueueBlocked, now_ms: int) -> bool:
-        """A failing message blocks it. Returns whether that is new."""
+        """Mark the queue as blocked by a failing message. Returns whether it wasn't before."""
         first = self.blocked is None
         if first:
             self.blocked_since_ms = now_ms
@@ -355,13 +374,13 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         return first
 
     def unblock(self) -> None:
-        """The failing message is done."""
+        """Mark the queue as no longer blocked."""
         self.blocked = None
 
     # Offsets
 
     async def commit(self) -> None:
-        """Store how far it has come. A failure is logged, and the next commit tries again."""
+        """Store the commit point. A failure is logged; the next commit tries again."""
         try:
             async with self._commits:
                 await self._commit_with(self._consumer.store.commit)
@@ -374,10 +393,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             )
 
     async def commit_last(self) -> None:
-        """Store how far a draining queue has come; a broker that is away gets some time.
+        """Store the commit point of a draining queue, with retries.
 
         Raises:
-            PocketMQError: it did not come back.
+            PocketMQError: the broker could not be reached within ``LAST_COMMIT_TIMEOUT``.
         """
         store = self._consumer.store
         await self._fetcher.wait_for_commit()
@@ -390,18 +409,17 @@ class AssignedQueue(FetcherOwner, Generic[T]):
 
     async def _commit_with(self, commit: Callable[[MessageQueue, int], Awaitable[None]]) -> None:
         point = self.process_queue.commit_point
-        # Without its lock the queue's progress is another member's to say.
+        # Without the lock another member may be consuming the queue, and its offset must stand.
         if point is not None and point != self._stored and self._locked:
             await commit(self.queue, point)
             self._stored = point
 
-    # What its fetcher reports (``FetcherOwner``)
+    # Called by the fetcher (``FetcherOwner``)
 
     def offset_to_commit(self) -> int | None:
-        """A new commit point for a pull to carry.
+        """Return a commit point to send with the next pull; None: nothing new.
 
-        A queue's first one is left out: it has to wait for those of other queues, see
-        ``Offsets.commit``.
+        A queue's first commit is never sent with a pull: ``Offsets.commit`` orders first commits.
         """
         if not self._locked or self._stored is None or not self._consumer.options.shared:
             return None
@@ -409,12 +427,12 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         return point if point and point != self._stored else None
 
     def fetched(self, _: ProcessQueue[ReceivedMessage[T]]) -> None:
-        """Messages came."""
+        """Enter the ready queue after messages were pulled."""
         if self.state is not AssignmentState.REVOKED:
             self.offer()
 
     async def group_unknown(self, address: str) -> None:
-        """The broker doesn't know the group."""
+        """Send a heartbeat to a broker that doesn't know the group."""
         await self._consumer.member.heartbeat_broker(address)
 
     def tell(self, event: Event) -> None:
@@ -423,19 +441,20 @@ class AssignedQueue(FetcherOwner, Generic[T]):
 
 
 class AssignedQueues(Generic[T]):
-    """All queues of one consumer.
+    """All assigned queues of one consumer.
 
     Args:
-        member: whose queues they are.
+        member: the group member that the queues are assigned to.
         tasks: owns the fetchers' tasks.
-        store: where offsets go.
-        tell: passes events on to the application.
+        store: stores the offsets.
+        tell: passes events to the application.
 
     Attributes:
-        ready_queue: queues with messages to hand out.
-        on_ready: called when the ready queue has a new one.
-        on_outcome: called for each outcome; None: whoever has the message looks for it.
-        suspended: nothing is pulled and nothing handed out.
+        ready_queue: queues with messages to dispatch.
+        on_ready: called when a queue enters the ready queue.
+        on_outcome: called when an outcome is recorded; None: the caller of the handler checks for
+            outcomes itself.
+        suspended: nothing is pulled or dispatched.
     """
 
     def __init__(
@@ -467,7 +486,7 @@ class AssignedQueues(Generic[T]):
         on_ready: Callable[[], None],
         on_outcome: Callable[[AssignedQueue[T], Run[ReceivedMessage[T]]], None] | None = None,
     ) -> None:
-        """Tell who hands out messages; before the first queue comes."""
+        """Set the callbacks of the dispatcher; must be called before the first queue is gained."""
         self.on_ready = on_ready
         self.on_outcome = on_outcome
 
@@ -475,44 +494,44 @@ class AssignedQueues(Generic[T]):
         return iter(list(self._queues.values()))
 
     def find(self, queue: MessageQueue) -> AssignedQueue[T] | None:
-        """The queue, if it is assigned."""
+        """Return the queue's state; None: it isn't assigned."""
         return self._queues.get(queue)
 
     def gain(self, queue: MessageQueue, start: Start) -> AssignedQueue[T]:
-        """Begin to read a queue."""
+        """Add an assigned queue and start reading it."""
         assigned = self._queues[queue] = AssignedQueue(self, queue, start)
         assigned.start(self.member.expression(queue.topic) or EVERYTHING)
         return assigned
 
     def remove(self, assigned: AssignedQueue[T]) -> None:
-        """A queue was revoked."""
+        """Remove a revoked queue, unless it has been assigned again meanwhile."""
         if self._queues.get(assigned.queue) is assigned:
             del self._queues[assigned.queue]
 
     def holds_lock(self, queue: MessageQueue) -> bool:
-        """Whether a queue's lock is surely held; broadcasting needs none."""
+        """Return whether a queue's lock is certainly held; True for broadcasting, without locks."""
         return not self.options.shared or self.member.holds_lock(queue)
 
     def subscribe(self, topic: str, expression: TagExpression) -> None:
-        """Read other messages of a topic's queues from their next pull on."""
+        """Change the tag expression of a topic's queues, from their next pull on."""
         for assigned in self._queues.values():
             if assigned.queue.topic == topic:
                 assigned.subscribe(expression)
 
     def suspend(self) -> None:
-        """Pull nothing and hand out nothing."""
+        """Stop pulling and dispatching for all queues until ``resume``."""
         self.suspended = True
         for assigned in self._queues.values():
             assigned.pause()
 
     def resume(self) -> None:
-        """Go on after ``suspend``."""
+        """Pull and dispatch again."""
         self.suspended = False
         for assigned in self._queues.values():
             assigned.resume()
 
     def next(self) -> AssignedQueue[T] | None:
-        """Take the first queue with messages to hand out from the ready queue."""
+        """Remove the next dispatchable queue from the ready queue and return it; None: none."""
         ready = self.ready_queue
         while ready:
             assigned = ready.popleft()
@@ -521,7 +540,7 @@ class AssignedQueues(Generic[T]):
         return None
 
     async def commit_by_time(self) -> None:
-        """Store how far all queues have come, again and again."""
+        """Store the commit points of all queues every ``commit_period`` until cancelled."""
         while True:
             await asyncio.sleep(self.options.commit_period)
             await asyncio.gather(*(assigned.commit() for assigned in self))

@@ -1,10 +1,12 @@
-"""Handling many messages of a queue at once, in any order (cf. ConsumeMessageConcurrentlyService).
+"""Concurrent consumption: many messages of a queue at the same time, in any order.
 
-A worker takes a run of neighbours and calls the handler for each, one after the other. As long as
-handlers return at once nothing else is done per message; the run is settled as one. At the first
-message whose handler waits, fails or settles by itself, those before it are settled, those behind
-it are given back for other workers, and the message is a run of its own until its outcome is
-carried out. A batch handler gets its run as one list.
+(cf. ConsumeMessageConcurrentlyService)
+
+A worker takes a run of consecutive messages and calls the handler for one after the other. As long
+as the handler returns without waiting, nothing else is done per message, and the whole run is
+settled at once. At the first message whose handler waits, fails or sets an outcome, the messages
+before it are settled, those after it are returned for other workers, and the message forms a
+separate run until its outcome is carried out. A batch handler gets its run as a list.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 
 class ConcurrentDispatcher(Dispatcher[T]):
-    """Hands out many messages of a queue at once."""
+    """Dispatches many messages of a queue concurrently."""
 
     def __init__(
         self,
@@ -47,12 +49,12 @@ class ConcurrentDispatcher(Dispatcher[T]):
         self._most = RUN_MESSAGES if batch_size == 1 else batch_size
 
     def take(self, assigned: AssignedQueue[T]) -> Run[ReceivedMessage[T]]:
-        """See ``Dispatcher``; others may take the next message."""
+        """See ``Dispatcher``; the next message may be taken at once."""
         run = assigned.process_queue.take(1)
         assigned.put_back()
         return run
 
-    # Turns of workers
+    # Called by workers
 
     async def _each(self, assigned: AssignedQueue[T]) -> bool:
         queue = assigned.process_queue
@@ -73,7 +75,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         except FAILURES as error:
             outcome = outcome_of(error)
         except BaseException:
-            # The worker ends, but the messages before this one are done.
+            # The worker ends, but the preceding messages are done.
             queue.cut(run, run.at - run.start)
             assigned.make_room()
             raise
@@ -90,10 +92,11 @@ class ConcurrentDispatcher(Dispatcher[T]):
     async def _calls(
         self, run: Run[ReceivedMessage[T]], outcomes: dict[int, MessageOutcome]
     ) -> object:
-        """Call the handler for each message: one coroutine to drive for a whole run.
+        """Call the handler for each message of a run, in one coroutine.
 
-        It ends with ``ALL_DONE``; at a message that settled itself; or, once one has waited, with
-        what the handler returned for it, because those behind it were given back.
+        Returns:
+            ``ALL_DONE``; or, after a message whose handler waited, its result, because the messages
+            after it were returned to the queue; or None after a message with a recorded outcome.
         """
         handler = self._handler
         assert handler is not None
@@ -111,7 +114,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         return ALL_DONE
 
     def _isolate(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
-        """Make the message at hand a run of its own."""
+        """Reduce the run to the current message: settle those before, return those after it."""
         queue = assigned.process_queue
         if run.at > run.start:
             self._breaker.succeeded()
@@ -167,7 +170,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
     async def conclude(
         self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
     ) -> None:
-        """See ``Dispatcher``; what fails while the breaker pauses consumption waits here again."""
+        """See ``Dispatcher``; messages that fail while the breaker is open wait here again."""
         queue = assigned.process_queue
         if run not in queue.active:
             return
@@ -203,7 +206,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
     async def _unreturned(
         self, outcomes: Sequence[tuple[ReceivedMessage[T], MessageOutcome]], staying: Container[int]
     ) -> set[int]:
-        """Send failed messages back. Returns the offsets of those that could not be sent back."""
+        """Send failed messages back. Returns the offsets for which that failed."""
         failed = [
             (message, outcome)
             for message, outcome in outcomes

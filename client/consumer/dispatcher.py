@@ -1,8 +1,8 @@
-"""What concurrent and orderly consuming have in common (cf. ConsumeMessageService).
+"""Base class of concurrent and orderly consumption (cf. ConsumeMessageService).
 
-A dispatcher hands the messages of assigned queues to a handler, or one by one to an iteration, and
-carries out what became of them. It is also what its group member reports to: it takes over the
-queues that the member gains, and drains those that the member loses.
+A dispatcher passes the messages of the assigned queues to a handler, or one by one to an iteration,
+and carries out their outcomes. It is also the ``AssignmentListener`` of the group member: it starts
+the queues that the member gains, and drains those that it loses.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ T = TypeVar("T")
 _log = Log("client")
 
 FAILURES: Final = (Exception, asyncio.CancelledError)
-"""What a handler's first step may raise that is about its messages alone."""
+"""Exceptions of a handler's first step that only make its messages fail; others end the worker."""
 
 ALL_DONE: Final = object()
-"""The handler returned for every message of a run, and none settled itself otherwise."""
+"""Result of ``_calls``: the handler returned for every message of the run, none needs attention."""
 
 DEFAULT_LIMITS: Final = HandlingLimits()
 
 _ENDLESS_RETRIES: Final = -1
-"""The ``maxReconsumeTimes`` of RocketMQ's ordered consumers that retry for ever."""
+"""The ``maxReconsumeTimes`` with which RocketMQ's ordered consumers retry without limit."""
 
 
 class Dispatcher(AssignmentListener, Generic[T]):
-    """Hands out the messages of one consumer; the ``AssignmentListener`` of its member.
+    """Dispatches the messages of one consumer; the ``AssignmentListener`` of its member.
 
     Args:
-        handler: None: messages are iterated over.
-        carry_out: retries or dead-letters messages that failed.
-        turn: how a worker handles some messages of a queue, see ``HandlerPool``.
+        handler: None: the application iterates over the messages.
+        carry_out: retries or dead-letters failed messages.
+        turn: handles some messages of a queue in a worker, see ``HandlerPool``.
 
     Attributes:
         pool: the workers.
@@ -85,25 +85,25 @@ class Dispatcher(AssignmentListener, Generic[T]):
     async def conclude(
         self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], shared: MessageOutcome
     ) -> None:
-        """Carry out what became of a run's messages.
+        """Carry out the outcomes of a run's messages.
 
         Args:
-            shared: the outcome of those that weren't settled by themselves.
+            shared: the outcome of the messages for which none is recorded.
         """
 
     async def give_up(
         self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
-        """Carry out an outcome without waiting for who has the run."""
+        """Carry out an outcome although the handler of the run may still be running."""
         await self.conclude(assigned, run, outcome)
 
     def resume(self) -> None:
-        """Go on after a pause, also by the circuit breaker."""
+        """Resume consumption after ``suspend`` or after the circuit breaker paused it."""
         self._breaker.reset()
         self._queues.resume()
 
     def stop(self) -> None:
-        """The consumer stops: an iteration ends, and keeps only messages in a ``with`` block."""
+        """Prepare to stop: end the iteration; only messages in a ``with`` block are waited for."""
         self._closing = True
         self.wake()
 
@@ -111,14 +111,14 @@ class Dispatcher(AssignmentListener, Generic[T]):
 
     @abstractmethod
     def take(self, assigned: AssignedQueue[T]) -> Run[ReceivedMessage[T]] | None:
-        """A message of a queue for iteration; None: not now."""
+        """Take one message of a queue for iteration; None: none may be taken now."""
 
     @abstractmethod
     def done(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
-        """A message of iteration is done with."""
+        """Settle a message of the iteration as done."""
 
     def next_message(self) -> ReceivedMessage[T] | None:
-        """The next message of iteration; None: there is none now."""
+        """Return the next message of the iteration; None: there is none now."""
         while (assigned := self._queues.next()) is not None:
             run = self.take(assigned)
             if run is not None:
@@ -132,7 +132,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
         await self._woken.wait()
 
     def wake(self) -> None:
-        """There is a message, or an end: let all who wait look again."""
+        """Wake all callers of ``wait``: there is a message, or the iteration ends."""
         self._woken.set()
         self._woken.clear()
 
@@ -144,10 +144,10 @@ class Dispatcher(AssignmentListener, Generic[T]):
         if queue.outcomes.get(run.offset, DONE).verdict is OutcomeKind.DONE:
             self.done(assigned, run)
         else:
-            # Retries and dead letters go to a broker, which the application doesn't wait for.
+            # Use a task: sending back takes a request, and the application must not wait for it.
             self._queues.tasks.spawn(self.give_up(assigned, run, DONE), "carrying out an outcome")
 
-    # What the member reports and asks (``AssignmentListener``)
+    # Called by the member (``AssignmentListener``)
 
     def gained(self, queue: MessageQueue, start: Start) -> None:
         """See ``AssignmentListener``."""
@@ -160,7 +160,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
             return
 
         def is_quiet() -> bool:
-            # Iteration has come to its end: only messages in a ``with`` block are waited for.
+            # The iteration has ended, so only messages in a ``with`` block can still be settled.
             if self._handler is None and self._closing:
                 return not assigned.in_hand
             return not assigned.handling
@@ -175,9 +175,14 @@ class Dispatcher(AssignmentListener, Generic[T]):
                 await self._abandon(assigned)
 
     async def _abandon(self, assigned: AssignedQueue[T]) -> None:
-        """Give up handlers that didn't finish. Raises TimeoutError when order needs their end."""
+        """Abandon the handlers that didn't finish in time.
+
+        Raises:
+            TimeoutError: the queue is ordered and a handler is still running, so that the next
+                owner must not start.
+        """
         _log.warning(
-            "handlers didn't finish in time, their messages come again",
+            "handlers didn't finish in time, their messages are delivered again",
             group=self._queues.group,
             queue=str(assigned.queue),
             handlers=self.pool.abandon(assigned),

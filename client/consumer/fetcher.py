@@ -1,9 +1,9 @@
-"""Reading one queue ahead: one pull after the other, for as long as there is room.
+"""Prefetching of one queue: one pull request after the other, as long as the buffer has room.
 
-The broker holds a pull that finds nothing. Failures are retried with growing pauses of at most half
-a second, so that reading goes on soon after the broker is back; the owner is told when a queue
-begins and ends waiting. Refusals (no permission, no such group) are retried too, and passed to the
-owner, which raises them to the application.
+The broker holds a pull that finds no message (long polling). Failures are retried with growing
+pauses of at most half a second, so that reading resumes soon after the broker is back; events
+report when a queue starts and stops waiting. Refusals (no permission, no such group) are retried
+too, and passed to the owner, which may raise them to the application.
 """
 
 from __future__ import annotations
@@ -43,58 +43,58 @@ S = TypeVar("S", bound=PullBuffer)
 _log = Log("client")
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""What one pull may bring, at brokers that let themselves be told (ours; 5.x)."""
+"""Size limit of a pull response in bytes; PocketMQ's and 5.x brokers respect it."""
 
 MIN_HOLD: Final = 0.02
-"""A pull answered sooner, with nothing, wasn't held: the next one waits a little."""
+"""Seconds. An empty response that came sooner was not held by the broker: pause before the next."""
 
 
 UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
-"""The broker doesn't know the group or its subscription, which heartbeats carry."""
+"""Codes of a broker that lacks the group or its subscription; a heartbeat sends both."""
 
 
 class FetcherOwner(ABC):
-    """What a fetcher asks its owner, and reports to it.
+    """The callbacks of a ``Fetcher``.
 
     Attributes:
-        settler: where outcomes of the messages go; None: they have none.
+        settler: records the outcomes of the messages; None: they have no outcomes.
     """
 
     settler: Settler | None = None
 
     async def find_start(self, queue: MessageQueue) -> int:
-        """Where to begin when no offset was set. Raises PocketMQError."""
+        """Return the offset to start at if none was set. Raises PocketMQError."""
         raise NotImplementedError
 
     def offset_to_commit(self) -> int | None:
-        """The offset to commit with the next pull; None: nothing new."""
+        """Return the offset to commit with the next pull; None: nothing new."""
         return None
 
     @abstractmethod
     def fetched(self, sink: Any) -> None:
-        """Messages came."""
+        """Handle that messages were added to ``sink``."""
 
-    def refused(  # noqa: B027 - the fetcher itself reports it, and tries again
+    def refused(  # noqa: B027 - optional: the fetcher itself logs it and retries
         self, queue: MessageQueue, error: RemoteError
     ) -> None:
-        """The broker refuses to be read from."""
+        """Handle that the broker refuses pulls."""
 
     @abstractmethod
     async def group_unknown(self, address: str) -> None:
-        """A broker doesn't know the group or its subscription: it needs a heartbeat."""
+        """Send a heartbeat to a broker that doesn't know the group or its subscription."""
 
     @abstractmethod
     def tell(self, event: Event) -> None:
-        """Pass an event on to the application."""
+        """Pass an event to the application."""
 
 
 class Fetcher(Generic[T, S]):
-    """Reads one queue into its sink.
+    """Reads one queue into a ``PullBuffer``, the sink.
 
     Attributes:
-        stalled: there was no room; it waits for ``wake``.
+        stalled: it waits for ``wake``, because the sink is full or paused.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Fetcher(Generic[T, S]):
         self._tags = None if expression.is_all else expression.tags
         self._failures: Backoff | None = None
         self._waiting = False
-        self._complained_at = float("-inf")
+        self._reported_at = float("-inf")
         self._loop = asyncio.get_running_loop()
         self._commit_sent_at = float("-inf")
         self._answered = asyncio.Event()
@@ -131,11 +131,11 @@ class Fetcher(Generic[T, S]):
         self._task: asyncio.Task[None] | None = None
 
     def start(self, tasks: Supervisor) -> None:
-        """Read in a task, until ``cancel``."""
+        """Start the task that reads, until ``cancel``."""
         self._task = tasks.spawn(self.run(), f"reading {self._queue}")
 
     def cancel(self) -> None:
-        """Read no more; ``start`` begins again."""
+        """Stop reading; ``start`` may be called again."""
         if self._task is not None:
             self._task.cancel()
 
@@ -146,14 +146,18 @@ class Fetcher(Generic[T, S]):
 
     @property
     def commit_in_flight(self) -> bool:
-        """Whether a pull is on its way whose commit the broker may not have made yet."""
+        """Whether a pull is in flight whose commit the broker may not have executed yet."""
         return (
             not self._answered.is_set()
             and self._loop.time() < self._commit_sent_at + CARRIED_COMMIT
         )
 
     async def wait_for_commit(self) -> None:
-        """Wait until the broker has made a pull's commit, which a later one must not overtake."""
+        """Wait until the broker has executed the commit of the pull in flight.
+
+        The caller's commit must not overtake it. The broker commits before it holds the pull, so
+        the wait is limited to ``CARRIED_COMMIT`` seconds after sending.
+        """
         if self.commit_in_flight:
             try:
                 async with asyncio.timeout_at(self._commit_sent_at + CARRIED_COMMIT):
@@ -162,7 +166,7 @@ class Fetcher(Generic[T, S]):
                 pass
 
     def wake(self) -> None:
-        """There may be room again, or the queue is no longer paused."""
+        """Check again for room, after messages were settled or the queue was resumed."""
         self._room.set()
 
     async def run(self) -> None:
@@ -193,8 +197,8 @@ class Fetcher(Generic[T, S]):
         code = answer.code
         if code == ResponseCode.SUCCESS:
             if self._take(answer, offset, address):
-                # At the queue's end who waits is served first; elsewhere the broker has work again
-                # while the application has.
+                # At the queue's end, let the consumers of these messages run before the next pull.
+                # Elsewhere pull first, so that the broker works while the messages are handled.
                 await asyncio.sleep(0)
             return
         if code == ResponseCode.PULL_OFFSET_MOVED:
@@ -220,13 +224,13 @@ class Fetcher(Generic[T, S]):
         self._failures = None
 
     async def _pause(self) -> None:
-        """Wait after a failure, longer after each further one."""
+        """Wait; the pause grows with each consecutive failure."""
         if self._failures is None:
             self._failures = Backoff(random.Random())  # noqa: S311 - spreads load
         await asyncio.sleep(self._failures.next())
 
     async def _request(self, offset: int) -> tuple[Command, str]:
-        # After a failure the broker doesn't hold the pull, so that recovery is noticed at once.
+        # After a failure, don't let the broker hold the pull, so that recovery is noticed at once.
         suspend = 0.0 if self._waiting else self._options.suspend
         commit = None if self._broker_id else self._owner.offset_to_commit()
         header = pull_header(
@@ -270,11 +274,11 @@ class Fetcher(Generic[T, S]):
         return header
 
     def _take(self, answer: Command, offset: int, address: str) -> bool:
-        """Take an answer's messages. Returns whether it reached the end of the queue."""
+        """Add a response's messages to the sink. Returns whether it reached the queue's end."""
         header = self._header(answer, address)
         after = header.next_begin_offset
         try:
-            # By tag the broker compares hashes only; here the tag itself is compared.
+            # The broker filters by the tags' hash codes only; compare the tags themselves here.
             messages = messages_of(
                 answer.body,
                 self._queue,
@@ -313,11 +317,11 @@ class Fetcher(Generic[T, S]):
         self._owner.tell(OffsetMoved(self._queue, wanted, new))
 
     async def _report_failure(self, error: PocketMQError) -> None:
-        """Pause after an error, and report it when it is new or lasts."""
+        """Pause after an error; report it when it is new, then once per ``REPORT_PERIOD``."""
         now = self._loop.time()
         if not isinstance(error, SystemBusy):
-            if not self._waiting or now - self._complained_at >= REPORT_PERIOD:
-                self._complained_at = now
+            if not self._waiting or now - self._reported_at >= REPORT_PERIOD:
+                self._reported_at = now
                 _log.warning("queue can't be read", queue=str(self._queue), error=str(error))
             if not self._waiting:
                 self._waiting = True

@@ -1,8 +1,8 @@
-"""A pull consumer's queues when it shares them with the other members of its group.
+"""Group membership of a pull consumer that shares its queues with the other members.
 
-No more messages of a lost queue are handed out. The application then gets time to finish:
-``on_lost`` is called, and with automatic commits its next call for messages means that it is done
-with those it has. Then the offset is committed, and the queue is dropped.
+When a queue is lost, no more of its messages are returned. The application gets time to finish:
+``on_lost`` is called, and with automatic commits its next request for messages means that it is
+done with the previous ones. Then the offset is committed, and the queue is dropped.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class GroupReading(AssignmentListener):
     """The membership of one pull consumer.
 
     Args:
-        offsets: which the consumer's other commits go through too.
-        forgotten: called for queues that are no longer read.
-        on_failure: called when a background task of the member dies.
+        offsets: shared with the consumer's other commits.
+        forgotten: called with each queue that is no longer read.
+        on_failure: called when a background task of the member fails.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class GroupReading(AssignmentListener):
         return bool(self._topics)
 
     async def subscribe(self, topic: str, expression: TagExpression) -> None:
-        """Read this member's share of a topic; the first round is over when this returns."""
+        """Read this member's share of a topic; returns after the first rebalance."""
         async with self._changing:
             if not self._patient:
                 raise ConsumerStopped("the consumer is being closed", group=self._group)
@@ -108,7 +108,7 @@ class GroupReading(AssignmentListener):
         self._member = member
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no longer; nothing of it is handed out when this returns."""
+        """Stop reading a topic; none of its messages is returned afterwards."""
         async with self._changing:
             if self._topics.pop(topic, None) is None or self._member is None:
                 raise UsageError("the topic is not subscribed", topic=topic, group=self._group)
@@ -121,7 +121,7 @@ class GroupReading(AssignmentListener):
                 await self._stop(self._options.handover_timeout)
 
     async def close(self, timeout: float) -> None:
-        """Give back all queues and leave the group; the application takes no more."""
+        """Release all queues and leave the group, without waiting for the application."""
         self._patient = False
         async with self._changing:
             self._topics.clear()
@@ -135,22 +135,22 @@ class GroupReading(AssignmentListener):
     def _of(self, topic: str) -> list[MessageQueue]:
         return [queue for queue in self._reader.queues if queue.topic == topic]
 
-    # What the member reports and asks (``AssignmentListener``)
+    # Called by the member (``AssignmentListener``)
 
     def gained(self, queue: MessageQueue, start: Start) -> None:
-        """Read from ``start`` on."""
+        """Call ``on_gained`` and read the queue from ``start`` on."""
         expression = self._topics.get(queue.topic)
         if expression is None:
             return
         if self._options.on_gained is not None:
             try:
                 self._options.on_gained(queue)
-            except Exception:  # noqa: BLE001 - the application's fault must not stop the reading
+            except Exception:  # noqa: BLE001 - a faulty callback must not stop the reading
                 _log.exception("on_gained failed", group=self._group, queue=str(queue))
         self._reader.add(queue, expression, start.offset)
 
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
-        """Let the application finish, commit, drop the queue."""
+        """Let the application finish, commit, and drop the queue."""
         if queue not in self._reader.queues:
             return
         self._reader.halt(queue)
@@ -176,15 +176,15 @@ class GroupReading(AssignmentListener):
                     await telling
         except TimeoutError:
             _log.warning("on_lost took too long", group=self._group, queue=str(queue))
-        except Exception:  # noqa: BLE001 - the application's fault must not keep the queue
+        except Exception:  # noqa: BLE001 - a faulty callback must not keep the queue
             _log.exception("on_lost failed", group=self._group, queue=str(queue))
 
     def tell(self, event: Event) -> None:
-        """Pass an event on to the application."""
+        """Pass an event to the application."""
         self._reader.tell(event)
 
     def running(self) -> Running:
-        """What administrators may ask for."""
+        """Return the state of the queues, for administration requests."""
         return Running(queues={queue: self._info(queue) for queue in self._reader.queues})
 
     def _info(self, queue: MessageQueue) -> ProcessQueueInfo:

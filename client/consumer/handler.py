@@ -1,11 +1,11 @@
-"""The application's handler as a coroutine function, and SIGTERM and SIGINT as requests to stop.
+"""The adapter that makes any handler a coroutine function, and stopping on SIGTERM and SIGINT.
 
-A plain function runs in a thread. The threads are daemons: a handler that never returns must not
-keep the process from ending, as the threads of ``concurrent.futures`` would. A thread is started
-when a call finds none free, up to the consumer's concurrency, and then waits for the next call.
+A plain function runs in a thread. The threads are daemon threads: a handler that never returns must
+not keep the process from exiting, as the threads of ``concurrent.futures`` would. A thread is
+started when a call finds no idle one, up to the consumer's concurrency, and is then reused.
 
-Signal handlers of the application stay: then the application decides when to stop. A second signal
-has its default effect at once: SIGTERM ends the process, SIGINT raises KeyboardInterrupt.
+A signal handler of the application is not replaced: the application then decides when to stop. A
+second signal has its default effect: SIGTERM ends the process, SIGINT raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Work = tuple[Callable[[], object], "asyncio.Future[object]"]
 
 
 class HandlerThreads:
-    """Runs plain functions beside the loop; made and used on the loop's thread.
+    """A pool of daemon threads for plain functions; created and used on the event loop's thread.
 
     Args:
-        name: of the threads, for debuggers and logs.
-        most: how many there are at most; further calls wait for one.
+        name: prefix of the thread names.
+        most: maximum number of threads; further calls wait for an idle one.
     """
 
     def __init__(self, name: str, most: int) -> None:
@@ -47,7 +47,7 @@ class HandlerThreads:
         self._loop = asyncio.get_running_loop()
 
     def call(self, function: Callable[[Any], object], argument: Any) -> asyncio.Future[object]:
-        """Call ``function`` in a thread; the future has what it returns or raises."""
+        """Call ``function`` in a thread. The future gets its result or exception."""
         future: asyncio.Future[object] = self._loop.create_future()
         if self._free <= 0 and self._threads < self._most:
             self._threads += 1
@@ -61,11 +61,11 @@ class HandlerThreads:
 
     @property
     def inside(self) -> bool:
-        """Whether this runs in one of them."""
+        """Whether the current thread is one of the pool's."""
         return threading.get_ident() in self._idents
 
     def close(self) -> None:
-        """Let the threads end; those that are busy do after their call."""
+        """Let the threads end, busy ones after their call; doesn't wait for that."""
         for _ in range(self._threads):
             self._work.put(None)
 
@@ -77,12 +77,12 @@ class HandlerThreads:
             failure: BaseException | None = None
             try:
                 result = function()
-            except BaseException as error:  # noqa: BLE001 - it belongs to who called
+            except BaseException as error:  # noqa: BLE001 - passed to the caller
                 failure = error
             try:
                 self._loop.call_soon_threadsafe(self._done, future, result, failure)
             except RuntimeError:
-                return  # the loop is closed: nobody waits any more
+                return  # the loop is closed, so the caller no longer exists
 
     def _done(
         self, future: asyncio.Future[object], result: object, failure: BaseException | None
@@ -99,16 +99,16 @@ class HandlerThreads:
 
 
 class MessageHandler:
-    """A handler of an application, with its interceptors.
+    """The application's handler, with its interceptors.
 
     Attributes:
-        call: calls it; a plain function runs in a thread.
-        cancels: whether a call can be cancelled: a thread can't.
+        call: coroutine function that calls the handler; a plain function runs in a thread.
+        cancels: whether a call can be cancelled; False for a thread.
     """
 
     def __init__(self, handler: Callable[..., object], options: PushOptions, group: str) -> None:
         self.cancels = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004 - its kind is asked for, not whether
+            getattr(handler, "__call__", None)  # noqa: B004 - tests whether __call__ is async
         )
         self._handler = handler
         self._threads: HandlerThreads | None = None
@@ -127,11 +127,11 @@ class MessageHandler:
 
     @property
     def inside(self) -> bool:
-        """Whether this runs in one of its threads."""
+        """Whether the caller runs in one of the handler's threads."""
         return self._threads is not None and self._threads.inside
 
     def close(self) -> None:
-        """Let its threads end; those that are busy do after their call."""
+        """Let the handler's threads end, busy ones after their call."""
         if self._threads is not None:
             self._threads.close()
 
@@ -149,9 +149,10 @@ _listening: dict[asyncio.AbstractEventLoop, _Listening] = {}
 
 @contextmanager
 def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
-    """Call ``stop`` on the loop at each signal that the application doesn't handle.
+    """Call ``stop`` on the event loop at SIGTERM or SIGINT, unless the application handles them.
 
-    Only the main thread can; the callbacks of several consumers are all called.
+    Has no effect outside the main thread. With several consumers on one loop, the callback of each
+    is called.
     """
     loop = asyncio.get_running_loop()
     here = _listening.get(loop)
@@ -170,7 +171,7 @@ def on_stop_signal(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def is_free(number: signal.Signals) -> bool:
-    """Whether a signal has its default handler, or that of ``asyncio.run`` for SIGINT."""
+    """Return whether a signal has its default handler, or for SIGINT that of ``asyncio.run``."""
     handler = signal.getsignal(number)
     if handler is signal.SIG_DFL or handler is signal.default_int_handler:
         return True
@@ -185,7 +186,7 @@ def _install(loop: asyncio.AbstractEventLoop) -> dict[signal.Signals, Any]:
         try:
             loop.add_signal_handler(number, _signalled, loop)
         except (NotImplementedError, RuntimeError, ValueError):
-            break  # not the main thread, or a system without it
+            break  # not the main thread, or not supported by the platform's event loop
         replaced[number] = before
     return replaced
 
@@ -193,9 +194,10 @@ def _install(loop: asyncio.AbstractEventLoop) -> dict[signal.Signals, Any]:
 def _signalled(loop: asyncio.AbstractEventLoop) -> None:
     here = _listening.get(loop)
     if here is None:
-        return  # it came as the last one stopped listening
+        return  # the last consumer has just stopped listening
     for number in here.replaced:
-        # Not the handler from before: asyncio.run would only cancel its task, which may wait here.
+        # Don't restore the previous handler yet: that of asyncio.run would only cancel the main
+        # task, which may be waiting for the stop.
         loop.remove_signal_handler(number)
     for stop in list(here.stops):
         stop()

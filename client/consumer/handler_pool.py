@@ -1,20 +1,19 @@
-"""The workers that call the handler, each a task for as long as the consumer lives.
+"""The worker tasks that call the handler, handler time-outs, and the circuit breaker.
 
-A handler that is a coroutine function is driven by the worker itself: the first step is taken with
-``send(None)``, and one that returns at once has cost no task and no turn of the event loop. Only
-one that waits is awaited, in the worker's task, which is what ``asyncio.current_task`` gives it,
-so that ``asyncio.timeout`` and task groups work within. There is one worker for each handler that
-waits and one more, up to ``concurrency``; after a slice of time without waiting a worker lets the
-rest of the program run.
+A worker drives the handler's coroutine itself: it takes the first step with ``send(None)``, so a
+handler that returns without waiting needs neither a task nor an event loop iteration. A handler
+that waits is awaited in the worker's task, which ``asyncio.current_task`` returns there, so that
+``asyncio.timeout`` and task groups work in handlers. Workers are started as needed, one more than
+handlers are waiting, up to ``concurrency``; each lives as long as the consumer. A worker that has
+not waited for ``SLICE`` seconds yields to the event loop.
 
-A handler gets ``consume_timeout``. Then its messages are given up without it; a coroutine is
-cancelled, a thread can't be. What either does afterwards no longer counts.
+After ``consume_timeout`` a handler's messages are retried. Its coroutine is cancelled; a thread
+can't be. What the handler does afterwards has no effect on the messages.
 
-A handler that fails alike again and again is not called: the circuit breaker counts the messages
-whose handler raised, one after the other, the same type of exception at the same line. A handler
-that returns, or decides itself (``RetryLater``, ``DeadLetter``, an outcome set on the message),
-resets the count. At the limit consumption pauses; messages that fail from then until ``resume``
-stay here, unsettled.
+The circuit breaker counts consecutive messages whose handler raised the same exception type at the
+same line. A handler that returns, or sets an outcome (``RetryLater``, ``DeadLetter``, a method of
+the message), resets the count. At the limit consumption pauses; messages that fail from then until
+``resume`` stay at this consumer, unsettled.
 """
 
 from __future__ import annotations
@@ -56,11 +55,11 @@ Origin = tuple[type[BaseException], str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlingLimits:
-    """Times in seconds.
+    """Time limits of message handling, in seconds.
 
     Attributes:
-        blocked_loop: a handler that keeps the event loop for so long is reported.
-        kept_pause: a message that could not be sent back is handled again after so long.
+        blocked_loop: a handler that blocks the event loop for this long is reported.
+        kept_pause: delay until a message that could not be sent back is handled again.
     """
 
     blocked_loop: float = BLOCKED_LOOP
@@ -71,14 +70,14 @@ class HandlingLimits:
 def resume_coroutine(
     work: Coroutine[Any, Any, object], waits_for: object
 ) -> Generator[Any, Any, object]:
-    """Await a coroutine that was started by ``send(None)`` and waits for ``waits_for``."""
+    """Await a coroutine whose first step, ``send(None)``, yielded ``waits_for``."""
     while True:
         try:
             answer = yield waits_for
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is for the coroutine
+        except BaseException as error:  # noqa: BLE001 - thrown into the coroutine
             failure: BaseException | None = error
             answer = None
         else:
@@ -90,7 +89,7 @@ def resume_coroutine(
 
 
 class _Call(NamedTuple, Generic[T]):
-    """A handler that waits: since when, in which worker."""
+    """A handler call in progress: its queue, start time and worker task."""
 
     assigned: AssignedQueue[T]
     began: float
@@ -98,15 +97,15 @@ class _Call(NamedTuple, Generic[T]):
 
 
 class HandlerPool(Generic[T]):
-    """The workers of one consumer, the calls that are waiting, and the circuit breaker.
+    """The workers of one consumer, the handler calls in progress, and the circuit breaker.
 
     Args:
-        handler: None: messages are iterated over.
-        turn: handle some messages of a queue; True when that waited for anything.
-        give_up: carry out an outcome for a run that has timed out.
+        handler: None: the application iterates over the messages.
+        turn: handles some messages of a queue; returns whether it waited for anything.
+        give_up: carries out the outcome of a run that has timed out.
 
     Attributes:
-        breaker: pauses consumption when the handler fails for one message after the other.
+        breaker: pauses consumption when the handler keeps failing in the same manner.
     """
 
     def __init__(
@@ -136,22 +135,22 @@ class HandlerPool(Generic[T]):
         self._parked: deque[asyncio.Future[None]] = deque()
         self._calls: dict[Run[ReceivedMessage[T]], _Call[T]] = {}
         self._alarm: asyncio.TimerHandle | None = None
-        self._nonsense_told = False
-        self._blocking_told = float("-inf")
+        self._return_value_reported = False
+        self._blocking_reported_at = float("-inf")
         self.breaker = Breaker(queues)
 
     # Workers
 
     @property
     def inside(self) -> bool:
-        """Whether a handler makes this call."""
+        """Whether the caller runs in a worker, that is in an ``async`` handler."""
         try:
             return asyncio.current_task() in self._workers
         except RuntimeError:
             return False  # another thread
 
     def wake(self) -> None:
-        """There are messages to handle."""
+        """Wake an idle worker, or start one if there are fewer than ``concurrency``."""
         while self._parked:
             parked = self._parked.popleft()
             if not parked.done():
@@ -164,7 +163,11 @@ class HandlerPool(Generic[T]):
             self._workers.add(worker)
 
     async def _work(self) -> None:
-        """Handle messages for ever. Raises ConsumerStopped for what no handler may raise."""
+        """Handle messages until cancelled.
+
+        Raises:
+            ConsumerStopped: a handler raised a BaseException such as SystemExit.
+        """
         now = self._loop.time
         queues, turn = self._queues, self._turn
         since = now()
@@ -184,11 +187,11 @@ class HandlerPool(Generic[T]):
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
-            # Ctrl-C is for the whole program, not for this consumer alone.
+            # Ctrl-C must end the whole program, not only this consumer.
             main = threading.current_thread() is threading.main_thread()
             if main and isinstance(error, KeyboardInterrupt):
                 raise
-            # Raised as it is, SystemExit would stop the event loop for the whole program.
+            # Raised unchanged from a task, SystemExit would stop the whole event loop.
             raise self._ended_by(error) from error
 
     def _ended_by(self, error: BaseException) -> ConsumerStopped:
@@ -201,8 +204,8 @@ class HandlerPool(Generic[T]):
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if task.cancelled():
-            # At the end of a program all tasks are cancelled and the loop closes: after a moment
-            # it is certain that only this worker was cancelled.
+            # When a program ends, asyncio cancels all tasks and closes the loop. If this callback
+            # still runs after the delay, only the worker was cancelled.
             self._loop.call_later(CANCEL_GRACE, self._lost_one)
 
     def _lost_one(self) -> None:
@@ -221,7 +224,11 @@ class HandlerPool(Generic[T]):
         work: Coroutine[Any, Any, object],
         waits_for: object,
     ) -> MessageOutcome | None:
-        """Await a handler that has begun. None: it timed out, its messages are settled."""
+        """Await a handler that has taken its first step.
+
+        Returns:
+            The outcome of its messages; None: the call timed out and they are settled already.
+        """
         task = asyncio.current_task()
         assert task is not None
         self.call_began(assigned, run, task)
@@ -229,15 +236,16 @@ class HandlerPool(Generic[T]):
         try:
             outcome = self.outcome_of_result(await resume_coroutine(work, waits_for))
         except asyncio.CancelledError as error:
-            # Of the requests to cancel this task one may be ours; any other is to end the worker.
+            # One of the task's cancellation requests may be ours, made when the call timed out. Any
+            # other one must end the worker.
             if task.cancelling() > (run.over and self._cancels):
                 raise
             outcome = outcome_of(error)
-        except Exception as error:  # noqa: BLE001 - the handler's, and its message's fate
+        except Exception as error:  # noqa: BLE001 - the handler's failure is the outcome
             outcome = outcome_of(error)
         finally:
             self._calls.pop(run, None)
-            if run.over or outcome is None:  # without an outcome its worker ends
+            if run.over or outcome is None:  # outcome is None: the worker ends
                 assigned.end(run)
             if run.over and self._cancels:
                 task.uncancel()
@@ -249,36 +257,39 @@ class HandlerPool(Generic[T]):
         run: Run[ReceivedMessage[T]],
         task: asyncio.Task[Any] | None = None,
     ) -> None:
-        """A handler or an iteration has these messages: their time-out begins."""
+        """Record that a handler or an iteration got a run; its time-out starts now."""
         began = self._loop.time()
         self._calls[run] = _Call(assigned, began, task)
         if self._alarm is None:
             self._alarm = self._loop.call_at(began + self._timeout, self._give_up_late_calls)
 
     def call_ended(self, run: Run[ReceivedMessage[T]]) -> None:
-        """The messages are settled: their time-out ends."""
+        """Record that a run is settled; cancels its time-out."""
         self._calls.pop(run, None)
 
     def outcome_of_result(self, value: object) -> MessageOutcome:
-        """The outcome of a handler that returned this: done, unless it decides itself."""
+        """Return the outcome of a handler that returned ``value``.
+
+        That is ``DONE``; with ``auto_commit=False`` it depends on the value.
+        """
         if self._manual and isinstance(value, Decision):
             return DONE if value is Decision.COMMIT else TAKEN_BACK
-        if value is not None and not self._nonsense_told:
-            self._nonsense_told = True
+        if value is not None and not self._return_value_reported:
+            self._return_value_reported = True
             _log.warning(
-                "what the handler returns means nothing, its messages are done; it raises to have"
-                " them again",
+                "the handler's return value is ignored, its messages are done; raise an exception"
+                " to have them retried",
                 group=self._group,
                 returned=repr(value)[:200],
             )
         return OPEN if self._manual else DONE
 
     def report_blocking(self, seconds: float) -> None:
-        """Report a handler that kept the event loop for too long."""
+        """Report a handler that blocked the event loop for ``seconds``, if that is too long."""
         now = self._loop.time()
-        if seconds < self._blocked_loop or now - self._blocking_told < REPORT_PERIOD:
+        if seconds < self._blocked_loop or now - self._blocking_reported_at < REPORT_PERIOD:
             return
-        self._blocking_told = now
+        self._blocking_reported_at = now
         _log.warning(
             "the handler blocks the event loop; make it a plain def, which runs in a thread",
             group=self._group,
@@ -287,7 +298,7 @@ class HandlerPool(Generic[T]):
         self._queues.tell(LoopBlocked(self._group, seconds))
 
     def _give_up_late_calls(self) -> None:
-        """Give up the calls that have timed out; the oldest one is first."""
+        """Time out the calls that took too long; ``_calls`` is in order of their start."""
         self._alarm = None
         now = self._loop.time()
         while self._calls:
@@ -316,7 +327,7 @@ class HandlerPool(Generic[T]):
             call.task.cancel()
 
     def abandon(self, assigned: AssignedQueue[T]) -> int:
-        """The queue is lost: give up its calls. Returns how many there were."""
+        """Abandon the calls of a lost queue. Returns their number."""
         mine = [(run, call) for run, call in self._calls.items() if call.assigned is assigned]
         for run, call in mine:
             self._abandon(run, call)
@@ -324,13 +335,13 @@ class HandlerPool(Generic[T]):
 
 
 class Breaker:
-    """Counts the failures of one consumer's handler.
+    """The circuit breaker: counts the failures of one consumer's handler.
 
     Args:
-        queues: to pause; their options have the limit.
+        queues: the queues to pause; the limit is in their options.
 
     Attributes:
-        paused: why consumption is paused by this; None: it isn't.
+        paused: the event with which the breaker paused consumption; None: it is not paused.
     """
 
     def __init__(self, queues: AssignedQueues[Any]) -> None:
@@ -342,23 +353,24 @@ class Breaker:
         self._failed: set[str] = set()
 
     def succeeded(self) -> None:
-        """The handler returned, or decided what becomes of a message."""
+        """Reset the count after the handler returned or set an outcome."""
         if self._failed:
             self._failed.clear()
 
     def reset(self) -> None:
-        """Reset the count: the application has resumed consumption."""
+        """Reset the breaker after the application resumed consumption."""
         self.paused = None
         self._failed.clear()
 
     def count(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
-        """Count the outcomes of one call's messages.
+        """Count the outcomes of one handler call.
 
-        A batch counts as its first message that failed. One message counts once, however often it
-        is tried.
+        Of a batch only the first failed message counts. A message counts once, however often it is
+        retried.
 
         Returns:
-            The offsets of those that stay here, because consumption is paused.
+            The offsets of the failed messages to keep at this consumer, because consumption is
+            paused.
         """
         failed = []
         for message, outcome in outcomes:
@@ -393,7 +405,7 @@ class Breaker:
             f" {type(error).__name__} at {where}: {error}",
         )
         _log.error(
-            "consumption is paused: mend the handler, then resume()",
+            "consumption is paused: fix the handler, then resume()",
             group=self._group,
             why=self.paused.reason,
             docs=ConsumptionPaused.docs,

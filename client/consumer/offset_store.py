@@ -1,12 +1,13 @@
-"""Where a group's progress is stored: at the brokers, or for broadcasting in a file.
+"""Offset stores: at the brokers, or in a local file for broadcasting.
 
-A pull consumer commits to the brokers, too; ``OffsetCommits`` skips offsets that they have.
+``BrokerOffsets`` and ``LocalOffsets`` serve a group member. ``OffsetCommits`` makes the commits of
+a pull consumer; it skips offsets that the brokers already have.
 
-The file is JSON (cf. LocalFileOffsetStore). A new version is written beside it and synced, the old
-one is kept as ``<name>.bak``, then the new one is renamed into place. The backup replaces a missing
-or damaged file; with both damaged the consumer doesn't start, because starting over would skip or
-repeat messages. One consumer uses a file at a time, which a lock beside it ensures where the system
-has such locks.
+The local file is JSON (cf. LocalFileOffsetStore). A new version is written to a temporary file and
+synced, the old one is kept as ``<name>.bak``, then the new one is renamed into place. The backup is
+used if the file is missing or damaged. If both are damaged, the consumer doesn't start, because
+starting over would skip or repeat messages. On systems with ``flock``, a lock file ensures that
+only one consumer uses the file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> None:
-    """Commit for a queue that another member takes next; a broker that is away gets some time.
+    """Commit the last offset of a lost queue; retries while the broker can't be reached.
 
     Raises:
         PocketMQError: it was not committed within ``LAST_COMMIT_TIMEOUT``.
@@ -53,7 +54,7 @@ class BrokerOffsets(OffsetStore):
         return await self._offsets.committed(queue, self._group)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """See ``OffsetStore``; the broker has it when this returns."""
+        """See ``OffsetStore``; the broker has stored the offset when this returns."""
         await self._offsets.commit(queue, self._group, offset)
 
 
@@ -63,7 +64,7 @@ FOLDER: Final = ".pocketmq"
 
 
 def default_file(group: str) -> Path:
-    """The default file of a group, in the user's home."""
+    """Return the default offsets file of a group, in the user's home directory."""
     return Path.home() / FOLDER / "offsets" / f"{group}.json"
 
 
@@ -90,12 +91,12 @@ class LocalOffsets(OffsetStore):
         return self._offsets.get(queue)
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """See ``OffsetStore``; it is in the file after ``save``."""
+        """See ``OffsetStore``; the offset is written to the file by ``save``."""
         self._offsets[queue] = offset
         self._changed = True
 
     async def save(self) -> None:
-        """Write the file if anything was committed. A full disk is logged; it is tried again."""
+        """Write the file if anything was committed. An OSError is logged; the next call retries."""
         if not self._changed:
             return
         self._changed = False
@@ -107,7 +108,7 @@ class LocalOffsets(OffsetStore):
             _log.warning("local offsets not written", file=str(self._file), error=str(error))
 
     def close(self) -> None:
-        """Let others use the file."""
+        """Release the lock of the file."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -119,7 +120,7 @@ class LocalOffsets(OffsetStore):
         except OSError as error:
             raise self._unusable(f"can't be used: {error}") from error
         try:
-            import fcntl  # noqa: PLC0415 - not everywhere
+            import fcntl  # noqa: PLC0415 - missing on Windows
         except ImportError:
             return lock
         try:
@@ -170,7 +171,7 @@ def _text(group: str, offsets: dict[MessageQueue, int]) -> bytes:
 
 
 def _parsed(text: bytes) -> dict[MessageQueue, int]:
-    """Raises ValueError for what isn't an offsets file."""
+    """Parse an offsets file. Raises ValueError if it is invalid."""
     try:
         rows: Any = json.loads(text)["offsets"]
         offsets = {
@@ -186,10 +187,10 @@ def _parsed(text: bytes) -> dict[MessageQueue, int]:
 
 
 class OffsetCommits:
-    """The commits of one pull consumer; an offset that a broker has isn't sent again.
+    """The commits of one pull consumer; an offset that the broker already has isn't sent again.
 
     Attributes:
-        committed: the offsets that brokers have of this consumer.
+        committed: the last offset that this consumer committed, by queue.
     """
 
     def __init__(self, offsets: Offsets, reader: QueueReader[Any], group: str) -> None:
@@ -200,27 +201,30 @@ class OffsetCommits:
         self._automatic = asyncio.Lock()
 
     def forget(self, queue: MessageQueue) -> None:
-        """Other members may commit for this queue from now on."""
+        """Forget the committed offset of a lost queue: other members may change it."""
         self.committed.pop(queue, None)
 
     async def handed_out(self) -> None:
-        """Commit all that was handed out. Raises as ``commit``."""
+        """Commit the positions after all messages returned. Raises as ``commit``."""
         await self.commit(self._new(self._reader.positions()))
 
     async def settled(self) -> None:
-        """Commit what the application is done with. Raises as ``commit``."""
+        """Commit the messages that the application is done with. Raises as ``commit``."""
         await self.commit(self._new(self._reader.settled()))
 
     async def settled_last(self) -> None:
-        """The same for the last time: it waits for an automatic commit that is under way."""
+        """Make the last ``settled`` commit, after any automatic commit in progress.
+
+        Automatic commits stay locked out afterwards.
+        """
         await self._automatic.acquire()
         await self.settled()
 
     async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets; brokers have them when this returns.
+        """Store offsets; the brokers have stored them when this returns.
 
         Raises:
-            Unavailable, RemoteError: a broker did not take one; others may have.
+            Unavailable, RemoteError: a broker did not store an offset; others may have.
         """
         outcomes = await asyncio.gather(
             *(self._offsets.commit(queue, self._group, at) for queue, at in offsets.items()),
@@ -234,7 +238,7 @@ class OffsetCommits:
                 raise outcome
 
     async def by_time(self, period: float) -> None:
-        """Commit what the application is done with each ``period`` seconds, for ever."""
+        """Make a ``settled`` commit every ``period`` seconds until cancelled."""
         backoff = Backoff(random.Random())  # noqa: S311 - spreads load
         while True:
             await asyncio.sleep(period)

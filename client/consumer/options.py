@@ -1,4 +1,4 @@
-"""What a push consumer can be told."""
+"""Options of a push consumer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OnExhausted: TypeAlias = Literal["dead_letter", "stop", "block"]
 
 
 class Tags:
-    """The tags wanted of a topic: ``Tags("paid", "refunded")``; none: all messages."""
+    """A subscription by tag: ``Tags("paid", "refunded")``; ``Tags()`` matches all messages."""
 
     __slots__ = ("text",)
 
@@ -45,22 +45,22 @@ class Tags:
 
 
 Subscribe: TypeAlias = Mapping[str, str | Tags]
-"""Topics, and of each the tags: ``*`` for all, ``"A || B"``, or ``Tags("A", "B")``."""
+"""Topic -> tags: ``"*"`` for all messages, ``"A || B"``, or ``Tags("A", "B")``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orderly:
-    """Consume each queue in order, one message at a time over all members of the group.
+    """Consume each queue in order, one message at a time across all members of the group.
 
     Attributes:
-        max_retries: how often a failing message is tried again before ``on_exhausted``; None: for
-            ever, which stops its queue for as long as it fails.
-        suspend: seconds the queue rests after a first failure; doubles with each further one.
-        max_suspend: the longest rest.
-        on_exhausted: ``dead_letter``: put the message aside and go on. ``stop``: end the consumer
-            with an error. ``block``: go on trying, each ``max_suspend``.
-        auto_commit: False: the handler commits by returning ``COMMIT``, or takes everything since
-            the last commit back by ``ROLLBACK``; returning nothing leaves it open.
+        max_retries: retries of a failing message before ``on_exhausted`` applies; None: unlimited,
+            so the queue stays blocked for as long as the message fails.
+        suspend: seconds the queue rests after the first failure; doubles with each further one.
+        max_suspend: upper limit of the rest, in seconds.
+        on_exhausted: ``dead_letter``: dead-letter the message and continue. ``stop``: stop the
+            consumer with an error. ``block``: keep retrying, every ``max_suspend`` seconds.
+        auto_commit: False: the handler returns ``COMMIT`` to commit, or ``ROLLBACK`` to have all
+            messages since the last commit delivered again; None postpones the decision.
     """
 
     max_retries: int | None = 16
@@ -79,7 +79,7 @@ class Orderly:
         one_of("on_exhausted", self.on_exhausted, "dead_letter", "stop", "block")
 
     def rest(self, failures: int) -> float:
-        """Seconds a queue rests after so many failures of its first message."""
+        """Return the seconds a queue rests after ``failures`` failures of its first message."""
         assert isinstance(self.suspend, float)
         assert isinstance(self.max_suspend, float)
         doublings = min(max(failures, 1) - 1, 40)
@@ -87,7 +87,7 @@ class Orderly:
 
 
 class PushArguments(GroupArguments, total=False):
-    """What a PushConsumer can be told; see ``PushOptions``."""
+    """Keyword arguments of ``PushConsumer``; see ``PushOptions``."""
 
     concurrency: int
     batch_size: int
@@ -106,17 +106,18 @@ class PushOptions(GroupOptions):
     """Options of a push consumer besides ``GroupOptions``, times in seconds.
 
     Attributes:
-        concurrency: handlers that run at the same time.
-        batch_size: from 2 the handler gets lists of up to so many messages of one queue.
-        order: consume each queue in order; None: many messages of a queue at once.
+        concurrency: maximum number of handlers running at the same time.
+        batch_size: if > 1, the handler gets lists of up to this many messages of one queue.
+        order: consume each queue in order; None: many messages of a queue concurrently.
         model: ``clustering``: members share the messages. ``broadcasting``: each gets all.
-        consume_timeout: what a handler gets for its messages; then they are retried.
-        max_retries: how often a message is retried before it is dead-lettered; not with ``order``.
-        breaker: after so many messages in a row whose handler raised the same type of exception at
-            the same line, consumption pauses until ``resume``; None: never.
-        max_span: from a queue's commit point to its newest message read.
-        commit_period: offsets go to the broker with pulls, and after so long at the latest.
-        local_offsets: broadcasting: the file of this process's own offsets.
+        consume_timeout: time limit of a handler call; afterwards its messages are retried.
+        max_retries: retries of a message before it is dead-lettered; not used with ``order``.
+        breaker: number of consecutive messages whose handler raised the same exception type at the
+            same line after which consumption pauses until ``resume``; None: never.
+        max_span: maximum distance from a queue's commit point to the newest message read, in
+            offsets; beyond it pulling waits. Not used with ``order``.
+        commit_period: offsets are committed with pulls, and at least this often.
+        local_offsets: the offsets file of this process, for broadcasting.
     """
 
     SECTION: ClassVar[str] = "push_consumer"
@@ -153,12 +154,12 @@ class PushOptions(GroupOptions):
 
     @property
     def shared(self) -> bool:
-        """Whether the members share the messages."""
+        """Whether the members share the messages (clustering)."""
         return self.model == "clustering"
 
 
 def subscriptions_of(subscribe: Subscribe, group: str) -> dict[str, TagExpression]:
-    """The expression of each topic. Raises UsageError."""
+    """Return the tag expression of each topic. Raises UsageError."""
     if not isinstance(subscribe, Mapping):
         raise UsageError(
             f"subscribe has to map topics to tags, not {subscribe!r}",
@@ -169,7 +170,7 @@ def subscriptions_of(subscribe: Subscribe, group: str) -> dict[str, TagExpressio
 
 
 def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
-    """The expression of one topic. Raises UsageError."""
+    """Parse the tag expression of one topic. Raises UsageError."""
     check_topic_name(topic)
     text: Any = tags.text if isinstance(tags, Tags) else tags
     if not isinstance(text, str):
@@ -183,11 +184,11 @@ def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
 
 
 def _check_signature(handler: Callable[..., object], group: str, *, batches: bool) -> None:
-    """Raises UsageError for a handler that can't be called with one argument."""
+    """Raise UsageError for a handler that can't be called with one argument."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
-        return  # some builtins don't say
+        return  # some builtins have no introspectable signature
     try:
         signature.bind(None)
     except TypeError as error:
@@ -203,14 +204,14 @@ def _check_signature(handler: Callable[..., object], group: str, *, batches: boo
 def check_handler(
     handler: object, options: PushOptions, given: Mapping[str, Any], group: str
 ) -> None:
-    """Raises UsageError for a handler that can't be called, or options that contradict it."""
+    """Raise UsageError for a handler that can't be called, or options that contradict it."""
     if handler is not None and not callable(handler):
         raise UsageError(f"the handler can't be {handler!r}", group=group, hint="give a function")
     if handler is not None:
         _check_signature(handler, group, batches=options.batch_size > 1)
     if options.order is not None and "max_retries" in given:
         raise UsageError(
-            "with order= the retries are said there",
+            "with order= the retries are configured there",
             group=group,
             hint="e.g. order=client.Orderly(max_retries=2)",
         )

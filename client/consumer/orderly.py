@@ -1,15 +1,17 @@
-"""Handling each queue's messages in order, one at a time (cf. ConsumeMessageOrderlyService).
+"""Orderly consumption: each queue in order, one message at a time.
 
-Among the members of a group the queue's lock ensures order: no handler starts without it. Within a
-member a worker claims the queue: while it has the queue, no other takes from it. A queue can be
-claimed while nobody handles its next message, no failed message makes it rest, and its lock is
-held.
+(cf. ConsumeMessageOrderlyService)
 
-A message that fails is not sent back, because others would overtake it; its queue waits and the
-message is handled again. After ``max_retries`` it is dead-lettered, or stops the consumer, or
-blocks its queue, as ``Orderly`` configures. From the third failure the queue counts as blocked and
-is reported. A consumer that lost a lock and regained it asks the offset store for the group's
-progress, and continues there if another member has moved it.
+Between the members of a group, the queue's lock ensures the order: no handler starts without it.
+Within a member, a worker claims the queue, and no other worker takes messages from a claimed queue.
+A queue can be claimed when it is not claimed already, does not rest after a failure, and its lock
+is held.
+
+A failed message is not sent back, because later messages would overtake it: its queue rests, then
+the message is handled again. After ``max_retries`` it is dead-lettered, stops the consumer or
+blocks its queue, as configured in ``Orderly``. From failure number ``WARN_FAILURES`` on, the queue
+counts as blocked and is reported. A consumer that regains a lost lock reads the group's stored
+offset, and continues there if another member has advanced it.
 """
 
 from __future__ import annotations
@@ -45,12 +47,12 @@ T = TypeVar("T")
 _log = Log("client")
 
 
-MAX_TOLD_ERROR: Final = 500
-"""Characters of an error that heartbeats tell."""
+MAX_REPORTED_ERROR: Final = 500
+"""Characters of an error that a heartbeat contains."""
 
 
 class OrderlyDispatcher(Dispatcher[T]):
-    """Hands out each queue's messages one at a time, in order."""
+    """Dispatches each queue's messages one at a time, in order."""
 
     ordered = True
 
@@ -77,13 +79,17 @@ class OrderlyDispatcher(Dispatcher[T]):
             assigned.lock_changed(held)
 
     def take(self, assigned: AssignedQueue[T]) -> Run[ReceivedMessage[T]] | None:
-        """See ``Dispatcher``; the next message has to wait for this one's outcome."""
+        """See ``Dispatcher``; the queue stays claimed until the message's outcome is known."""
         return assigned.process_queue.take(1) if assigned.claim() else None
 
     async def give_up(
         self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], outcome: MessageOutcome
     ) -> None:
-        """See ``Dispatcher``; the messages of a handler have to wait for its end."""
+        """See ``Dispatcher``.
+
+        Only iteration is handled here. A timed-out handler still runs, and must end before the
+        queue's next message: its worker concludes the run then.
+        """
         if self._handler is None:
             await self.conclude(assigned, run, outcome)
             assigned.release(wake=True)
@@ -99,7 +105,7 @@ class OrderlyDispatcher(Dispatcher[T]):
                 offset=assigned.blocked.offset,
                 msg_id=assigned.blocked.message_id,
                 since_ms=assigned.blocked_since_ms,
-                error=repr(assigned.blocked.error)[:MAX_TOLD_ERROR],
+                error=repr(assigned.blocked.error)[:MAX_REPORTED_ERROR],
             )
             for assigned in self._queues
             if assigned.blocked is not None
@@ -114,7 +120,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         assigned.end(run)
         assigned.release(wake=True)
 
-    # Turns of workers
+    # Called by workers
 
     async def _each(self, assigned: AssignedQueue[T]) -> bool:
         if not assigned.claim():
@@ -142,7 +148,7 @@ class OrderlyDispatcher(Dispatcher[T]):
             except FAILURES as error:
                 outcome = outcome_of(error)
             except BaseException:
-                # The worker ends, but the messages before this one are done.
+                # The worker ends, but the preceding messages are done.
                 self._cut(run)
                 assigned.make_room()
                 raise
@@ -175,7 +181,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         return waited
 
     def _cut(self, run: Run[ReceivedMessage[T]]) -> None:
-        """The messages before the one at hand are done."""
+        """Settle the messages before the current one as done."""
         if run.at > run.start:
             self._breaker.succeeded()
             run.queue.cut(run, run.at - run.start)
@@ -186,10 +192,11 @@ class OrderlyDispatcher(Dispatcher[T]):
         outcomes: dict[int, MessageOutcome],
         failures: dict[int, int],
     ) -> object:
-        """Call the handler for the message at hand and those behind it, see the concurrent one.
+        """Call the handler for the current message and those after it, in one coroutine.
 
-        It ends with ``ALL_DONE``, or at a message that has to be looked at or has waited, with
-        what the handler returned for it.
+        Returns:
+            ``ALL_DONE`` if each handler call returned None without waiting and no outcome is
+            recorded; otherwise the handler's result for the message ``run.at``, where it stopped.
         """
         handler = self._handler
         assert handler is not None
@@ -212,14 +219,14 @@ class OrderlyDispatcher(Dispatcher[T]):
         )
 
     def _recovered(self, assigned: AssignedQueue[T], message: ReceivedMessage[T]) -> None:
-        """A message is done that may have failed before."""
+        """Clear the failure state of a message that is done."""
         assigned.process_queue.outcomes.pop(message.offset, None)
         if assigned.process_queue.failures.pop(message.offset, 0) and assigned.blocked is not None:
             _log.info("queue goes on", queue=str(message.queue), offset=message.offset)
             assigned.unblock()
 
     async def _whole(self, assigned: AssignedQueue[T]) -> bool:
-        """One call for the run as it is: batches, and handlers that commit by themselves."""
+        """Call the handler once for the whole run: for batches and ``auto_commit=False``."""
         handler, queue = self._handler, assigned.process_queue
         assert handler is not None
         if not assigned.claim():
@@ -311,7 +318,11 @@ class OrderlyDispatcher(Dispatcher[T]):
         run: Run[ReceivedMessage[T]],
         shared: MessageOutcome,
     ) -> tuple[set[int], float]:
-        """The offsets that have to come again, and after how many seconds."""
+        """Carry out the outcomes of a run's messages.
+
+        Returns:
+            The offsets of the messages to be handled again, and the seconds to rest before that.
+        """
         given = assigned.process_queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
         kept = self._breaker.count(outcomes)
@@ -336,15 +347,22 @@ class OrderlyDispatcher(Dispatcher[T]):
         message: ReceivedMessage[T],
         outcome: MessageOutcome,
     ) -> float | None:
-        """What a failure means: seconds to rest, or None: the message is put aside."""
+        """Carry out a failure.
+
+        Returns:
+            Seconds to rest before the message is handled again; None: it was dead-lettered.
+
+        Raises:
+            ConsumerStopped: ``on_exhausted="stop"`` applies.
+        """
         order = self._order
         tried = message.retries
-        bury = outcome.verdict is OutcomeKind.DEAD_LETTER
+        requested = outcome.verdict is OutcomeKind.DEAD_LETTER
         exhausted = order.max_retries is not None and tried >= order.max_retries
-        if bury or (exhausted and order.on_exhausted == "dead_letter"):
-            given_up = MessageOutcome(OutcomeKind.DEAD_LETTER, None, outcome.reason, outcome.error)
-            aside = await self._carry_out(message, given_up)
-            return None if aside else self._kept_pause
+        if requested or (exhausted and order.on_exhausted == "dead_letter"):
+            dead = MessageOutcome(OutcomeKind.DEAD_LETTER, None, outcome.reason, outcome.error)
+            dead_lettered = await self._carry_out(message, dead)
+            return None if dead_lettered else self._kept_pause
         failures = assigned.process_queue.failures.get(message.offset, 0) + 1
         assigned.process_queue.failures[message.offset] = failures
         self._report(assigned, message, failures, outcome)
@@ -354,7 +372,7 @@ class OrderlyDispatcher(Dispatcher[T]):
                 f"{outcome.reason}",
                 queue=message.queue,
                 group=self._queues.group,
-                hint="mend the handler, or skip the message with `pocketmq group skip`",
+                hint="fix the handler, or skip the message with `pocketmq group skip`",
             ) from outcome.error
         return order.rest(failures) if outcome.delay is None else outcome.delay
 
@@ -386,5 +404,5 @@ class OrderlyDispatcher(Dispatcher[T]):
         first = assigned.block(blocked, self._queues.context.clock.now_ms())
         self._queues.tell(blocked)
         if first:
-            # Heartbeats tell the broker, whose operators look for it there.
+            # The heartbeat reports the blocked queue to the broker, where operators can see it.
             self._queues.context.heartbeat_soon()

@@ -1,11 +1,8 @@
-"""The outcome of a message, and messages handed out one by one to an iteration.
+"""The outcome of a message: done, retry or dead-letter, and the delay levels of retries.
 
-An outcome is set by a call on the message, or follows from how its handler ended. The
-``Settler`` that the message came from carries it out (sends the message back, moves the commit
-point); a message of a pull consumer has none.
-
-A message handed out to an iteration is a run of its own until the application settles it, from any
-thread. A success is recorded at once; everything else is carried out by a task.
+An outcome is set by a method of the message, or follows from how its handler ended. The ``Settler``
+of the message records it; the consumer then carries it out (advances the commit point, sends the
+message back). Messages of a pull consumer have no ``Settler`` and no outcome.
 """
 
 from __future__ import annotations
@@ -21,13 +18,22 @@ DELAY_LEVELS: Final = (
     *(60, 120, 180, 240, 300, 360, 420, 480, 540, 600),
     *(1200, 1800, 3600, 7200),
 )
-"""Seconds of a broker's delay levels, from level 1 on (cf. messageDelayLevel)."""
+"""The default delay levels in seconds, from level 1 on.
+
+A broker may be configured with other levels (``messageDelayLevel``); the client can't see them.
+"""
+
+FIRST_RETRY_LEVEL: Final = 3
+"""The default delay level of a first retry; each further retry uses the next level."""
 
 BROKER_CHOOSES: Final = 0
-"""The delay level that leaves the delay to the broker: level 3 + times sent back."""
+"""The ``delayLevel`` that leaves the delay to the broker.
+
+The broker uses the group's retry policy, or without one ``FIRST_RETRY_LEVEL`` + times sent back.
+"""
 
 TO_DEAD_LETTERS: Final = -1
-"""The delay level that means the dead-letter queue (cf. ConsumerSendMsgBackRequestHeader)."""
+"""The ``delayLevel`` for the dead-letter queue (cf. ConsumerSendMsgBackRequestHeader)."""
 
 
 class OutcomeKind(Enum):
@@ -43,9 +49,9 @@ class MessageOutcome:
     """What happens to a message, and why.
 
     Attributes:
-        delay: seconds until the retry; None: as the broker or the order settings have it.
-        reason: why, in words for logs and events.
-        error: what the handler raised.
+        delay: seconds until the retry; None: as the broker or ``Orderly`` determines.
+        reason: readable reason, for logs and events.
+        error: the exception that the handler raised.
     """
 
     verdict: OutcomeKind
@@ -55,7 +61,10 @@ class MessageOutcome:
 
     @property
     def delay_level(self) -> int:
-        """The first delay level that is not shorter than ``delay``; the longest for more."""
+        """The ``delayLevel`` to send the message back with.
+
+        For a given ``delay``: the lowest default level that is not shorter, or the highest one.
+        """
         if self.verdict is OutcomeKind.DEAD_LETTER:
             return TO_DEAD_LETTERS
         if self.delay is None:
@@ -69,13 +78,15 @@ class MessageOutcome:
 DONE: Final = MessageOutcome(OutcomeKind.DONE)
 
 TIMED_OUT: Final = MessageOutcome(
-    OutcomeKind.RETRY, 10.0, "its handler took longer than consume_timeout"
+    OutcomeKind.RETRY,
+    float(DELAY_LEVELS[FIRST_RETRY_LEVEL - 1]),
+    "its handler took longer than consume_timeout",
 )
-"""What becomes of messages whose handler took too long; level 3 (cf. cleanExpireMsg)."""
+"""The outcome of messages whose handler exceeded ``consume_timeout`` (cf. cleanExpireMsg)."""
 
 
 def outcome_of(error: BaseException) -> MessageOutcome:
-    """The outcome of a handler that raised this."""
+    """Return the outcome of a message whose handler raised ``error``."""
     if isinstance(error, RetryLater):
         return MessageOutcome(OutcomeKind.RETRY, error.delay, str(error))
     if isinstance(error, DeadLetter):
@@ -84,12 +95,12 @@ def outcome_of(error: BaseException) -> MessageOutcome:
 
 
 class Decision(Enum):
-    """What an orderly handler returns that commits by itself (``Orderly(auto_commit=False)``)."""
+    """The result of an orderly handler with ``Orderly(auto_commit=False)``."""
 
     COMMIT = "commit"
     """All messages handled since the last decision are done."""
     ROLLBACK = "rollback"
-    """All of them come again, in order."""
+    """All of them are delivered again, in order."""
 
 
 COMMIT: Final = Decision.COMMIT
@@ -98,29 +109,29 @@ ROLLBACK: Final = Decision.ROLLBACK
 OPEN: Final = MessageOutcome(OutcomeKind.DONE, None, "not committed yet")
 """The handler of ``Orderly(auto_commit=False)`` returned without a decision."""
 
-TAKEN_BACK: Final = MessageOutcome(OutcomeKind.RETRY, None, "the handler took it back")
-"""It returned ``ROLLBACK``."""
+TAKEN_BACK: Final = MessageOutcome(OutcomeKind.RETRY, None, "the handler returned ROLLBACK")
+"""The handler of ``Orderly(auto_commit=False)`` returned ``ROLLBACK``."""
 
 
 class Settler(Protocol):
-    """Carries out the outcomes of messages. Callable from any thread."""
+    """Records the outcomes of messages. Its methods may be called from any thread."""
 
     def settle(self, message: Any, outcome: MessageOutcome) -> None:
-        """Record an outcome. Raises AlreadySettled."""
+        """Record a message's outcome. Raises AlreadySettled."""
         ...
 
     def settled(self, message: Any) -> bool:
-        """Whether the message has an outcome already."""
+        """Return whether the message has an outcome."""
         ...
 
     def failures(self, message: Any) -> int:
-        """How often it failed here since it was pulled."""
+        """Return how often the message failed at this consumer since it was pulled."""
         ...
 
     def hold(self, message: Any) -> None:
-        """The application works on the message: a close waits for it."""
+        """Record that the application entered the message's ``with`` block; a stop waits for it."""
         ...
 
     def let_go(self, message: Any) -> None:
-        """It no longer does."""
+        """Record that the ``with`` block ended."""
         ...

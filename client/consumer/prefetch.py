@@ -1,9 +1,9 @@
-"""Messages read ahead of one queue, and how far they were handed out. Without I/O.
+"""The prefetched messages of one queue of a pull consumer. Does no I/O.
 
-Three offsets advance through the queue: ``next_pull`` (pulled next), ``position`` (handed out next;
-a commit stores it) and ``settled`` (handed out before the latest call for more; an automatic commit
-stores it). Answers are kept as they came, one chunk each; a chunk's bytes count until its last
-message is handed out, because they are in memory that long.
+Three offsets advance through the queue: ``next_pull`` (of the next pull), ``position`` (of the next
+message to return; stored by an explicit commit) and ``settled`` (``position`` when the application
+last asked for messages; stored by an automatic commit). The messages of a pull response form a
+chunk, whose bytes count until its last message is returned, because they are in memory until then.
 """
 
 from __future__ import annotations
@@ -29,11 +29,15 @@ class _Chunk(Generic[M]):
 
 
 class Prefetch(PullBuffer, Generic[M]):
-    """The messages of one queue that wait to be handed out.
+    """The prefetched messages of one queue.
 
     Args:
-        offset_of: a message's offset.
-        max_messages, max_bytes: no more is pulled while so much waits.
+        offset_of: returns a message's offset.
+        max_messages, max_bytes: pulling waits while the buffer holds this much or more.
+
+    Attributes:
+        position: offset of the next message to return; None before ``start``.
+        settled: offset up to which the application is done; None: nothing since ``start``.
     """
 
     def __init__(
@@ -53,16 +57,16 @@ class Prefetch(PullBuffer, Generic[M]):
 
     @property
     def moved(self) -> bool:
-        """Whether anything was handed out, or passed over, since ``start``."""
+        """Whether ``position`` has advanced since ``start``."""
         return self.position != self._started_at
 
     @property
     def ready(self) -> bool:
-        """Whether something can be handed out."""
+        """Whether ``take`` may be called."""
         return self.messages > 0 and not self.paused
 
     def start(self, offset: int) -> None:
-        """Go to ``offset``; messages that wait are dropped."""
+        """Restart at ``offset``: drop the waiting messages."""
         self._chunks.clear()
         self.messages = 0
         self.bytes = 0
@@ -72,7 +76,7 @@ class Prefetch(PullBuffer, Generic[M]):
         self._started_at = offset
 
     def rewind(self) -> None:
-        """Drop the messages that wait, to pull them again."""
+        """Drop the waiting messages, so that they are pulled again."""
         self._chunks.clear()
         self.messages = 0
         self.bytes = 0
@@ -91,7 +95,7 @@ class Prefetch(PullBuffer, Generic[M]):
             self._chunks[-1].end = end
 
     def take(self, most: int) -> Sequence[M]:
-        """Hand out at most ``most`` messages of the first chunk."""
+        """Remove and return up to ``most`` messages of the first chunk."""
         chunk = self._chunks[0]
         start = chunk.index
         end = chunk.index = min(start + most, len(chunk.messages))
@@ -108,9 +112,9 @@ class Prefetch(PullBuffer, Generic[M]):
 
     @property
     def between_chunks(self) -> bool:
-        """Whether the first waiting chunk is untouched: the place to take turns with others."""
+        """Whether no chunk has been returned in part: here the reader switches to other queues."""
         return not self._chunks or self._chunks[0].index == 0
 
     def settle(self) -> None:
-        """The application is done with all messages handed out."""
+        """Record that the application is done with all messages returned."""
         self.settled = self.position

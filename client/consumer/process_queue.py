@@ -1,14 +1,15 @@
-"""The messages of one queue that are being consumed, and the commit point. Without I/O.
+"""The process queue: the prefetched messages of one queue and its commit point. Does no I/O.
 
-Answers to pulls are kept as they came, as chunks. Waiting messages are spans (a chunk, from, to)
-sorted by offset; messages being handled are a set of runs, each a span that was taken. A run
-shrinks from the left, gives back messages that it doesn't get to, or ends: nothing is kept, sorted
-or counted per message. So the lowest unsettled offset, the commit point, is the minimum of a few
-numbers: the first of each run and of the first waiting span. When the queue is empty it is where
-the next pull begins, because messages that the filter left out are done, too (cf.
-ProcessQueue.removeMessage).
+The messages of one pull response form a chunk. A run is a contiguous part of a chunk. Waiting runs
+are kept in a deque sorted by offset; runs being handled are in a set. A run shrinks from the left
+as its messages are settled, may return its remaining messages, or ends, so there is no state per
+message.
 
-A chunk's bytes count until its last message is settled, because they are in memory that long.
+The commit point, the lowest unsettled offset, is the minimum of the first offset of each handled
+run and of the first waiting run. If there are none, it is the offset of the next pull, because
+messages that the filter excluded count as done (cf. ProcessQueue.removeMessage).
+
+The bytes of a chunk count until its last message is settled, because they are in memory until then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from remoting.protocol.queue import MessageQueue
 
 
 class Numbered(Protocol):
-    """What a process queue needs of a message: its number in the queue."""
+    """A message, as far as the process queue needs it: something with a queue offset."""
 
     @property
     def offset(self) -> int: ...
@@ -33,10 +34,11 @@ M = TypeVar("M", bound=Numbered)
 
 
 class Chunk(Generic[M]):
-    """The wanted messages of one answer.
+    """The messages of one pull response that match the subscription.
 
     Attributes:
-        left: how many of them are not settled.
+        size: bytes that the response occupies in memory.
+        left: number of messages that are not settled.
     """
 
     __slots__ = ("left", "messages", "size")
@@ -48,12 +50,12 @@ class Chunk(Generic[M]):
 
 
 class Run(Generic[M]):
-    """Neighbours of one chunk that one handler has, from ``start`` to before ``end``.
+    """A contiguous part of a chunk: the indexes from ``start`` up to, not including, ``end``.
 
     Attributes:
-        at: which of them is being handled; those before it are done.
-        waits: the handler of that one waits for something, or has waited.
-        over: it timed out and was settled without its handler.
+        at: index of the message being handled; those before it are done.
+        waits: whether the handler of that message is suspended, or has been.
+        over: whether the run timed out and was settled without its handler.
     """
 
     __slots__ = ("at", "chunk", "end", "over", "queue", "start", "waits")
@@ -83,22 +85,22 @@ class Run(Generic[M]):
         return self.chunk.messages[self.start].offset
 
     def holds(self, offset: int) -> bool:
-        """Whether the message at ``offset`` is one of those that are not settled yet."""
+        """Return whether the message at ``offset`` is in this run and not done yet."""
         messages = self.chunk.messages
         at = max(self.at, self.start)
         return at < self.end and messages[at].offset <= offset <= messages[self.end - 1].offset
 
 
 class PullBuffer(ABC):
-    """The messages of one queue that a consumer holds; a ``Fetcher`` fills it.
+    """The messages of one queue in a consumer's memory; a ``Fetcher`` adds to it.
 
     Args:
-        max_messages, max_bytes: no more is pulled while so much is held.
+        max_messages, max_bytes: pulling waits while the buffer holds this much or more.
 
     Attributes:
-        next_pull: where the next pull begins; None: not known yet.
-        paused: nothing is pulled and nothing handed out.
-        messages, bytes: what is held.
+        next_pull: offset of the next pull; None: not known yet.
+        paused: nothing is pulled or dispatched.
+        messages, bytes: number and size of the buffered messages.
     """
 
     def __init__(self, queue: MessageQueue, *, max_messages: int, max_bytes: int) -> None:
@@ -112,42 +114,44 @@ class PullBuffer(ABC):
 
     @property
     def full(self) -> bool:
-        """Whether enough messages are held."""
+        """Whether the buffer holds its maximum of messages or bytes."""
         return self.messages >= self._max_messages or self.bytes >= self._max_bytes
 
     @abstractmethod
     def start(self, offset: int) -> None:
-        """Go to ``offset``; messages that wait are dropped."""
+        """Set the offset of the next pull and drop the waiting messages."""
 
     @abstractmethod
     def put(self, messages: Sequence[Any], size: int, end: int) -> None:
-        """An answer came; ``end`` is where the next pull begins.
+        """Add the messages of a pull response.
 
         Args:
-            messages: those that are wanted, in order.
-            size: bytes that the whole answer keeps in memory.
+            messages: the messages that match the subscription, in order.
+            size: bytes that the whole response occupies in memory.
+            end: offset of the next pull.
         """
 
     def pause(self) -> None:
-        """Pull nothing and hand out nothing until ``resume``."""
+        """Stop pulling and dispatching until ``resume``."""
         self.paused = True
 
     def resume(self) -> None:
-        """Go on."""
+        """Allow pulling and dispatching again."""
         self.paused = False
 
 
 class ProcessQueue(PullBuffer, Generic[M]):
-    """The messages of one queue at its push consumer.
+    """The messages of one queue at a push consumer.
 
     Args:
-        max_span: nothing is pulled while the newest message is so far ahead of the commit point;
-            None: without limit.
+        max_span: pulling waits while the newest message is this many offsets or more ahead of the
+            commit point; None: without limit.
 
     Attributes:
-        dropped: the queue is another member's: outcomes no longer count.
-        outcomes: recorded by offset while a handler runs.
-        failures: of messages that were not sent back but kept, by offset.
+        dropped: whether the queue was lost: nothing is added any more.
+        active: the runs being handled.
+        outcomes: by offset, outcomes that the application has set on messages being handled.
+        failures: by offset, number of failures of messages that are retried locally.
     """
 
     def __init__(
@@ -168,10 +172,10 @@ class ProcessQueue(PullBuffer, Generic[M]):
         self._newest = -1
         self._floor = 0
 
-    # What is pulled
+    # Pulled messages
 
     def start(self, offset: int) -> None:
-        """Go to ``offset``: drop waiting messages; those being handled no longer count."""
+        """Restart at ``offset``: drop the waiting messages, and forget those being handled."""
         self._waiting.clear()
         self.active.clear()
         self.outcomes.clear()
@@ -196,7 +200,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
 
     @property
     def full(self) -> bool:
-        """Whether enough messages are held, or the queue is dropped."""
+        """Whether pulling must wait: a limit is reached, or the queue was dropped."""
         if self.messages >= self._max_messages or self.bytes >= self._max_bytes or self.dropped:
             return True
         if self._max_span is None or self._newest - self._floor < self._max_span:
@@ -204,20 +208,20 @@ class ProcessQueue(PullBuffer, Generic[M]):
         self._floor = self.commit_point or 0
         return self._newest - self._floor >= self._max_span
 
-    # What is handled
+    # Handled messages
 
     @property
     def ready(self) -> bool:
-        """Whether there is something to take."""
+        """Whether ``take`` may be called."""
         return bool(self._waiting) and not self.paused and not self.dropped
 
     @property
     def waiting(self) -> bool:
-        """Whether messages wait to be handled."""
+        """Whether any messages wait to be handled."""
         return bool(self._waiting)
 
     def take(self, most: int) -> Run[M]:
-        """The first waiting messages, at most ``most``, all of one chunk."""
+        """Move up to ``most`` of the first waiting messages, all of one chunk, to a handled run."""
         waiting = self._waiting
         span = waiting[0]
         start = span.start
@@ -231,7 +235,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
         return run
 
     def cut(self, run: Run[M], count: int) -> None:
-        """The first ``count`` messages of a run are settled, the others still being handled."""
+        """Settle the first ``count`` messages of a run; the others are still being handled."""
         if run not in self.active:
             return
         run.start += count
@@ -241,7 +245,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
         self._release(run.chunk, count)
 
     def finish(self, run: Run[M]) -> None:
-        """All messages of a run are settled."""
+        """Settle all messages of a run."""
         if run in self.active:
             self.active.discard(run)
             self._release(run.chunk, run.end - run.start)
@@ -253,7 +257,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
             self.bytes -= chunk.size
 
     def give_back(self, run: Run[M], keep: int = 0) -> None:
-        """All messages of a run but the first ``keep`` wait again, in their place."""
+        """Make all messages of a run except the first ``keep`` wait again, in offset order."""
         if run not in self.active:
             return
         middle = run.start + keep
@@ -272,10 +276,11 @@ class ProcessQueue(PullBuffer, Generic[M]):
         waiting.insert(place, span)
 
     def keep_only(self, run: Run[M], kept: Container[int]) -> list[Run[M]]:
-        """A run's messages at the offsets ``kept`` stay, each a run of its own; others are settled.
+        """Settle a run's messages except those at the offsets ``kept``.
 
         Returns:
-            The new runs; nobody handles them, but they hold the commit point.
+            A new run for each kept message. They have no handler, but stay active, so the commit
+            point doesn't pass them.
         """
         if run not in self.active:
             return []
@@ -290,20 +295,20 @@ class ProcessQueue(PullBuffer, Generic[M]):
         return runs
 
     def drop(self) -> None:
-        """The queue is lost: drop waiting messages; those being handled may finish."""
+        """Drop the waiting messages, because the queue was lost; those being handled may finish."""
         self.dropped = True
         if self._waiting:
-            # The next owner handles the waiting messages: the commit point must not pass them.
+            # The next owner handles the dropped messages: the commit point must not pass them.
             self.next_pull = self._waiting[0].offset
         for span in self._waiting:
             self._release(span.chunk, len(span))
         self._waiting.clear()
 
-    # How far
+    # Progress
 
     @property
     def commit_point(self) -> int | None:
-        """The lowest offset that is not settled; None before ``start``."""
+        """The lowest unsettled offset; None before ``start``."""
         lowest = self.next_pull
         if lowest is None:
             return None
@@ -315,7 +320,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
         return lowest
 
     def run_of(self, offset: int) -> Run[M] | None:
-        """The run in which the message at ``offset`` is being handled."""
+        """Return the run in which the message at ``offset`` is being handled; None: no run."""
         for run in self.active:
             if run.holds(offset):
                 return run

@@ -1,8 +1,8 @@
-"""The pull consumer: queues read ahead and handed out on demand.
+"""The pull consumer: prefetches messages and returns them on demand.
 
-Which queues is either the application's own decision (``assign``), then it is a member of its group
-only as far as heartbeats and committed offsets go; or the members of the group share them
-(``subscribe``). (cf. DefaultLitePullConsumer)
+The queues are either chosen by the application (``assign``), in which case the consumer only sends
+heartbeats and commits offsets for its group; or shared by the members of the group (``subscribe``).
+(cf. DefaultLitePullConsumer)
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class PullConsumer(ClientPart, Generic[T]):
     """Reads queues; used as ``async with PullConsumer("127.0.0.1:9876", group="audit")``.
 
     Args:
-        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
-        group: whose committed offsets it starts from and commits to.
-        serde: turns bodies into ``message.value``; without one values are bytes.
+        nameservers: ``host:port;host:port``; default: the environment variable NAMESRV_ADDR.
+        group: the consumer group whose committed offsets it starts from and advances.
+        serde: deserializes message bodies to ``message.value``; without one, values are bytes.
         options: see ``client.config.ConsumerOptions`` and ``ClientOptions``.
 
     Raises:
@@ -88,7 +88,7 @@ class PullConsumer(ClientPart, Generic[T]):
         self._serde = serde
         self._options = ConsumerOptions.gather(options)
 
-    # Life
+    # Lifecycle
 
     async def __aexit__(
         self,
@@ -140,7 +140,7 @@ class PullConsumer(ClientPart, Generic[T]):
         self._closing = True
         if clean and self._options.auto_commit:
             self._reader.settle()
-        # Still open: on_lost may commit.
+        # Close the group reading while the consumer is still open: on_lost may commit.
         await self._group_reading.close(timeout)
         self._life.state = LifecycleState.CLOSED
         self._reader.wake()
@@ -172,11 +172,11 @@ class PullConsumer(ClientPart, Generic[T]):
     # Queues
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic, sorted.
+        """Return the queues of a topic, sorted.
 
         Raises:
             TopicNotFound: there is no such topic.
-            NoNameServer: none could be asked.
+            NoNameServer: no name server could be reached.
         """
         self._life.check()
         check_topic_name(topic)
@@ -185,21 +185,23 @@ class PullConsumer(ClientPart, Generic[T]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues it reads, sorted."""
+        """The queues that the consumer reads, sorted."""
         self._life.check()
         return sorted(self._reader.queues)
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
         """Read these queues from now on, and no others.
 
-        A queue that was read already goes on where it is, unless its tags are others now. A new one
-        starts at the group's committed offset, else at ``start_from``.
+        A queue that is already read keeps its position, unless ``tags`` differs from before. A new
+        one, and one with new tags, starts at the group's committed offset, or without one at
+        ``start_from``.
 
         Args:
+            queues: the complete list of queues to read.
             tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
 
         Raises:
-            UsageError: these are no queues, ``tags`` names no tag, or topics are subscribed.
+            UsageError: an argument is invalid, or topics are subscribed.
         """
         self._life.check()
         queues = queues_of(queues, self.group)
@@ -218,20 +220,20 @@ class PullConsumer(ClientPart, Generic[T]):
         self._context.heartbeat_soon()
 
     async def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
-        """Read this member's share of a topic's queues, which the group's members divide.
+        """Read this member's share of a topic's queues, which the members of the group divide.
 
-        The share changes as members come and go; ``on_gained`` and ``on_lost`` tell. When this
-        returns the first division is done, and the share's messages come as soon as its previous
-        owners have let go. Subscribing a topic again changes the tags.
+        The share changes as members join and leave; ``on_gained`` and ``on_lost`` are called for
+        each change. When this returns, the first rebalance is done; messages arrive once the
+        previous owners have released the queues. Subscribing to a topic again changes its tags.
 
         Args:
             tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
                 for all.
 
         Raises:
-            UsageError: ``topic`` or ``tags`` can't be such, or queues are assigned.
-            GroupConflict: the other members of the group are not alike.
-            NoNameServer: none can be reached.
+            UsageError: ``topic`` or ``tags`` is invalid, or queues are assigned.
+            GroupConflict: another member of the group has settings that must be equal but differ.
+            NoNameServer: no name server can be reached.
         """
         self._life.check()
         expression = expression_of(topic, tags, self.group)
@@ -244,7 +246,7 @@ class PullConsumer(ClientPart, Generic[T]):
         await self._group_reading.subscribe(topic, expression)
 
     async def unsubscribe(self, topic: str) -> None:
-        """Read a topic no longer: its queues are given back to the group.
+        """End the subscription to a topic and release its queues to the group.
 
         Raises:
             UsageError: the topic isn't subscribed.
@@ -259,14 +261,15 @@ class PullConsumer(ClientPart, Generic[T]):
         return await self._offsets.find(queue, self._options.start_from, self.group)
 
     async def seek(self, queue: MessageQueue, to: Position) -> None:
-        """Go on reading an assigned queue at another place; what was read ahead is dropped.
+        """Continue reading an assigned queue at another position; prefetched messages are dropped.
 
         Args:
-            to: an offset, ``BEGIN``, ``END``, or a datetime: the first message stored at or after.
+            to: an offset, ``BEGIN``, ``END``, or a datetime for the first message stored at or
+                after that time.
 
         Raises:
-            UsageError: the queue isn't assigned, or ``to`` is no place.
-            Unavailable, RemoteError: its broker could not be asked.
+            UsageError: the queue isn't assigned, or ``to`` is no position.
+            Unavailable, RemoteError: the broker did not return the offset.
         """
         self._life.check()
         self._reader.prefetch(queue)
@@ -275,13 +278,13 @@ class PullConsumer(ClientPart, Generic[T]):
         self._reader.seek(queue, offset)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
-        """Hand out nothing of these queues until ``resume``. Raises UsageError."""
+        """Return no messages of these queues until ``resume``. Raises UsageError."""
         self._life.check()
         for queue in queues_of(queues, self.group):
             self._reader.pause(queue)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with paused queues. Raises UsageError."""
+        """Return messages of paused queues again. Raises UsageError."""
         self._life.check()
         for queue in queues_of(queues, self.group):
             self._reader.resume(queue)
@@ -291,18 +294,18 @@ class PullConsumer(ClientPart, Generic[T]):
     async def get_many(
         self, max_messages: int, *, timeout: Duration | None = None
     ) -> list[ReceivedMessage[T]]:
-        """The next messages, in the order of each queue: as soon as there are any.
+        """Wait for messages and return the next ones, in order within each queue.
 
         Args:
-            max_messages: at most so many; it doesn't wait for as many.
-            timeout: seconds to wait for the first; None: for ever.
+            max_messages: upper limit; fewer are returned if fewer are available.
+            timeout: seconds to wait for the first message; None: without limit.
 
         Returns:
-            An empty list when nothing came in time.
+            The messages; an empty list if none arrived in time.
 
         Raises:
-            ConsumerStopped: it was closed, or a background task died.
-            RemoteError: the broker refuses to be read from (it is tried again).
+            ConsumerStopped: the consumer was closed, or a background task failed.
+            RemoteError: a broker refuses the pulls (they are retried in the background).
             UsageError: nothing is assigned or subscribed.
         """
         if max_messages < 1:
@@ -321,7 +324,7 @@ class PullConsumer(ClientPart, Generic[T]):
         return self
 
     async def __anext__(self) -> ReceivedMessage[T]:
-        """The next message; iteration ends when the consumer is closed.
+        """Return the next message; iteration ends when the consumer is closed.
 
         Raises:
             ConsumerStopped, RemoteError, UsageError: as ``get_many``.
@@ -341,7 +344,10 @@ class PullConsumer(ClientPart, Generic[T]):
             raise self._stopped()
 
     def _begin_to_take(self) -> None:
-        """The application asks for messages, and is done with those before."""
+        """Check that reading is possible; with ``auto_commit``, settle what was returned before.
+
+        Asking for more messages means that the application is done with the previous ones.
+        """
         self._life.check_process()
         if self._life.state is LifecycleState.NEW:
             self._life.check()
@@ -366,11 +372,11 @@ class PullConsumer(ClientPart, Generic[T]):
     # Offsets
 
     async def position(self, queue: MessageQueue) -> int:
-        """The offset of the next message to be handed out.
+        """Return the offset of the next message to be returned.
 
         Raises:
             UsageError: the queue isn't assigned.
-            Unavailable, RemoteError: where it starts could not be found out.
+            Unavailable, RemoteError: the broker did not return the start offset.
         """
         self._life.check()
         position = self._reader.prefetch(queue).position
@@ -379,10 +385,10 @@ class PullConsumer(ClientPart, Generic[T]):
     async def committed(
         self, queues: Iterable[MessageQueue] | None = None
     ) -> dict[MessageQueue, int | None]:
-        """What the group has committed, by the broker's word; None: nothing.
+        """Read the group's committed offsets from the brokers; None: nothing is committed.
 
         Args:
-            queues: which; all assigned ones by default.
+            queues: the queues; default: all assigned ones.
         """
         self._life.check()
         wanted = self._reader.queues if queues is None else list(queues)
@@ -392,14 +398,14 @@ class PullConsumer(ClientPart, Generic[T]):
         return dict(zip(wanted, found, strict=True))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Store how far the group has come; brokers have it when this returns.
+        """Commit offsets; the brokers have stored them when this returns.
 
         Args:
-            offsets: the next offset wanted of each queue; by default all that was handed out.
+            offsets: for each queue, the next offset to read; default: after all returned messages.
 
         Raises:
-            UsageError: another member of the group has the queue.
-            Unavailable, RemoteError: a broker did not take it; others may have.
+            UsageError: another member of the group owns a queue.
+            Unavailable, RemoteError: a broker did not store an offset; others may have.
         """
         self._life.check()
         if offsets is None:
@@ -418,7 +424,7 @@ class PullConsumer(ClientPart, Generic[T]):
 def shared_pull_consumer(
     context: ClientContext, group: str, serde: Serde[T], options: Mapping[str, Any]
 ) -> PullConsumer[T]:
-    """A consumer that shares a context, which is open."""
+    """Return an open consumer on a context that is open and shared with other clients."""
     consumer: PullConsumer[T] = PullConsumer.__new__(PullConsumer)
     consumer._prepare(group, serde, options)
     consumer._attach("consumer", context, shared=True)

@@ -1,8 +1,8 @@
-"""The push consumer: a member of a group whose messages come to a handler, or to ``async for``.
+"""The push consumer: a group member that passes messages to a handler, or to ``async for``.
 
-The ``GroupMember`` decides which queues are its own, ``AssignedQueues`` reads them, and a
-``Dispatcher`` (concurrent or orderly) hands messages to the handler and carries out what became of
-them. This object ties them together, from ``start`` to ``stop``.
+``GroupMember`` decides which queues it owns, ``AssignedQueues`` reads them, and a ``Dispatcher``
+(concurrent or orderly) calls the handler and carries out the outcomes. ``PushConsumer`` creates
+these parts in ``start`` and closes them in ``stop``.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _log = Log("client")
 
 
 class PushConsumer(ClientPart, Generic[T]):
-    """Consumes with its group: ``async with PushConsumer(..., group="billing", handler=bill)``.
+    """Consumes as a group member: ``async with PushConsumer(..., group="billing", handler=bill)``.
 
-    A handler that returns is done with its message; one that raises gets it again later. Without a
-    handler it is iterated over: ``async for message in consumer``.
+    A message is done when its handler returns; if the handler raises, the message is retried
+    later. Without a handler, iterate: ``async for message in consumer``.
 
     Args:
-        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
-        group: which it is a member of.
-        subscribe: the topics, and which messages of each.
-        handler: ``async def`` runs on the loop, ``def`` in a thread.
-        serde: turns bodies into ``message.value``; without one values are bytes.
+        nameservers: ``host:port;host:port``; default: the environment variable NAMESRV_ADDR.
+        group: the consumer group to join.
+        subscribe: the topics, and the tags of each.
+        handler: an ``async def`` runs on the event loop, a ``def`` in a thread.
+        serde: deserializes message bodies to ``message.value``; without one, values are bytes.
         options: see ``client.consumer.options.PushOptions`` and ``ClientOptions``.
 
     Raises:
@@ -127,7 +127,7 @@ class PushConsumer(ClientPart, Generic[T]):
         self._joined = False
         self._closing: asyncio.Task[None] | None = None
 
-    # Life
+    # Lifecycle
 
     async def __aexit__(
         self,
@@ -140,12 +140,12 @@ class PushConsumer(ClientPart, Generic[T]):
             raise self._life.failure
 
     async def start(self) -> None:
-        """Join the group; the first messages may be in the handler before this returns.
+        """Join the group; the handler may be called before this returns.
 
         Raises:
-            GroupConflict: another member of the group differs in what all have to agree on.
+            GroupConflict: another member of the group has settings that must be equal but differ.
             Unavailable: no name server can be reached.
-            UsageError: the local offsets can't be used.
+            UsageError: the local offsets file can't be used.
         """
         self._life.check_process()
         if self._life.state is LifecycleState.CLOSED:
@@ -179,7 +179,11 @@ class PushConsumer(ClientPart, Generic[T]):
             raise self._life.failure
 
     def _make_parts(self) -> None:
-        """Raises UsageError: the strategy is unknown, or the local offsets can't be used."""
+        """Create the parts of a running consumer.
+
+        Raises:
+            UsageError: the strategy is unknown, or the local offsets file can't be used.
+        """
         options, order = self._options, self._options.order
         self._store: OffsetStore
         if options.shared:
@@ -189,8 +193,8 @@ class PushConsumer(ClientPart, Generic[T]):
             file = default_file(self.group) if file is None else Path(file)
             self._store = LocalOffsets(file, self.group)
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
-        # The queues ask the member for their locks, so it is made first; it gets the dispatcher,
-        # which it reports to, when it starts.
+        # The queues need the member for their locks, so it is created first; it gets the
+        # dispatcher, its listener, when it starts.
         try:
             self._member = GroupMember(
                 self._context,
@@ -228,12 +232,13 @@ class PushConsumer(ClientPart, Generic[T]):
         deliver(event, self._options.on_event, self.group)
 
     async def run(self) -> None:
-        """Serve until ``stop``, SIGTERM, SIGINT or a failure.
+        """Run until ``stop``, SIGTERM, SIGINT or a failure.
 
-        A signal that the application handles is left to it. A second one acts as without this.
+        Signals for which the application has a handler are not intercepted. A second signal has
+        its default effect.
 
         Raises:
-            ConsumerStopped: a background task died; its cause says of what.
+            ConsumerStopped: a background task failed; ``__cause__`` is its exception.
         """
         self._life.check()
         if self._handler is None:
@@ -249,13 +254,13 @@ class PushConsumer(ClientPart, Generic[T]):
             raise self._life.failure
 
     async def stop(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        """Stop fetching, let handlers finish, commit, give queues back, leave the group.
+        """Stop pulling, let handlers finish, commit, release the queues, leave the group.
 
-        What isn't finished in time comes again, to whoever has the queue then. Called by a handler
-        it only begins, for it would wait for itself.
+        Messages not finished in time are delivered again to the next owner of the queue. Called
+        from a handler it only starts the stop and returns, because it would wait for itself.
 
         Args:
-            timeout: seconds for running handlers.
+            timeout: seconds for which running handlers may continue.
         """
         if self._life.state is LifecycleState.NEW or self._life.forked:
             return
@@ -271,10 +276,10 @@ class PushConsumer(ClientPart, Generic[T]):
         return self._closing
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
-        """The same as ``stop``.
+        """Do the same as ``stop``.
 
         Args:
-            timeout: seconds for running handlers.
+            timeout: seconds for which running handlers may continue.
         """
         await self.stop(timeout)
 
@@ -300,7 +305,7 @@ class PushConsumer(ClientPart, Generic[T]):
                     await self._context.close()
 
     def _died(self, _: str, error: BaseException) -> None:
-        """A background task died: leave the group, so that others get the queues."""
+        """Handle the failure of a background task: stop, so that other members get the queues."""
         if self._life.failure is not None:
             return
         if isinstance(error, ConsumerStopped):
@@ -321,15 +326,15 @@ class PushConsumer(ClientPart, Generic[T]):
 
     @property
     def assigned(self) -> list[MessageQueue]:
-        """The queues it owns at the moment, sorted; its group's retry queues are among them."""
+        """The queues it currently owns, sorted; includes those of the group's retry topic."""
         self._life.check()
         return sorted(self._member.owned)
 
     def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
-        """Consume a topic too, or other messages of it. Other members have to do the same.
+        """Subscribe to a topic, or change its tags. All members of the group must do the same.
 
         Raises:
-            UsageError: this is no topic's name, or names no tag.
+            UsageError: ``topic`` is not a valid topic name, or ``tags`` is not a valid expression.
         """
         self._life.check()
         expression = expression_of(topic, tags, self.group)
@@ -340,24 +345,24 @@ class PushConsumer(ClientPart, Generic[T]):
         self._subscribed[topic] = expression
 
     def unsubscribe(self, topic: str) -> None:
-        """Consume a topic no longer."""
+        """End the subscription to a topic."""
         self._life.check()
         self._member.unsubscribe(topic)
         self._subscribed.pop(topic, None)
 
     def suspend(self) -> None:
-        """Fetch nothing and start no handler until ``resume``; it stays a member of its group."""
+        """Pull nothing and start no handler until ``resume``; the consumer stays in its group."""
         self._life.check()
         self._queues.suspend()
 
     @property
     def paused(self) -> ConsumptionPaused | None:
-        """Why the circuit breaker has paused it, until ``resume``; None: it hasn't."""
+        """The event of the circuit breaker that paused consumption; None: it isn't paused."""
         self._life.check()
         return self._dispatcher.pool.breaker.paused
 
     def resume(self) -> None:
-        """Go on after ``suspend``, or after the circuit breaker has paused it."""
+        """Continue after ``suspend``, or after the circuit breaker paused consumption."""
         self._life.check()
         self._dispatcher.resume()
 
@@ -367,11 +372,11 @@ class PushConsumer(ClientPart, Generic[T]):
         return self
 
     async def __anext__(self) -> ReceivedMessage[T]:
-        """The next message; iteration ends when the consumer is stopped.
+        """Return the next message; iteration ends when the consumer is stopped.
 
         Raises:
-            ConsumerStopped: a background task died.
-            UsageError: the consumer has a handler, or has subscribed nothing.
+            ConsumerStopped: a background task failed.
+            UsageError: the consumer has a handler, or is not subscribed to any topic.
         """
         if self._handler is not None:
             raise UsageError(
@@ -409,7 +414,7 @@ def shared_push_consumer(
     serde: Serde[T],
     options: Mapping[str, Any],
 ) -> PushConsumer[T]:
-    """A consumer that shares a context, which is open."""
+    """Return a consumer, not started yet, on an open context shared with other clients."""
     context.life.check()
     consumer: PushConsumer[T] = PushConsumer.__new__(PushConsumer)
     consumer._prepare(group, subscribe, handler, serde, options)
@@ -418,7 +423,7 @@ def shared_push_consumer(
 
 
 def is_within_handler(consumer: PushConsumer[Any]) -> bool:
-    """Whether a handler of this consumer makes this call."""
+    """Return whether the caller runs inside a handler of this consumer."""
     if consumer._life.state is LifecycleState.NEW:
         return False
     handler = consumer._message_handler
@@ -426,6 +431,6 @@ def is_within_handler(consumer: PushConsumer[Any]) -> bool:
 
 
 def give_up(consumer: PushConsumer[Any]) -> None:
-    """Leave now what is still being handled, if the consumer is stopping."""
+    """Abort a stop in progress: don't wait any longer for running handlers."""
     if consumer._closing is not None:
         consumer._closing.cancel()

@@ -1,8 +1,9 @@
-"""The queues that a pull consumer reads, and handing out their messages.
+"""The queues that a pull consumer reads, and the order in which their messages are returned.
 
-Each queue has a ``Fetcher`` that fills its ``Prefetch``; queues with messages take turns, answer by
-answer. The application waits for the first message, for a refusal to raise, or for the end. No
-message is lost when such a wait is cancelled: messages leave only in ``take``, which doesn't wait.
+Each queue has a ``Fetcher`` that fills its ``Prefetch``. Queues with messages are served round
+robin, one pull response at a time. The application waits for the first message, for a refusal to
+raise, or for the close. Cancelling that wait loses no message, because messages are removed only by
+``take``, which doesn't wait.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _OFFSET_OF: Callable[[Any], int] = attrgetter("offset")
 
 
 class QueueReader(FetcherOwner, Generic[T]):
-    """The reading side of one consumer.
+    """Reads the queues of one pull consumer.
 
     Args:
         tasks: owns the fetchers' tasks.
-        find_start: where a queue begins for which no offset was set.
+        find_start: returns the offset to start a queue at for which no offset was set.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._tasks = tasks
         self._find_start = find_start
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
-        # Dictionaries without values: sets that keep the order.
+        # Used as ordered sets.
         self._ready: dict[Prefetch[ReceivedMessage[T]], None] = {}
         self._handed_out: dict[Prefetch[ReceivedMessage[T]], None] = {}
         self._woken = asyncio.Event()
@@ -71,11 +72,11 @@ class QueueReader(FetcherOwner, Generic[T]):
         return list(self._fetchers)
 
     def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
-        """The state of a queue. Raises UsageError when it isn't assigned."""
+        """Return the buffer of a queue. Raises UsageError if the queue isn't assigned."""
         return self._fetchers[queue].sink if queue in self._halted else self._fetcher(queue).sink
 
     def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
-        """Read these queues and no others; one that was read with the same tags goes on."""
+        """Read these queues and no others; one that is read with the same tags continues."""
         wanted = dict.fromkeys(queues)
         for queue in list(self._fetchers):
             if queue not in wanted or self._fetchers[queue].expression != expression:
@@ -90,7 +91,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._fetchers[queue].sink.start(offset)
 
     def filter(self, queue: MessageQueue, expression: TagExpression) -> None:
-        """Hand out other messages from here on; messages read ahead are dropped."""
+        """Change a queue's tags from its position on; prefetched messages are dropped."""
         sink = self._fetcher(queue).sink
         self._fetchers[queue].cancel()
         self._ready.pop(sink, None)
@@ -98,7 +99,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._fetch(sink, expression)
 
     def halt(self, queue: MessageQueue) -> None:
-        """Read and hand out nothing more of a queue; its position is kept until ``drop``."""
+        """Stop reading and returning messages of a queue; keep its position until ``drop``."""
         if queue not in self._halted:
             sink = self._fetcher(queue).sink
             self._halted.add(queue)
@@ -107,7 +108,11 @@ class QueueReader(FetcherOwner, Generic[T]):
             self._ready.pop(sink, None)
 
     async def finished(self, queue: MessageQueue, deadline: float) -> None:
-        """Wait until the application is done with a queue's messages, or until a loop time."""
+        """Wait until the application is done with a queue's messages.
+
+        Args:
+            deadline: event loop time at which the wait ends in any case.
+        """
         if self._fetchers[queue].sink in self._handed_out:
             try:
                 async with asyncio.timeout_at(deadline):
@@ -137,7 +142,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         fetcher.start(self._tasks)
 
     def drop(self, queue: MessageQueue) -> None:
-        """Read a queue no longer."""
+        """Stop reading a queue and forget its state."""
         self._halted.discard(queue)
         fetcher = self._fetchers.pop(queue)
         fetcher.cancel()
@@ -159,7 +164,7 @@ class QueueReader(FetcherOwner, Generic[T]):
             ) from None
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at ``offset``; a pull under way and messages read ahead are dropped."""
+        """Continue at ``offset``; the pull in flight and prefetched messages are dropped."""
         fetcher = self._fetcher(queue)
         fetcher.cancel()
         self._forget(fetcher.sink)
@@ -167,13 +172,13 @@ class QueueReader(FetcherOwner, Generic[T]):
         fetcher.start(self._tasks)
 
     def pause(self, queue: MessageQueue) -> None:
-        """Hand out nothing of a queue."""
+        """Stop pulling and returning messages of a queue until ``resume``."""
         prefetch = self._fetcher(queue).sink
         prefetch.pause()
         self._ready.pop(prefetch, None)
 
     def resume(self, queue: MessageQueue) -> None:
-        """Go on with a paused queue."""
+        """Pull and return messages of a paused queue again."""
         fetcher = self._fetcher(queue)
         fetcher.sink.resume()
         fetcher.wake()
@@ -181,22 +186,22 @@ class QueueReader(FetcherOwner, Generic[T]):
             self.fetched(fetcher.sink)
 
     def subscriptions(self, version_ms: int) -> list[SubscriptionData]:
-        """The subscriptions for heartbeats."""
+        """Return the subscriptions for heartbeats."""
         by_topic = {queue.topic: fetcher.expression for queue, fetcher in self._fetchers.items()}
         return [
             subscription_data(topic, expression, version_ms)
             for topic, expression in by_topic.items()
         ]
 
-    # Handing out
+    # Returning messages
 
     @property
     def ready(self) -> bool:
-        """Whether ``take`` has something to give."""
+        """Whether ``take`` returns any message."""
         return bool(self._ready)
 
     def take(self, most: int) -> list[ReceivedMessage[T]]:
-        """Hand out at most ``most`` messages."""
+        """Remove and return up to ``most`` prefetched messages; doesn't wait."""
         taken: list[ReceivedMessage[T]] = []
         ready = self._ready
         while ready and len(taken) < most:
@@ -209,7 +214,7 @@ class QueueReader(FetcherOwner, Generic[T]):
             if not prefetch.ready:
                 del ready[prefetch]
             elif prefetch.between_chunks:
-                # The other queues take their turns.
+                # Move the queue to the end, so that the other queues are served first.
                 del ready[prefetch]
                 ready[prefetch] = None
         return taken
@@ -225,19 +230,19 @@ class QueueReader(FetcherOwner, Generic[T]):
             pass
 
     def wake(self) -> None:
-        """Let those who wait look again."""
+        """Wake all callers of ``wait``."""
         self._woken.set()
         self._woken.clear()
 
     def raise_refusal(self) -> None:
-        """Raise the next refusal that the application hasn't seen, if there is one."""
+        """Raise the next broker refusal that was not raised to the application yet, if any."""
         if self._refusals:
             raise self._refusals.pop(next(iter(self._refusals)))
 
-    # How far
+    # Progress
 
     def settle(self) -> None:
-        """The application asks for more, so it is done with the messages it has."""
+        """Settle all messages returned: the application asks for more, so it is done with them."""
         for prefetch in self._handed_out:
             prefetch.settle()
         self._handed_out.clear()
@@ -245,7 +250,10 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._asked_again.clear()
 
     def positions(self) -> dict[MessageQueue, int]:
-        """The position of each queue that was read: all before was handed out or filtered out."""
+        """Return the position of each queue whose position has advanced.
+
+        All messages before it were returned or filtered out.
+        """
         return {
             queue: fetcher.sink.position
             for queue, fetcher in self._fetchers.items()
@@ -253,7 +261,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         }
 
     def settled(self) -> dict[MessageQueue, int]:
-        """The same, up to the messages that the application is done with."""
+        """Return for each queue the offset up to which the application is done."""
         found: dict[MessageQueue, int] = {}
         for queue, fetcher in self._fetchers.items():
             prefetch = fetcher.sink
@@ -263,14 +271,14 @@ class QueueReader(FetcherOwner, Generic[T]):
                 found[queue] = prefetch.settled
         return found
 
-    # What fetchers ask and report (``FetcherOwner``)
+    # Called by the fetchers (``FetcherOwner``)
 
     async def find_start(self, queue: MessageQueue) -> int:
-        """Where a queue begins for which no offset was set."""
+        """Return the offset to start a queue at for which no offset was set."""
         return await self._find_start(queue)
 
     def fetched(self, prefetch: Prefetch[Any]) -> None:
-        """Messages of a queue came."""
+        """Make a queue ready after messages were pulled."""
         if prefetch.ready:
             self._ready[prefetch] = None
         if self._refusals:
@@ -278,14 +286,14 @@ class QueueReader(FetcherOwner, Generic[T]):
         self.wake()
 
     def refused(self, queue: MessageQueue, error: RemoteError) -> None:
-        """A broker refuses to be read from."""
+        """Record a broker's refusal, for ``raise_refusal``."""
         self._refusals[queue] = error
         self.wake()
 
     async def group_unknown(self, _: str) -> None:
-        """A broker doesn't know the group: it needs a heartbeat."""
+        """Send a heartbeat to all brokers, one of which doesn't know the group."""
         self._context.heartbeat_soon()
 
     def tell(self, event: Event) -> None:
-        """Pass an event on to the application."""
+        """Pass an event to the application."""
         deliver(event, self._options.on_event, self._group)

@@ -1,9 +1,9 @@
-"""Messages as a consumer gets them: views of an answer's bytes, decoded where they are looked at.
+"""Received messages: views of a pull response's bytes whose fields are decoded on access.
 
-A thousand messages come with one answer. ``messages_of`` walks over them once: it checks each
-record as ``RecordView`` does, and keeps only the place of its body and its offset of a common one
-(IPv4, not compressed, of the queue's topic). Other positions are found when they are needed. The
-answer isn't copied if it is most of the read that it came in.
+A pull response may contain a thousand messages. ``messages_of`` passes over them once and checks
+each record as ``RecordView`` does. For a common record (IPv4 hosts, not compressed, the queue's own
+topic) it stores only the offset and the position of the body; the positions of other fields are
+found on first access. The response isn't copied if it makes up most of the read buffer it is in.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ from remoting.protocol.queue import MessageQueue, QueueOffset
 T = TypeVar("T")
 
 COPY_BELOW: Final = 16 * 1024
-"""Smaller records are read from bytes: to copy their answer costs less than a view per field."""
+"""If a response's first record is smaller, in bytes, the response is read from ``bytes``, copied if
+necessary, because a copy costs less than a memoryview slice per field."""
 
 _PIN_FACTOR: Final = 2
-"""An answer is copied out of a read that is larger than this many times its size, or messages that
-are kept would keep all of that alive."""
+"""A response is copied out of a read buffer of more than this many times its size; otherwise
+retained messages would keep the whole buffer alive."""
 
 _OWN_ID: Final = b"UNIQ_KEY\x01"
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
@@ -53,15 +54,15 @@ _SIZE: Final = Struct(">I")
 _LENGTH: Final = Struct(">h")
 
 _USUAL_HEAD: Final = Struct(">II12xq8xi44xI")
-"""Of a record with IPv4 hosts: size, magic, queue offset, system flag, body length."""
+"""The head of a record with IPv4 hosts: size, magic, queue offset, system flag, body length."""
 
 
 class _Answer:
-    """What the messages of one pull's answer share.
+    """What the messages of one pull response share.
 
     Attributes:
-        data: the bytes that body positions refer to; None: the messages are views.
-        settler: where their outcomes go; None: they have none.
+        data: the bytes that body positions refer to; None: the messages are full ``RecordView``s.
+        settler: records the outcomes of the messages; None: they have no outcomes.
     """
 
     __slots__ = ("buffer", "data", "queue", "serde", "settler")
@@ -81,11 +82,13 @@ class _Answer:
 
 
 class ReceivedMessage(RecordView, Generic[T]):
-    """One message. It keeps the bytes of the whole answer it came in alive.
+    """A message, as a consumer receives it.
+
+    It keeps the bytes of the whole pull response in memory.
 
     Attributes:
-        offset: its number in its queue.
-        topic: that it is stored under; of a message that was sent back, the one it came from.
+        offset: its offset in its queue.
+        topic: its topic; of a retried message its original topic, not the retry topic.
     """
 
     __slots__ = ("_answer", "offset", "topic")
@@ -104,13 +107,13 @@ class ReceivedMessage(RecordView, Generic[T]):
         *,
         limit: int | None = None,
     ) -> None:
-        """The one at ``position``; see ``RecordView``. Raises RecordError."""
+        """Parse the record at ``position``; see ``RecordView``. Raises RecordError."""
         super().__init__(buffer, position, limit=limit)
         self._answer = _Answer(buffer, queue, serde, settler)
         self.offset = self.queue_offset
 
     def __getattr__(self, name: str) -> Any:
-        """Find what ``messages_of`` left out, when it is first needed."""
+        """Compute a field that ``messages_of`` didn't set, on first access."""
         if name == "topic":
             topic = super().topic
             if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
@@ -128,15 +131,15 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it was read from."""
+        """The queue that the message was read from."""
         return self._answer.queue
 
     @property
     def body(self) -> bytes:
-        """The body as it was sent, inflated if it was compressed.
+        """The body as it was sent, decompressed if necessary.
 
         Raises:
-            UnreadableMessage: it doesn't inflate, or to more than is allowed.
+            UnreadableMessage: the body can't be decompressed, or is too large then.
         """
         data = self._answer.data
         if data is not None:
@@ -148,10 +151,10 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def value(self) -> T:
-        """The body as the consumer's serde reads it; read anew at each access.
+        """The body deserialized by the consumer's serde, on each access.
 
         Raises:
-            UnreadableMessage: the serde can't read it.
+            UnreadableMessage: the body can't be decompressed or deserialized.
         """
         body = self.body
         try:
@@ -162,70 +165,76 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def tag(self) -> str | None:
-        """What consumers choose by."""
+        """The tag, by which consumers filter; None: the message has none."""
         return self.tags
 
     @property
     def id(self) -> str:
-        """The id its producer gave it, else the broker's offset id."""
+        """The unique id set by the producer; without one, the broker's offset id."""
         text = self.properties_text
         if text.startswith(_OWN_ID):
-            # Where our producer writes it. A 5.x broker appends one id to all messages of a
-            # batch, which would hide their own ones.
+            # PocketMQ's producer writes the id first. A 5.x broker appends the same second id to
+            # all messages of a batch; a lookup by name would return that one.
             return text[len(_OWN_ID) :].partition(b"\x02")[0].decode("utf-8", "replace")
         return self.message_id
 
     @property
     def retries(self) -> int:
-        """How often a consumer has sent it back, or an orderly one has tried it before."""
+        """How often the message was sent back, plus its earlier failures at this consumer."""
         settler = self._answer.settler
         return self.reconsume_times + (0 if settler is None else settler.failures(self))
 
     @property
     def born_at(self) -> datetime:
-        """When it was made, by the producer's clock; UTC."""
+        """When the producer created the message, by the producer's clock; UTC."""
         return instant(self.born_timestamp_ms)
 
     @property
     def stored_at(self) -> datetime:
-        """When it was stored, by the broker's clock; UTC."""
+        """When the broker stored the message, by the broker's clock; UTC."""
         return instant(self.store_timestamp_ms)
 
-    # What becomes of it
+    # Outcomes
 
     @property
     def settled(self) -> bool:
-        """Whether it has an outcome; always for a message of a pull consumer."""
+        """Whether the message has an outcome; always True for a message of a pull consumer."""
         settler = self._answer.settler
         return settler is None or settler.settled(self)
 
     def ack(self) -> None:
-        """It is done.
+        """Mark the message as done.
 
         Raises:
-            AlreadySettled: it has an outcome already.
-            UsageError: it came from a pull consumer, which commits positions.
+            AlreadySettled: the message has an outcome already.
+            UsageError: it is a message of a pull consumer, which commits positions instead.
         """
         self._settle(DONE)
 
     def retry_later(self, delay: Duration | None = None) -> None:
-        """It comes again, to this or another member of the group. Raises as ``ack``.
+        """Have the message delivered again, to this or another member of the group.
 
         Args:
-            delay: seconds, rounded up to one of the broker's delay levels (in an orderly queue:
-                how long the queue rests); None: the usual growing delays.
+            delay: seconds, rounded up to one of the default delay levels (in an orderly queue: how
+                long the queue rests); None: the broker's increasing delays.
+
+        Raises:
+            AlreadySettled, UsageError: as ``ack``.
         """
         rest = None if delay is None else seconds(delay, "delay")
-        self._settle(MessageOutcome(OutcomeKind.RETRY, rest, "the handler asked for it"))
+        self._settle(MessageOutcome(OutcomeKind.RETRY, rest, "requested by the application"))
 
     def dead_letter(self, reason: str = "") -> None:
-        """It goes to the group's dead-letter queue. Raises as ``ack``.
+        """Send the message to the group's dead-letter topic.
 
         Args:
-            reason: why, for the log and the event.
+            reason: reason for the log, the event and the dead letter's properties.
+
+        Raises:
+            AlreadySettled, UsageError: as ``ack``.
         """
         self._settle(
-            MessageOutcome(OutcomeKind.DEAD_LETTER, None, reason or "the handler gave it up")
+            MessageOutcome(OutcomeKind.DEAD_LETTER, None, reason or "requested by the application")
         )
 
     def _settle(self, outcome: MessageOutcome) -> None:
@@ -242,7 +251,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         return settler
 
     def __enter__(self) -> Self:
-        """In hand until the block ends: done with it, or to be retried when it raises."""
+        """Settle the message when the block ends: done, or to be retried if the block raises."""
         self._settler().hold(self)
         return self
 
@@ -260,7 +269,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         return exc is not None and ordinary
 
     async def __aenter__(self) -> Self:
-        """The same as ``with``."""
+        """Do the same as ``with``."""
         return self.__enter__()
 
     async def __aexit__(
@@ -288,18 +297,18 @@ def messages_of(
     body_at: int = UNKNOWN,
     tags: frozenset[str] | None = None,
 ) -> list[ReceivedMessage[T]]:
-    """The messages of a pull's answer; their outcomes go to ``settler``.
+    """Parse the messages of a pull response.
 
     Args:
-        body: the answer's.
-        queue: that was pulled.
-        serde: reads values.
-        settler: None: messages have no outcome.
-        body_at: see ``Command``.
-        tags: of those wanted; None for all.
+        body: body of the response.
+        queue: the queue that was pulled.
+        serde: deserializes the values.
+        settler: records the outcomes of the messages; None: they have no outcomes.
+        body_at: position of ``body`` in its read buffer, see ``Command``.
+        tags: return only messages with one of these tags; None: all.
 
     Raises:
-        RecordError: one of them is damaged.
+        RecordError: a record is damaged.
     """
     buffer, position = _place_of(body, body_at)
     limit = position + len(body)
@@ -331,7 +340,10 @@ def _walk_in_python(
     limit: int,
     messages: list[ReceivedMessage[Any]],
 ) -> int:
-    """The pure-Python version of ``Maker.walk``; both give identical results."""
+    """Append messages for as long as records are common ones; return the position reached.
+
+    The compiled ``Maker.walk`` gives identical results.
+    """
     append, new = messages.append, object.__new__
     made: type[ReceivedMessage[Any]] = ReceivedMessage
     head, has = _USUAL_HEAD.unpack_from, data.startswith
@@ -345,7 +357,8 @@ def _walk_in_python(
         if magic != MAGIC_V1 or sys_flag & _UNUSUAL or end > limit:
             break
         if end - body_end != tail_bytes or not has(tail, body_end):
-            # Most have as long properties as the one before.
+            # ``tail``, topic and length of properties, is reused: most records have properties of
+            # the same length as the previous one.
             tail_bytes = end - body_end
             properties_bytes = tail_bytes - len(topic) - _LENGTH.size
             if not 0 <= properties_bytes <= MAX_PROPERTIES_BYTES:
@@ -367,14 +380,14 @@ def _walk_in_python(
 
 _walk: Callable[..., int] = _walk_in_python
 if not core.WHY:
-    # Compiled: it is there only if ``WHY`` is empty.
+    # The compiled core is available if and only if ``WHY`` is empty.
     from remoting.protocol.core.messages import Maker
 
     _walk = Maker(ReceivedMessage).walk
 
 
 def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
-    """The topic as records have it; empty when each record's own topic is needed."""
+    """Return the topic as encoded in records; empty if each record's own topic must be read."""
     topic = queue.topic.encode()
     was_sent_back = settler is not None and queue.topic.startswith(RETRY_PREFIX)
     if was_sent_back or len(topic) > MAX_TOPIC_LENGTH:
@@ -383,7 +396,7 @@ def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
 
 
 def _place_of(body: bytes | memoryview, body_at: int) -> tuple[bytes | memoryview, int]:
-    """The buffer to read an answer's records from, and where they begin in it."""
+    """Return the buffer to read a response's records from, and their position in it."""
     if len(body) < _SIZE.size or _SIZE.unpack_from(body)[0] >= COPY_BELOW:
         return body, 0
     if isinstance(body, memoryview) and body_at != UNKNOWN:

@@ -1,12 +1,17 @@
-"""Messages whose handling failed: back to the broker, or to the dead letters.
+"""Sending failed messages back to the broker, for a retry or to the dead-letter topic.
 
-The broker of a message is asked to deliver it to the group again (CONSUMER_SEND_MSG_BACK); it
-counts the retries and chooses the delay. If the broker can't be asked, the message is sent as a new
-one to the group's retry topic at any broker. A dead letter is sent as a new message first, with its
-retries used up, because only then it can carry the reason; brokers of all versions put it into the
-group's dead-letter topic. If that fails too the message stays unsettled and is handled again (cf.
-ConsumeMessageConcurrentlyService.sendMessageBack). Broadcasting has no retries: a message that
-failed is logged and skipped.
+(cf. ConsumeMessageConcurrentlyService.sendMessageBack)
+
+For a retry, the message's broker is requested to deliver it to the group again
+(CONSUMER_SEND_MSG_BACK); it counts the retries and chooses the delay. If that request fails, the
+message is sent as a new one to the group's retry topic at any broker.
+
+A dead letter is first sent as a new message to the retry topic with its retries exhausted, because
+only a new message can carry the reason as properties; brokers of all versions store it in the
+group's dead-letter topic. If that fails, CONSUMER_SEND_MSG_BACK is tried.
+
+If both fail, the message stays unsettled and is handled again. Broadcasting has no retries: a
+failed message is logged and skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +20,12 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from client.consumer.outcome import BROKER_CHOOSES, TO_DEAD_LETTERS, MessageOutcome
+from client.consumer.outcome import (
+    BROKER_CHOOSES,
+    FIRST_RETRY_LEVEL,
+    TO_DEAD_LETTERS,
+    MessageOutcome,
+)
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError
@@ -35,26 +45,23 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GRO
 
 _log = Log("client")
 
-FIRST_RETRY_LEVEL: Final = 3
-"""The delay level of a first retry; each further one takes the next."""
-
 ENDLESS: Final = 2**31 - 1
-"""The retries of a message that is never buried."""
+"""The maximum of retries of a message that is never dead-lettered."""
 
 BROKERS_SHARE: Final = 1024
-"""Bytes of properties left to brokers, which add some of their own."""
+"""Bytes of the properties limit reserved for properties that the broker adds."""
 
 
 CarryOut: TypeAlias = Callable[[ReceivedMessage[Any], MessageOutcome], Awaitable[bool]]
-"""Retries or dead-letters a message that failed. False: neither could be done, keep the message."""
+"""Retries or dead-letters a failed message. Returns False if that failed: keep the message."""
 
 
 class SendBack:
-    """Sends the messages of one group back.
+    """Sends failed messages of one group back.
 
     Args:
-        max_retries: after so many a message is dead-lettered.
-        tell: passes events on to the application.
+        max_retries: number of retries after which a message is dead-lettered.
+        tell: passes events to the application.
     """
 
     def __init__(
@@ -68,9 +75,9 @@ class SendBack:
     async def carry_out(self, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
         """See ``CarryOut``."""
         level = outcome.delay_level
-        buried = level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
+        dead_lettered = level == TO_DEAD_LETTERS or message.reconsume_times >= self._max_retries
         _log.warning(
-            "message is dead-lettered" if buried else "message is retried",
+            "message is dead-lettered" if dead_lettered else "message is retried",
             group=self._group,
             queue=str(message.queue),
             offset=message.offset,
@@ -79,11 +86,11 @@ class SendBack:
             why=outcome.reason,
             exc_info=outcome.error,
         )
-        why = self._why(outcome) if buried else None
+        why = self._why(outcome) if dead_lettered else None
         ask = partial(self._ask_broker, message, level)
         anew = partial(self._send_anew, message, level, why)
-        # Only a message sent anew has the reason, and only the broker knows the group's delays.
-        first, second = (anew, ask) if buried else (ask, anew)
+        # Only a new message can carry the reason; only the broker has the group's retry policy.
+        first, second = (anew, ask) if dead_lettered else (ask, anew)
         try:
             await first()
         except PocketMQError as error:
@@ -95,7 +102,7 @@ class SendBack:
                     "message stays here and is handled again", group=self._group, error=str(again)
                 )
                 return False
-        if buried:
+        if dead_lettered:
             self._tell(
                 MessageDeadLettered(
                     message.queue, message.offset, message.id, self._group, outcome.reason
@@ -130,7 +137,7 @@ class SendBack:
         return address
 
     def _why(self, outcome: MessageOutcome) -> dict[str, str]:
-        """The properties that say why a message is a dead letter."""
+        """Return the properties that tell why a message was dead-lettered."""
         why = {
             properties.DEAD_REASON: outcome.reason[:MAX_DEAD_REASON],
             properties.DEAD_EXCEPTION: type(outcome.error).__name__ if outcome.error else "",
@@ -147,11 +154,11 @@ class SendBack:
     async def _send_anew(
         self, message: ReceivedMessage[Any], level: int, why: dict[str, str] | None
     ) -> None:
-        """Send a message to the retry topic; ``why`` makes it a dead letter."""
+        """Send a copy of a message to the retry topic; with ``why`` it is dead-lettered."""
         topic = retry_topic(self._group)
         route = await self._context.routes.to_write(topic, DEFAULT_TOPIC_QUEUES, SEND_TIMEOUT)
-        # A retry topic that was just made has the default topic's route, with more queues than its
-        # own; the first one is always there.
+        # Use queue 0 only: a retry topic that doesn't exist yet has the route of the default topic,
+        # which has more queues than the retry topic will have.
         brokers = {q.broker_name: q for q in route.writable if q.queue_id == 0}
         own = message.queue.broker_name
         failure: PocketMQError = NoRoute("no broker takes the message back", topic=topic)
@@ -208,14 +215,15 @@ class SendBack:
             flag=message.flag,
             properties=properties.encode(text).decode(),
             reconsume_times=times + 1,
-            # 5.x buries what was retried more often than the maximum, 4.9 as often.
+            # To be dead-lettered, reconsume_times must exceed the maximum at 5.x brokers, and
+            # reach it at 4.9.
             max_reconsume_times=self._max_retries if why is None else 0,
             bname=broker,
         )
 
 
 async def skip_failed(group: str, message: ReceivedMessage[Any], outcome: MessageOutcome) -> bool:
-    """Broadcasting: a message that failed is logged and skipped."""
+    """Log a failed message and skip it: the ``CarryOut`` of broadcasting."""
     _log.warning(
         "message failed and is skipped: broadcasting has no retries",
         group=group,

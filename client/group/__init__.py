@@ -1,1 +1,1 @@
-"""How the members of a group share queues: strategies, rebalance, queue locks, start offsets."""
+"""Group membership: allocation strategies, rebalance, queue locks and start offsets."""

@@ -1,8 +1,9 @@
-"""The queues of one member: each is being taken, owned, or being given up.
+"""The queues of one group member: each is being taken, owned, or being given up.
 
-To take a queue the member locks it, then finds where to begin (only now, because the previous owner
-commits before it unlocks), then the consumer reads it. To give it up the consumer finishes and
-commits, then the member unlocks it. Every queue has its own task, so that none delays another.
+To take a queue, the member locks it, then determines its start offset (in this order, because the
+previous owner commits before it unlocks), then the consumer reads it. To give it up, the consumer
+finishes and commits, then the member unlocks it. Each change of a queue is a separate task, so that
+no queue delays another.
 """
 
 from __future__ import annotations
@@ -30,41 +31,41 @@ _log = Log("client")
 
 
 class AssignmentListener(ABC):
-    """A consumer: it reads the queues that its member gains.
+    """The callbacks of a consumer, which reads the queues that its member gains.
 
     Attributes:
-        ordered: a queue may be read only while its lock is held.
+        ordered: whether a queue may be read only while its lock is held.
     """
 
     ordered = False
 
     @abstractmethod
     def gained(self, queue: MessageQueue, start: Start) -> None:
-        """Begin to read at ``start.offset``."""
+        """Start reading a queue at ``start.offset``."""
 
     @abstractmethod
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
         """Stop reading, let running handlers finish, commit, drop the queue.
 
         Args:
-            deadline: time of the loop's clock until which handlers may run. Afterwards the queue
-                is given to its next owner.
+            deadline: event loop time until which handlers may run. Afterwards the queue is released
+                to its next owner.
         """
 
-    def locked(self, queue: MessageQueue, held: bool) -> None:  # noqa: B027 - most need no locks
-        """A queue's lock was taken or lost: without it no ordered handler may start."""
+    def locked(self, queue: MessageQueue, held: bool) -> None:  # noqa: B027 - optional
+        """Handle that a queue's lock was taken or lost; without it no ordered handler may start."""
 
     @abstractmethod
     def tell(self, event: Event) -> None:
-        """Pass an event on to the application."""
+        """Pass an event to the application."""
 
     def blocked(self) -> list[BlockedQueue]:
-        """The queues that a failing message stops, for the heartbeats."""
+        """Return the queues blocked by a failing message, for the heartbeats."""
         return []
 
     @abstractmethod
     def running(self) -> Running:
-        """The state that administrators may ask for."""
+        """Return the consumer's state, for administration requests."""
 
 
 class AssignmentManager:
@@ -72,9 +73,9 @@ class AssignmentManager:
 
     Args:
         tasks: owns the queues' tasks.
-        options: if the members share the queues there are locks; an unordered queue's lock is
-            waited for ``handover_timeout``.
-        look_again: looks at the group again, which may change what is wanted.
+        options: locks are used if ``shared``; ``handover_timeout`` limits the wait for the lock of
+            an unordered queue, in seconds.
+        look_again: rebalances, which may call ``change``; returns when that is done.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class AssignmentManager:
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
         self._owned: dict[MessageQueue, Start] = {}
         self._forced: dict[MessageQueue, Start] = {}
-        self._complained: dict[MessageQueue, float] = {}
+        self._reported_at: dict[MessageQueue, float] = {}
 
     @property
     def owned(self) -> frozenset[MessageQueue]:
@@ -114,11 +115,11 @@ class AssignmentManager:
         return frozenset(self._owned) | frozenset(self._taking)
 
     def holds_lock(self, queue: MessageQueue) -> bool:
-        """Whether the queue's lock is surely held."""
+        """Return whether the queue's lock is certainly held."""
         return self._locks.holds(queue)
 
     def connected(self, address: str) -> None:
-        """There is a new connection to a broker."""
+        """Request the locks again at a broker that was connected to."""
         self._locks.probe(address)
 
     def change(self, wanted: Collection[MessageQueue]) -> None:
@@ -132,14 +133,18 @@ class AssignmentManager:
                 self._take(queue)
 
     def restart(self, starts: Mapping[MessageQueue, Start]) -> None:
-        """Let the consumer finish with queues that it reads, and begin again at other offsets."""
+        """Give up owned queues and take them again at new start offsets."""
         for queue, start in starts.items():
             if queue in self._owned:
                 self._forced[queue] = start
                 self._give_up(queue, self._loop.time() + self._handover_timeout)
 
     async def give_up_all(self, deadline: float) -> None:
-        """Give up all queues; the locks of those that don't finish in time expire."""
+        """Give up all queues; the locks of queues that don't finish in time are left to expire.
+
+        Args:
+            deadline: event loop time until which handlers may run.
+        """
         self._wanted = frozenset()
         for queue in sorted(self.held):
             self._give_up(queue, deadline)
@@ -158,7 +163,7 @@ class AssignmentManager:
         try:
             start = await self._locked_start(queue)
         finally:
-            self._complained.pop(queue, None)
+            self._reported_at.pop(queue, None)
             if self._taking.get(queue) is asyncio.current_task():
                 del self._taking[queue]
         self._owned[queue] = start
@@ -175,8 +180,8 @@ class AssignmentManager:
             if not await self._locks.acquire(queue, patience):
                 await self._look_again()
                 _log.warning(
-                    "previous owner doesn't let go, reading without the lock: what it has in "
-                    "hand may be handled twice",
+                    "previous owner doesn't release the lock, taking it by force: messages that it "
+                    "is handling may be handled twice",
                     group=self._group,
                     queue=str(queue),
                 )
@@ -199,7 +204,7 @@ class AssignmentManager:
                 self.waits(queue, error)
                 await asyncio.sleep(backoff.next())
             else:
-                if queue in self._complained:
+                if queue in self._reported_at:
                     self._listener.tell(QueueResumed(queue))
                 return start
 
@@ -232,13 +237,13 @@ class AssignmentManager:
             self._forced.pop(queue, None)
 
     async def _finished(self, queue: MessageQueue, deadline: float) -> bool:
-        """Whether the consumer no longer reads the queue, so that another may."""
+        """Let the consumer finish. Returns whether another member may read the queue now."""
         try:
             async with asyncio.timeout_at(deadline + LOST_GRACE):
                 await self._listener.lost(queue, deadline=deadline)
         except TimeoutError:
             _log.error(
-                "consumer doesn't let go of a queue it has lost",
+                "consumer doesn't stop reading a lost queue in time",
                 group=self._group,
                 queue=str(queue),
                 ordered=self._listener.ordered,
@@ -253,10 +258,10 @@ class AssignmentManager:
             )
         return True
 
-    # What the lock keeper reports (``LockListener``)
+    # Called by the lock keeper (``LockListener``)
 
     def lock_changed(self, queue: MessageQueue, held: bool) -> None:
-        """A queue's lock was taken or lost."""
+        """See ``LockListener``."""
         if queue not in self._owned:
             return
         if not held:
@@ -265,12 +270,12 @@ class AssignmentManager:
         self._listener.locked(queue, held)
 
     def waits(self, queue: MessageQueue, error: PocketMQError) -> None:
-        """A queue waits because its broker can't be asked."""
+        """See ``LockListener``; logs once per ``REPORT_PERIOD``."""
         now = self._loop.time()
-        last = self._complained.get(queue)
+        last = self._reported_at.get(queue)
         if queue not in self._taking or (last is not None and now - last < REPORT_PERIOD):
             return
-        self._complained[queue] = now
+        self._reported_at[queue] = now
         _log.warning("queue waits", group=self._group, queue=str(queue), error=str(error))
         if last is None:
             self._listener.tell(QueueWaiting(queue, error))

@@ -1,12 +1,12 @@
-"""Contradictions in a group: found by a new member, and reported by brokers of ours.
+"""Conflicts between the members of a group, detected on joining or reported by PocketMQ brokers.
 
-Our broker compares a new member with its group when it joins, and names the member it contradicts.
-An Apache broker never refuses. There the member compares itself before it joins with the group's
-last heartbeat, which may be from any of the other members.
+A PocketMQ broker compares a new member with its group when it joins, and may refuse it, naming the
+conflicting member. An Apache broker never refuses. There the new member compares itself, before it
+joins, with the group data that the broker keeps, which is from the last heartbeat of any member.
 
-A broker also sees problems that no member can: others subscribe differently, or a queue has no
-owner. Members ask it periodically, and soon after a change of the group, and report each problem
-once. A problem that has ended and comes back is reported again.
+A broker also detects problems that a member can't: other members differ, or a queue has no owner.
+Members request these periodically, and soon after a change of the group, and report each problem
+once. A problem that ended and occurs again is reported again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SUBSCRIPTION_DOCS = f"{DOCS}consumer-groups.md#one-group-one-subscription"
 
 
 def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> GroupFinding | None:
-    """The gravest difference of a member from what a broker keeps of its group. Pure."""
+    """Return the most severe difference between a member and its group's data; None: none."""
     for kind, own, other in (
         (FindingKind.MESSAGE_MODEL, mine.message_model, theirs.message_model),
         (FindingKind.CONSUME_TYPE, mine.consume_type, theirs.consume_type),
@@ -82,12 +82,12 @@ def _said(wanted: object) -> str:
 
 
 def refusal(answer: Command, group: str, broker: str) -> GroupConflict | None:
-    """The error for a broker's refusal of the heartbeat with which a member joins."""
-    told = answer.fields.get(CONFLICT)
-    if told is None:
+    """Return the error if a broker refused a member's first heartbeat; None: it did not."""
+    conflict = answer.fields.get(CONFLICT)
+    if conflict is None:
         return None
     try:
-        finding = decode(GroupFinding, told.encode())
+        finding = decode(GroupFinding, conflict.encode())
     except BodyError:
         finding = GroupFinding(text=answer.remark or "the broker refuses this member")
     return _conflict(finding, group, broker)
@@ -110,13 +110,16 @@ def _conflict(finding: GroupFinding, group: str, broker: str | None = None) -> G
 async def join(
     context: ClientContext, member: Membership, addresses: Collection[str]
 ) -> list[GroupConflict]:
-    """Join a group at all brokers if the other members are alike. Returns the differences.
+    """Join a group at all brokers, unless a conflict forbids it.
 
-    Brokers that can't be reached now get the member's next heartbeats.
+    A broker that can't be reached is joined by a later heartbeat.
+
+    Returns:
+        The conflicts to report (``on_conflict="warn"``).
 
     Raises:
-        GroupConflict: they differ, and the policy, or broadcasting beside clustering, forbids it.
-            The member has joined nowhere.
+        GroupConflict: a member differs, and ``on_conflict`` is "reject", or one of the two is
+            broadcasting and the other clustering, or a broker refused. No broker has the member.
     """
     mine = member.consumer_data()
     found = await asyncio.gather(*(_check_at(context, mine, one) for one in addresses))
@@ -188,11 +191,12 @@ async def _members_at(context: ClientContext, group: str, address: str) -> Consu
 
 
 class GroupProblemReporter:
-    """Reports the problems that brokers find in one group.
+    """Reports the problems that PocketMQ brokers detect in one group.
 
     Args:
         topics: returns the member's topics.
-        conflicts: whether to report members that differ.
+        tell: passes events to the application.
+        conflicts: whether to report conflicts between members.
     """
 
     def __init__(
@@ -214,11 +218,11 @@ class GroupProblemReporter:
         self._wake = asyncio.Event()
 
     def soon(self) -> None:
-        """The group has changed."""
+        """Query the brokers soon, because the group has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask brokers until cancelled."""
+        """Query the brokers periodically until cancelled."""
         spread = random.Random()  # noqa: S311 - spreads load
         while True:
             await asyncio.sleep(WATCH_FIRST)
@@ -256,7 +260,7 @@ class GroupProblemReporter:
         return sorted(addresses - self._not_ours)
 
     def take(self, descriptions: Iterable[GroupDescriptionBody]) -> None:
-        """Report the problems that are new."""
+        """Report the problems that were not in the previous descriptions."""
         found: dict[tuple[object, ...], tuple[GroupFinding, bool]] = {}
         for description in descriptions:
             for one in description.conflicts if self._conflicts else ():
@@ -276,7 +280,7 @@ class GroupProblemReporter:
             text=finding.text,
             docs=finding.docs,
         )
-        # A contradiction is the same event, found by this member when joining or later by a broker.
+        # The same event is used when the member itself detects a conflict on joining.
         if conflict:
             self._tell(MembersDiffer(self._group, _conflict(finding, self._group)))
             return
@@ -294,5 +298,5 @@ class GroupProblemReporter:
 
 
 def _key(finding: GroupFinding) -> tuple[object, ...]:
-    """Findings with the same key are the same problem."""
+    """Return the identity of a problem, which ignores the text of the finding."""
     return (finding.kind, finding.topic, finding.queue_id, tuple(sorted(finding.members)))

@@ -1,13 +1,13 @@
-"""The locks of a member's queues at their brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
+"""Queue locks at the brokers (LOCK_BATCH_MQ, UNLOCK_BATCH_MQ).
 
-``Leases`` is the state, without I/O: which locks are held, and what is due when. A lock is renewed
-every 20 s and counts as lost when the broker refuses it, or when it could not be renewed for 30 s;
-the broker keeps it for 60 s, so no other member gets it before. A missing lock is requested again:
-every 100 ms while its owner may be finishing, then every second. (cf. RebalanceImpl.lockAll,
-ProcessQueue.isLockExpired)
+``Leases`` holds the state and does no I/O: which locks are held, and when which request is due. A
+lock is renewed every 20 s. It counts as lost when the broker refuses it, or when it could not be
+renewed for 30 s; the broker keeps it for 60 s, so no other member can get it earlier. A missing
+lock is requested every 100 ms while its owner may be finishing, then every second.
+(cf. RebalanceImpl.lockAll, ProcessQueue.isLockExpired)
 
-One task per broker requests what is due, in one request. Locks exist at the master only: while a
-broker has none, its locks stay as they are until they expire.
+One task per broker sends everything that is due in one request. Only masters manage locks: while a
+broker has no master, its locks keep their state until they expire.
 """
 
 from __future__ import annotations
@@ -45,6 +45,14 @@ from remoting.tasks import Supervisor
 
 @dataclass(slots=True)
 class _Lease:
+    """One wanted lock; times in monotonic seconds.
+
+    Attributes:
+        wanted_since: when it was wanted, or lost last.
+        due: when the next request is due.
+        taken_at: when the last successful request was made.
+    """
+
     wanted_since: float
     due: float
     held: bool = False
@@ -52,7 +60,7 @@ class _Lease:
 
 
 class Leases:
-    """The wanted locks; times are seconds of one monotonic clock."""
+    """The wanted locks at one broker; times in monotonic seconds."""
 
     def __init__(self) -> None:
         self._leases: dict[MessageQueue, _Lease] = {}
@@ -64,20 +72,20 @@ class Leases:
         return queue in self._leases
 
     def want(self, queue: MessageQueue, now: float) -> None:
-        """Want a lock."""
+        """Start to request a lock."""
         self._leases.setdefault(queue, _Lease(wanted_since=now, due=now))
 
     def drop(self, queue: MessageQueue) -> None:
-        """No longer want a lock."""
+        """Stop requesting and renewing a lock."""
         self._leases.pop(queue, None)
 
     def holds(self, queue: MessageQueue, now: float) -> bool:
-        """Whether a lock is surely held."""
+        """Return whether a lock is certainly held."""
         lease = self._leases.get(queue)
         return lease is not None and lease.held and now < lease.taken_at + LOCK_LIFE
 
     def due(self, now: float) -> list[MessageQueue]:
-        """The locks to request now; when one renewal is due, all held locks are renewed with it."""
+        """Return the locks to request now; if one renewal is due, all held locks are included."""
         if not any(lease.due <= now for lease in self._leases.values()):
             return []
         renew = any(lease.held and lease.due <= now for lease in self._leases.values())
@@ -88,14 +96,18 @@ class Leases:
         ]
 
     def probe(self, now: float) -> None:
-        """The broker may have lost the locks: request all of them now."""
+        """Make all locks due now, because the broker may have lost them."""
         for lease in self._leases.values():
             lease.due = now
 
     def answered(
         self, asked: Iterable[MessageQueue], granted: Collection[MessageQueue], now: float
     ) -> dict[MessageQueue, bool]:
-        """Take the broker's answer to a request made at ``now``. Returns the locks that changed."""
+        """Process the broker's response to a request made at ``now``.
+
+        Returns:
+            For each queue whose lock was taken or lost, whether it is held.
+        """
         changes: dict[MessageQueue, bool] = {}
         for queue in asked:
             lease = self._leases.get(queue)
@@ -114,14 +126,14 @@ class Leases:
         return changes
 
     def failed(self, asked: Iterable[MessageQueue], now: float) -> None:
-        """No answer came: held locks stay held until they expire."""
+        """Schedule a retry after a failed request; held locks stay held until they expire."""
         for queue in asked:
             lease = self._leases.get(queue)
             if lease is not None:
                 lease.due = now + (LOCK_RETRY_SLOW if lease.held else self._pause(lease, now))
 
     def expire(self, now: float) -> list[MessageQueue]:
-        """Locks that could not be renewed for too long, and count as lost."""
+        """Mark locks as lost that could not be renewed for too long, and return them."""
         expired = [
             queue
             for queue, lease in self._leases.items()
@@ -132,7 +144,7 @@ class Leases:
         return expired
 
     def next_due(self) -> float:
-        """When the next request or expiry is due."""
+        """Return when the next request or expiry is due; infinity: never."""
         times = [
             min(lease.due, lease.taken_at + LOCK_LIFE) if lease.held else lease.due
             for lease in self._leases.values()
@@ -154,12 +166,12 @@ _log = Log("client")
 
 
 class _Broker:
-    """The locks at one broker.
+    """The locks at one broker and their task.
 
     Attributes:
-        disturbed_at: when the broker was last away or connected to again.
-        asked: the queues of the request under way.
-        answered: no request is under way.
+        disturbed_at: when a request last failed or the broker was reconnected to; event loop time.
+        asked: the queues of the lock request in flight.
+        answered: set while no lock request is in flight.
     """
 
     def __init__(self) -> None:
@@ -173,23 +185,23 @@ class _Broker:
 
 
 class LockListener(Protocol):
-    """The owner of the locks."""
+    """Callbacks of ``LockKeeper``."""
 
     def lock_changed(self, queue: MessageQueue, held: bool) -> None:
-        """A queue's lock was taken or lost."""
+        """Handle that a queue's lock was taken or lost."""
         ...
 
     def waits(self, queue: MessageQueue, error: PocketMQError) -> None:
-        """A queue waits because its broker can't be asked for the lock."""
+        """Handle that a queue must wait, because its lock can't be requested from the broker."""
         ...
 
 
 class LockKeeper:
-    """The locks of one member.
+    """Acquires, renews and releases the queue locks of one member.
 
     Args:
-        tasks: owns the tasks.
-        listener: is told of locks that are taken or lost, or can't be asked for.
+        tasks: owns the tasks that send the requests.
+        listener: called when locks are taken or lost, or can't be requested.
     """
 
     def __init__(
@@ -208,18 +220,21 @@ class LockKeeper:
         self._loop = asyncio.get_running_loop()
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Whether this member surely holds the queue's lock."""
+        """Return whether this member certainly holds the queue's lock."""
         broker = self._brokers.get(queue.broker_name)
         return broker is not None and broker.leases.holds(queue, self._loop.time())
 
     async def acquire(self, queue: MessageQueue, patience: float | None) -> bool:
-        """Want a queue's lock until ``release``. Returns whether it is held in time.
+        """Request a queue's lock until ``release``, and wait until it is held.
 
-        Only time in which the broker can be reached counts: the previous owner can't know earlier
-        that it has lost the queue.
+        The wait restarts when the broker was unreachable, because the previous owner can't learn
+        during that time that it has lost the queue.
 
         Args:
-            patience: seconds; None: wait until it is held. After False it is still requested.
+            patience: seconds to wait; None: without limit.
+
+        Returns:
+            Whether the lock is held. If not, it is still being requested in the background.
         """
         began = self._loop.time()
         broker = self._brokers.setdefault(queue.broker_name, _Broker())
@@ -244,9 +259,9 @@ class LockKeeper:
         return True
 
     async def take(self, queue: MessageQueue) -> None:
-        """Take a lock by force from a holder that is gone or keeps it; our brokers allow that.
+        """Take a lock by force from a holder that does not release it; PocketMQ's brokers allow it.
 
-        So the member that reads a queue holds its lock, and the next owner waits for this one.
+        Thus the member that reads a queue holds its lock, and the next owner waits for that member.
         """
         broker = self._brokers.setdefault(queue.broker_name, _Broker())
         now = self._loop.time()
@@ -260,10 +275,10 @@ class LockKeeper:
         broker.wake.set()
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Give locks back; a broker that can't be reached keeps them for a minute.
+        """Release locks; a broker that can't be reached keeps them for a minute.
 
-        It waits for a lock request under way: Apache's brokers use many threads, so that the lock
-        request could be served last, and leave the lock with a member that doesn't want it.
+        First wait for a lock request in flight: Apache's brokers process requests in many threads
+        and could execute the lock after the unlock, leaving the lock with this member.
         """
         wanted: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -280,14 +295,14 @@ class LockKeeper:
         await self._unlock(queues)
 
     def forget(self, queue: MessageQueue) -> None:
-        """Stop renewing a lock without giving it back."""
+        """Stop renewing a lock without releasing it."""
         broker = self._brokers.get(queue.broker_name)
         if broker is not None:
             broker.leases.drop(queue)
             broker.wake.set()
 
     def probe(self, address: str) -> None:
-        """A broker may have restarted: request its locks again before others do."""
+        """Request the locks at a reconnected broker now: it may have restarted and lost them."""
         table = self._context.routes.table.brokers()
         for name, broker in self._brokers.items():
             if len(broker.leases) and address in table.get(name, {}).values():
@@ -342,7 +357,8 @@ class LockKeeper:
         )
         address = await self._master(queues)
         try:
-            # After a restart a broker must know the member before it gives it locks.
+            # Connecting sends a heartbeat: a restarted broker must know the member before it grants
+            # it locks.
             await self._context.heartbeats.connect(address, LOCK_TIMEOUT)
         except RemotingError as error:
             raise unavailable(error, address, queue=queues[0], group=self._group) from error
@@ -391,7 +407,7 @@ class LockKeeper:
             )
 
     async def _master(self, queues: list[MessageQueue]) -> str:
-        """The master of the queues' broker, from the first of their topics with a route."""
+        """Return the address of the queues' master, from the first of their topics with a route."""
         failure: PocketMQError | None = None
         for queue in {queue.topic: queue for queue in queues}.values():
             try:
@@ -411,7 +427,7 @@ class LockKeeper:
 
 
 async def _until(wake: asyncio.Event, when: float) -> None:
-    """Wait for ``wake``, at most until a time of the loop; infinity: without limit."""
+    """Wait for ``wake``, at most until the event loop time ``when``; infinity: without limit."""
     try:
         async with asyncio.timeout_at(None if when == float("inf") else when):
             await wake.wait()

@@ -1,9 +1,9 @@
-"""One consumer's membership in its group: from joining to leaving.
+"""One consumer's membership in its group, from joining to leaving.
 
-A round looks at every subscribed topic: its route, the members of the group, and the share that
-the strategy calculates. Rounds run at the start, every 20 s, when a route changes, and when a
-broker reports that the group has changed; wake-ups during a round cause one further round. Topics
-are independent: one that fails keeps its queues and is looked at again soon.
+A rebalance round reads the route of every subscribed topic and the members of the group, and takes
+or gives up queues according to the strategy. Rounds run at the start, every 20 s, when a route
+changes, and when a broker notifies that the group has changed; notifications during a round cause
+one further round. Topics are independent: one that fails keeps its queues and is retried soon.
 (cf. RebalanceImpl, RebalanceService)
 """
 
@@ -41,15 +41,16 @@ _log = Log("client")
 
 
 class GroupMember:
-    """A member of a group, for one consumer.
+    """The group membership of one consumer.
 
     Args:
-        context: which has been started.
-        subscriptions: topic -> which messages of it.
-        offsets: where the group's progress is kept.
-        tasks: owns the member's background tasks; ``stop`` closes it. When a task dies the member
-            does nothing from then.
-        consume_type: how it consumes; a push consumer reads its group's retry topic, too.
+        context: an open context.
+        subscriptions: topic -> tag expression.
+        offsets: stores the group's offsets.
+        tasks: owns the member's background tasks; ``stop`` closes it. After a task has failed, the
+            member must be stopped.
+        consume_type: how the consumer consumes; with CONSUME_PASSIVELY (push) and ``shared`` the
+            group's retry topic is read too.
 
     Raises:
         UsageError: an argument is wrong.
@@ -92,24 +93,24 @@ class GroupMember:
         self._rounds: asyncio.Task[None] | None = None
         self._joined = False
 
-    # What brokers are told
+    # Contents of heartbeats
 
     @property
     def on_conflict(self) -> OnConflict:
-        """What happens when it contradicts the other members as it joins."""
+        """The policy for joining a group whose members have different settings."""
         return self._options.on_conflict
 
     def blocked(self) -> list[BlockedQueue]:
-        """Queues that a failing message stops."""
+        """Return the queues blocked by a failing message."""
         return self._listener.blocked()
 
     @property
     def strategy_name(self) -> str:
-        """The name of its strategy."""
+        """The name of the member's allocation strategy."""
         return self._strategy.name
 
     def consumer_data(self) -> ConsumerData:
-        """Its part of a heartbeat."""
+        """Return the member's part of a heartbeat."""
         shared = self._options.shared
         model = MessageModel.CLUSTERING if shared else MessageModel.BROADCASTING
         return ConsumerData(
@@ -121,33 +122,33 @@ class GroupMember:
         )
 
     async def heartbeat_broker(self, address: str) -> None:
-        """A broker doesn't know this group or its subscription (codes 24, 25): send a heartbeat.
+        """Send a heartbeat to a broker that lacks the group or its subscription (codes 24, 25).
 
-        When that is needed twice within a heartbeat period, another member overwrites the
-        subscription.
+        If that is needed twice within a heartbeat period, another member is overwriting the
+        subscription: log it and report ``SubscriptionUnstable``.
         """
         now = asyncio.get_running_loop().time()
         last = self._heartbeats_asked.get(address)
         await self._context.heartbeats.now(address)
         if self._heartbeats_asked.get(address) != last:
-            return  # another queue of this broker has asked for the same heartbeat
+            return  # a concurrent call for another queue has sent the same heartbeat
         if last is not None and now - last < self._context.heartbeats.period:
             _log.warning("subscription forgotten again", group=self.group, broker=address)
             self._listener.tell(SubscriptionUnstable(self.group, address))
         self._heartbeats_asked[address] = asyncio.get_running_loop().time()
 
-    # Life
+    # Lifecycle
 
     async def start(self, listener: AssignmentListener) -> None:
-        """Join the group and get the first queues.
+        """Join the group and run the first rebalance.
 
         Args:
-            listener: reads the queues.
+            listener: the consumer, which reads the queues.
 
         Raises:
-            GroupConflict: the other members are not alike.
-            NoNameServer: none can be reached.
-            UsageError: this client has a member of the group already, or asks no name server.
+            GroupConflict: another member of the group has settings that must be equal but differ.
+            NoNameServer: no name server can be reached.
+            UsageError: this client already has a member of the group, or no name server is given.
         """
         options = self._options
         self._listener = listener
@@ -185,7 +186,7 @@ class GroupMember:
         """Give up all queues and leave the group.
 
         Args:
-            deadline: time of the loop's clock until which running handlers may go on.
+            deadline: event loop time until which running handlers may continue.
         """
         if self._rounds is not None:
             self._rounds.cancel()
@@ -200,7 +201,7 @@ class GroupMember:
                 await self._context.leave(self)
 
     async def _addresses(self) -> list[str]:
-        """The addresses of all brokers in the topics' routes."""
+        """Return the addresses of all brokers in the topics' routes."""
         routes = await asyncio.gather(
             *(self._context.routes.to_read(topic) for topic in self._subscriptions.topics),
             return_exceptions=True,
@@ -218,31 +219,31 @@ class GroupMember:
     # Topics
 
     def subscribe(self, topic: str, expression: TagExpression) -> None:
-        """Read a topic too, or other messages of it, from the next round on, which begins now.
+        """Subscribe to a topic, or change its tag expression, and start a rebalance round.
 
         Raises:
-            UsageError: this can't be a topic's name.
+            UsageError: ``topic`` is not a valid topic name.
         """
         if self._subscriptions.put(topic, expression):
             self._changed()
 
     def unsubscribe(self, topic: str) -> None:
-        """Read a topic no longer."""
+        """End the subscription to a topic, and start a rebalance round."""
         if self._subscriptions.remove(topic):
             self._changed()
 
     def expression(self, topic: str) -> TagExpression | None:
-        """Which messages of a topic are wanted; None: none."""
+        """Return the tag expression of a topic; None: not subscribed."""
         return self._subscriptions.expression(topic)
 
     def _changed(self) -> None:
         self._context.heartbeat_soon()
         self._wake.set()
 
-    # What brokers and routes tell
+    # Requests of brokers, and changes of routes
 
     def asked(self, command: Command) -> Command | None:
-        """Answer a broker's request to the group's members."""
+        """Process a broker's request to the group's members. Returns the response, if any."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._wake.set()
         elif command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
@@ -276,12 +277,12 @@ class GroupMember:
         )
 
     def route_changed(self, topic: str) -> None:
-        """A topic has other queues or brokers now."""
+        """Start a rebalance round after the route of a topic has changed."""
         if self._subscriptions.expression(topic) is not None:
             self._wake.set()
 
     def connected(self, address: str) -> None:
-        """There is a new connection to a broker."""
+        """Request the locks again at a broker that was connected to."""
         self._assignments.connected(address)
 
     # Rounds
@@ -292,16 +293,16 @@ class GroupMember:
         return self._assignments.owned
 
     def holds_lock(self, queue: MessageQueue) -> bool:
-        """Whether this member surely holds a queue's lock."""
+        """Return whether this member certainly holds a queue's lock."""
         return self._assignments.holds_lock(queue)
 
     async def rebalance(self) -> None:
-        """Look at the group again, and wait until that is done."""
+        """Start a rebalance round and wait until it is over."""
         self._wake.set()
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait for the end of a round that hasn't begun yet, or until the member has stopped."""
+        """Wait for the end of the next round, not of one in progress, or until the member stops."""
         if self._rounds is not None and self._rounds.done():
             return
         await self._next_round_over.wait()
@@ -319,17 +320,19 @@ class GroupMember:
                 except TimeoutError:
                     pass
                 self._wake.clear()
-                # A caller of ``settled`` during a round waits for the next one.
+                # A caller of ``settled`` during this round waits for the next one, because this one
+                # may already have read the subscriptions.
                 round_over, self._next_round_over = self._next_round_over, asyncio.Event()
                 well = await self._round()
                 round_over.set()
         finally:
-            # No round will follow, for example because a strategy of the application has failed.
+            # No round will follow, for example because the application's strategy has raised: wake
+            # the callers of ``settled``.
             round_over.set()
             self._next_round_over.set()
 
     async def _round(self) -> bool:
-        """Look at all topics. Returns whether none of them failed."""
+        """Rebalance all topics. Returns whether that succeeded for each of them."""
         view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))

@@ -1,8 +1,8 @@
-"""Calculates from the state of a group which queues a member has to give up and take. Pure.
+"""The rebalance: computes from a group's state which queues a member gains and loses. Does no I/O.
 
-Topics are independent: while the state of a topic is unknown the member keeps its queues. The one
-strategy that looks at all topics together (``Sticky``) leaves out topics, and queues of brokers,
-whose state is unknown.
+Topics are independent of each other: while the state of a topic is unknown, the member keeps its
+queues. Only ``Sticky`` allocates the queues of all topics together; it ignores topics whose state
+is unknown, and the queues of brokers that don't respond.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from remoting.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state of a topic, as a member knows it.
+    """The state of a topic, as seen by one member.
 
     Attributes:
-        queues: all, sorted.
-        members: the client ids of the group, sorted; unused when broadcasting.
-        owners: who holds the queues' locks, as far as brokers tell.
-        silent: names of brokers that should tell but don't answer.
+        queues: all queues of the topic, sorted.
+        members: the client ids of the group's members, sorted; unused for broadcasting.
+        owners: the client id that holds each queue's lock, as far as brokers report it.
+        silent: names of the brokers that should report lock owners but did not respond.
     """
 
     queues: tuple[MessageQueue, ...]
@@ -35,14 +35,14 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes that a member has to make.
+    """The result of a rebalance for one member.
 
     Attributes:
-        lost: to be given up, sorted.
-        gained: to be taken, sorted.
+        lost: queues to give up, sorted.
+        gained: queues to take, sorted.
         wanted: all queues of the member afterwards.
-        unknown: queues that the strategy names and that don't exist.
-        failed: topics that the strategy can't share out, and why.
+        unknown: queues that the strategy returned although they don't exist, sorted.
+        failed: topics for which the strategy failed, and its error.
     """
 
     lost: tuple[MessageQueue, ...]
@@ -53,10 +53,11 @@ class Difference:
 
 
 class Rebalancer:
-    """Calculates one member's share of a group.
+    """Computes one member's share of its group's queues.
 
     Args:
-        strategy: shares out queues; None: every member reads all (broadcasting).
+        strategy: allocates queues to members; None: every member gets all (broadcasting).
+        member: the member's client id.
     """
 
     def __init__(self, strategy: Strategy | None, member: str, group: str) -> None:
@@ -67,11 +68,11 @@ class Rebalancer:
     def difference(
         self, views: Mapping[str, View | None], held: Collection[MessageQueue]
     ) -> Difference:
-        """The changes that the state of the group requires.
+        """Compute the changes that the state of the group requires.
 
         Args:
-            views: every subscribed topic; None: its state is unknown now.
-            held: the queues of the member.
+            views: the state of each subscribed topic; None: unknown at present.
+            held: the queues that the member has now.
         """
         unclear = {topic for topic, view in views.items() if view is None}
         known = {topic: view for topic, view in views.items() if view is not None}
@@ -106,9 +107,10 @@ class Rebalancer:
     def _together(
         self, strategy: Sticky, views: Mapping[str, View], held: Collection[MessageQueue]
     ) -> set[MessageQueue]:
-        """The share over all topics whose brokers name the same members.
+        """Return the share under ``Sticky``, which allocates the queues of all topics together.
 
-        A retry topic is shared out separately: its queues carry little load beside the others.
+        Topics are allocated together only if their brokers report the same members. Retry topics
+        are allocated separately, because their queues have little load compared to the others.
         """
         by_members: dict[tuple[tuple[str, ...], bool], list[View]] = {}
         for topic, view in views.items():

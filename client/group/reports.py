@@ -1,8 +1,8 @@
-"""Reports of a member: to its application after a rebalance, to brokers on request.
+"""Reports of a member: events and logs after a rebalance, and responses to brokers' requests.
 
-A rebalance reports only changes since the one before. Administration tools ask a broker, and
-the broker asks the member on the member's own connection: for its settings under RocketMQ's names,
-and for the state of each queue (cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
+After a rebalance only changes since the previous one are reported. Requests of administration tools
+for a member's settings and queue states are forwarded by the broker on the member's connection
+(cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ _log = Log("client")
 
 
 class Reports:
-    """The events and log lines of one member's rounds.
+    """The events and log lines of one member's rebalance rounds.
 
     Args:
-        member: its client id.
-        shared: the members share the queues.
+        member: the member's client id.
+        tell: passes events to the application.
+        shared: whether the members share the queues (clustering).
 
     Attributes:
-        members: the client ids of all members, as of the last round.
+        members: the client ids of all members in the last round.
     """
 
     def __init__(
@@ -57,9 +58,9 @@ class Reports:
         difference: Difference,
         failed: Mapping[str, PocketMQError],
     ) -> None:
-        """Report the results of a round."""
+        """Report what changed in a round."""
         for topic, error in failed.items():
-            # A group's retry topic is created after its first member has joined.
+            # Not an error: a group's retry topic is created after its first member has joined.
             expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
             if self._failing.get(topic) != str(error) and not expected:
                 _log.warning("not rebalanced", group=self._group, topic=topic, error=str(error))
@@ -120,10 +121,10 @@ CONSUME_ORDERLY = "PROP_CONSUMEORDERLY"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The state of a consumer, beside its membership.
+    """The part of a consumer's running info that the consumer itself provides.
 
     Attributes:
-        settings: by the property names of RocketMQ's consumers.
+        settings: property name, as in RocketMQ's consumers -> value.
         queues: the state of each queue.
     """
 
@@ -140,7 +141,7 @@ def running_info(
     name_servers: Iterable[str],
     started_ms: int,
 ) -> bytes:
-    """The answer to GET_CONSUMER_RUNNING_INFO."""
+    """Return the body of the response to GET_CONSUMER_RUNNING_INFO."""
     properties = {
         "PROP_NAMESERVER_ADDR": "".join(f"{address};" for address in name_servers),
         "PROP_CONSUME_TYPE": data.consume_type,
@@ -161,7 +162,7 @@ def running_info(
 
 
 def consumer_status(command: Command, running: Running) -> Command:
-    """The answer to GET_CONSUMER_STATUS_FROM_CLIENT: the commit points of a topic's queues."""
+    """Return the response to GET_CONSUMER_STATUS_FROM_CLIENT: commit points by queue."""
     try:
         topic = command.read(GetConsumerStatusRequestHeader).topic
     except HeaderError as error:

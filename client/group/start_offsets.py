@@ -1,13 +1,14 @@
-"""Where a gained queue begins: at the stored offset, else by the rule of ``start_from``.
+"""The start offset of a gained queue: the stored offset, or without one that of ``start_from``.
 
-A group has no offset only if the broker answers so, with code 22. After any other answer, or none,
-the queue waits: a busy broker must not send a group to the end of a queue. (4.x clients treat every
-error as "none".)
+A group has no stored offset only if the broker responds with code 22 (QUERY_NOT_FOUND). After any
+other error the queue waits and the request is repeated, so that an overloaded broker can't make a
+group skip to the end of a queue. (4.x clients treat every error as "no offset".)
 
-A group without an offset begins at ``start_from``. Before that, as for RocketMQ's clients, the
-broker's own rule applies: it answers 0 for a queue whose first messages are still in memory, so
-that all groups read a young queue from its first message. ``exact`` turns that rule off. The
-group's retry topic always begins at its first message, because all its messages are the group's.
+A group without a stored offset starts at ``start_from``, with two exceptions. As for RocketMQ's
+clients, a rule of the broker has precedence: it returns 0 for a queue whose first messages are
+still in memory, so that every group reads a new queue from its first message; ``exact`` disables
+that. The group's retry topic always starts at its first message, because all its messages are for
+the group.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from remoting.protocol.queue import MessageQueue
 
 
 class OffsetStore(ABC):
-    """Stores a group's progress: at the brokers, or in a file when broadcasting."""
+    """Stores the offsets of a group, at the brokers, or in a local file for broadcasting."""
 
     @abstractmethod
     async def stored(self, queue: MessageQueue) -> int | None:
-        """The stored offset of the group; None: it certainly has no offset.
+        """Return the group's stored offset; None: it certainly has none.
 
         Raises:
-            PocketMQError: it could not be found out.
+            PocketMQError: it could not be determined.
         """
 
     @abstractmethod
@@ -44,15 +45,15 @@ class OffsetStore(ABC):
             PocketMQError: it was not stored.
         """
 
-    async def save(self) -> None:  # noqa: B027 - most stores gather nothing
-        """Write commits that were only gathered."""
+    async def save(self) -> None:  # noqa: B027 - optional
+        """Write commits that ``commit`` has only buffered."""
 
-    def close(self) -> None:  # noqa: B027 - most stores hold nothing
-        """Release the store: nothing more is read or committed."""
+    def close(self) -> None:  # noqa: B027 - optional
+        """Release the store's resources; it must not be used afterwards."""
 
 
 class StartOffsets:
-    """Finds where a group's queues begin.
+    """Determines the start offsets of a group's queues.
 
     Args:
         offsets: the stored offsets of the group.
@@ -72,17 +73,18 @@ class StartOffsets:
         self._exact = options.exact
         self._shared = options.shared
         if isinstance(self._start_from, datetime):
-            milliseconds(self._start_from)  # a naive one is refused now, not when a queue is gained
+            milliseconds(self._start_from)  # raise for a naive datetime now, not in ``find``
 
     async def find(self, queue: MessageQueue) -> Start:
-        """Where ``queue`` begins.
+        """Return where to start reading ``queue``.
 
         Raises:
-            PocketMQError: it can't be found out now.
+            PocketMQError: a broker did not return what is needed.
         """
         stored = await self.store.stored(queue)
         if stored == 0 and self._shared and self._exact:
-            # 4.x brokers answer 0 for young queues of a group that has stored nothing.
+            # 4.x brokers return 0 for a group without a stored offset if the queue is new; look the
+            # offset up in the broker's offset table.
             stored = await self._offsets.in_table(queue, self._group)
         if stored is not None:
             return Start(stored, "stored", f"stored {stored}")
@@ -90,10 +92,10 @@ class StartOffsets:
             return Start(0, "retry", "the retry topic's first message")
         if self._shared and not self._exact:
             try:
-                is_young = await self._offsets.by_broker(queue, self._group) == 0
+                is_new = await self._offsets.by_broker(queue, self._group) == 0
             except NotFound:
-                is_young = False
-            if is_young:
+                is_new = False
+            if is_new:
                 end = await self._offsets.maximum(queue)
                 return Start(0, "fallback", f"fallback 0: {end} messages")
         place = self._start_from

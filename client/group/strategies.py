@@ -1,30 +1,32 @@
-"""The allocation strategies: which member gets which queue. Pure functions.
+"""The allocation strategies, which assign queues to the members of a group.
 
-Every member computes its own share from the same lists, sorted the same way, without talking to the
-others; all reach one result because a strategy is a pure function. So a strategy of the application
-must depend on nothing but its arguments, and all members of a group have to use the same one.
+Every member computes its own share from the same sorted lists, without communicating with the
+others. All arrive at the same assignment because a strategy is a pure function. Therefore a custom
+strategy must depend only on its arguments, and all members of a group must use the same strategy.
 (cf. AllocateMessageQueueStrategy and its implementations.)
 
-``Sticky`` is ours: even shares over all topics together, and no queue moves without need. Shares
-that are even, depend on nothing but the present members, and never move a queue between two members
-who stay are impossible. (Each queue would need a fixed order of preference among all members there
-may ever be, and with three queues and enough members two of the orders agree on three of them, who
-then get two queues and none.) So the present owners have to be an argument that all members share.
-They are: our members hold a lock for each queue at its broker, and our broker tells who holds
-which. Other brokers don't; there the shares are as even, but more queues move.
+``Sticky`` is PocketMQ's own: even shares over all topics together, with as few queue moves as
+possible. It is impossible to have shares that are even, depend only on the current members, and
+never move a queue between two remaining members. (Each queue would need a fixed order of preference
+over all possible members. With three queues and enough members, two of the orders agree on three
+members; in a group of these, one would get two queues and another none.) So the current owners must
+be an argument that is the same for all members: PocketMQ members hold a lock for each queue at its
+broker, and PocketMQ brokers report the lock owners. Other brokers don't; with them the shares are
+just as even, but more queues move.
 
-Three rules give the result:
+For n queues and c members, three rules give the result:
 
-1. Every member gets n div c queues, and n mod c members get one more: first those that hold so many
-   already, then by client id.
-2. A member that holds too many gives away the last queue of the topic of which it holds most, and
-   so on.
-3. The free queues are laid out topic by topic (the first queue of every topic, then the second of
-   every topic, ...) and dealt in runs to the members that hold too few, in the order of their ids.
+1. Every member gets n div c queues, and n mod c members get one more: first those that already hold
+   more than n div c, then in the order of client ids.
+2. A member that holds too many repeatedly gives up the last queue of the topic of which it holds
+   most.
+3. The free queues are ordered across topics (the first queue of every topic, then the second of
+   every topic, ...) and assigned in contiguous runs to the members that hold too few, in the order
+   of their ids.
 
-The number of moves is the smallest that makes the shares even. Members that look at different
-moments of one hand-over agree: a queue given away or taken over by these rules changes nothing in
-the result for the others.
+The number of moves is the minimum for even shares. Members that see different states of a hand-over
+in progress compute the same result, because a queue that was given up or taken according to these
+rules doesn't change the result for the others.
 """
 
 from __future__ import annotations
@@ -40,37 +42,37 @@ from remoting.protocol.queue import MessageQueue
 from remoting.settings import nearest
 
 Rooms = Callable[[str], str | None]
-"""The machine room of a broker's name or a client id; None or empty: it isn't known."""
+"""Returns the machine room of a broker name or client id; None or empty: unknown."""
 
 
 @runtime_checkable
 class Strategy(Protocol):
-    """Calculates a member's share of a topic's queues."""
+    """Computes a member's share of a topic's queues."""
 
     @property
     def name(self) -> str:
-        """How logs and RocketMQ's tools call it."""
+        """The name of the strategy, as in logs and in RocketMQ's tools."""
         ...
 
     def allocate(
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
-        """The queues of ``member``.
+        """Return the queues assigned to ``member``.
 
         Args:
-            member: a client id; the share of one that isn't among ``members`` is empty.
-            queues: all of a topic, sorted.
+            member: a client id; if it isn't one of ``members``, its share is empty.
+            queues: all queues of a topic, sorted.
             members: the client ids of all members of the group, sorted.
-            group: theirs.
+            group: name of the group.
 
         Raises:
-            UsageError: there is no member, no queue, or the strategy can't be used with these.
+            UsageError: an argument is empty, or the strategy can't be applied to them.
         """
         ...
 
 
 class Averagely:
-    """Contiguous runs of queues, the first members get one more: RocketMQ's default."""
+    """Contiguous runs of queues; the first members may get one more. RocketMQ's default."""
 
     name: Final = "AVG"
 
@@ -78,7 +80,7 @@ class Averagely:
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
         """See ``Strategy.allocate`` (cf. AllocateMessageQueueAveragely)."""
-        index = place(member, queues, members, group)
+        index = member_index(member, queues, members, group)
         if index is None:
             return []
         size, longer = divmod(len(queues), len(members))
@@ -87,7 +89,7 @@ class Averagely:
 
 
 class AveragelyByCircle:
-    """The queues dealt like cards, one after the other."""
+    """The queues assigned round robin."""
 
     name: Final = "AVG_BY_CIRCLE"
 
@@ -95,15 +97,15 @@ class AveragelyByCircle:
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
         """See ``Strategy.allocate`` (cf. AllocateMessageQueueAveragelyByCircle)."""
-        index = place(member, queues, members, group)
+        index = member_index(member, queues, members, group)
         return [] if index is None else list(queues[index :: len(members)])
 
 
 class ByConfig:
-    """The queues that the application names, whoever else there is.
+    """A fixed list of queues, independent of the other members.
 
-    Nothing checks that each queue is somebody's: that is the application's business. Named queues
-    that don't exist are not read, and reported by the event ``QueuesUnknown``.
+    The application must ensure that each queue has exactly one owner. Listed queues that don't
+    exist are not read, and reported by the event ``QueuesUnknown``.
     """
 
     name: Final = "CONFIG"
@@ -113,18 +115,18 @@ class ByConfig:
 
     def allocate(
         self,
-        member: str,  # noqa: ARG002 - what all strategies are given
+        member: str,  # noqa: ARG002 - part of the interface
         queues: Sequence[MessageQueue],  # noqa: ARG002
         members: Sequence[str],  # noqa: ARG002
         *,
         group: str,  # noqa: ARG002
     ) -> list[MessageQueue]:
-        """The configured list as it is, of all topics (cf. AllocateMessageQueueByConfig)."""
+        """Return the configured list, of all topics (cf. AllocateMessageQueueByConfig)."""
         return list(self.queues)
 
 
 class ByMachineRoom:
-    """The queues of brokers called ``room@name`` whose room is listed; others get no owner."""
+    """The queues of brokers named ``room@name`` whose room is listed; other queues get no owner."""
 
     name: Final = "MACHINE_ROOM"
 
@@ -135,7 +137,7 @@ class ByMachineRoom:
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
         """See ``Strategy.allocate`` (cf. AllocateMessageQueueByMachineRoom)."""
-        index = place(member, queues, members, group)
+        index = member_index(member, queues, members, group)
         if index is None:
             return []
         ours = [queue for queue in queues if self._room(queue) in self.rooms]
@@ -152,12 +154,14 @@ class ByMachineRoom:
 
 
 class MachineRoomNearby:
-    """Queues go to members in the room of their broker; those of a room without members to all.
+    """Queues are assigned to members in their broker's machine room.
+
+    The queues of a room without members are assigned to all members.
 
     Args:
-        inner: how queues are shared within a room.
-        room_of_broker: the room of a broker's name.
-        room_of_member: the room of a client id.
+        inner: the strategy applied to the queues of each room.
+        room_of_broker: returns the room of a broker name.
+        room_of_member: returns the room of a client id.
     """
 
     def __init__(self, inner: Strategy, room_of_broker: Rooms, room_of_member: Rooms) -> None:
@@ -170,7 +174,7 @@ class MachineRoomNearby:
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
         """See ``Strategy.allocate`` (cf. AllocateMachineRoomNearby)."""
-        if place(member, queues, members, group) is None:
+        if member_index(member, queues, members, group) is None:
             return []
         queues_of: dict[str, list[MessageQueue]] = {}
         for queue in queues:
@@ -201,13 +205,13 @@ class MachineRoomNearby:
         return room
 
 
-def place(
+def member_index(
     member: str, queues: Sequence[MessageQueue], members: Sequence[str], group: str
 ) -> int | None:
-    """Where a member stands among all; None: it isn't one.
+    """Return the index of ``member`` in ``members``; None: it isn't one of them.
 
     Raises:
-        UsageError: there is nothing, or nobody, to allocate.
+        UsageError: an argument is empty.
     """
     for given, what in ((member, "own client id"), (queues, "queue"), (members, "member")):
         if not given:
@@ -219,10 +223,10 @@ def place(
 
 
 def strategy_named(given: str | Strategy) -> Strategy:
-    """The strategy that an application means, by its name or as an object.
+    """Return the strategy given by name or as an object.
 
     Raises:
-        UsageError: no such name, one that needs arguments, or no strategy at all.
+        UsageError: the name is unknown or needs arguments, or the object is not a strategy.
     """
     if not isinstance(given, str):
         if isinstance(given, type) or not isinstance(given, Strategy):
@@ -264,14 +268,14 @@ _WITH_ARGUMENTS: Final = {
 
 
 VIRTUAL_NODES: Final = 10
-"""Places of one member on the ring (cf. AllocateMessageQueueConsistentHash)."""
+"""Default number of positions of a member on the ring (cf. AllocateMessageQueueConsistentHash)."""
 
 
 class ConsistentHash:
-    """RocketMQ's ring.
+    """RocketMQ's consistent hashing.
 
     Args:
-        virtual_nodes: places of each member on the ring; all members have to use the same.
+        virtual_nodes: positions of each member on the ring; must be equal for all members.
     """
 
     name: Final = "CONSISTENT_HASH"
@@ -285,7 +289,7 @@ class ConsistentHash:
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
         """See ``Strategy.allocate``."""
-        if place(member, queues, members, group) is None:
+        if member_index(member, queues, members, group) is None:
             return []
         owner_of = {
             _position(f"{one}-{number}"): one
@@ -303,7 +307,7 @@ class ConsistentHash:
 
 
 def _text(queue: MessageQueue) -> str:
-    """A queue as Java prints it: that is what is hashed."""
+    """Return the queue's Java ``toString``, which is what RocketMQ hashes."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"
@@ -316,19 +320,19 @@ def _position(key: str) -> int:
 
 
 Owners = Mapping[MessageQueue, str]
-"""The client id that holds each queue's lock; queues that nobody holds are absent."""
+"""Queue -> client id of the holder of its lock; queues without a holder are absent."""
 
 
 class Sticky:
-    """As few moves as possible, shares that differ by one at most over all topics together."""
+    """Even shares over all topics together with as few moves as possible; see the module docs."""
 
     name: Final = "STICKY"
 
     def allocate(
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
     ) -> list[MessageQueue]:
-        """The share of a member while it isn't known who holds what."""
-        if place(member, queues, members, group) is None:
+        """Return a member's share of one topic if the current owners are unknown."""
+        if member_index(member, queues, members, group) is None:
             return []
         shares = self.share_out(queues, members, {})
         return [queue for queue in queues if shares[queue] == member]
@@ -336,22 +340,22 @@ class Sticky:
     def share_out(
         self, queues: Iterable[MessageQueue], members: Iterable[str], owners: Owners
     ) -> dict[MessageQueue, str]:
-        """The new owner of each queue; none if there is no member."""
+        """Return the new owner of each queue; empty if there are no members."""
         everybody = sorted(set(members))
         if not everybody:
             return {}
         held: dict[str, list[MessageQueue]] = {one: [] for one in everybody}
         pool: list[tuple[int, MessageQueue]] = []
-        turns = _turns(queues)
-        for queue, turn in turns.items():
+        ranks = _ranks(queues)
+        for queue, rank in ranks.items():
             owner = owners.get(queue)
             if owner in held:
                 held[owner].append(queue)
             else:
-                pool.append((turn, queue))
-        sizes = _sizes(held, len(turns))
+                pool.append((rank, queue))
+        sizes = _sizes(held, len(ranks))
         for one, mine in held.items():
-            pool += [(turns[queue], queue) for queue in _given_away(mine, len(mine) - sizes[one])]
+            pool += [(ranks[queue], queue) for queue in _given_away(mine, len(mine) - sizes[one])]
         pool.sort()
         unowned = iter([queue for _, queue in pool])
         shares = {queue: one for one, mine in held.items() for queue in mine}
@@ -360,14 +364,14 @@ class Sticky:
         return shares
 
 
-def _turns(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-    """Each queue's number within its topic."""
+def _ranks(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+    """Return the rank of each queue among the given queues of its topic."""
     count: defaultdict[str, int] = defaultdict(int)
-    turns: dict[MessageQueue, int] = {}
+    ranks: dict[MessageQueue, int] = {}
     for queue in sorted(set(queues)):
-        turns[queue] = count[queue.topic]
+        ranks[queue] = count[queue.topic]
         count[queue.topic] += 1
-    return turns
+    return ranks
 
 
 def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, int]:
@@ -379,7 +383,7 @@ def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, 
 
 
 def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
-    """Take ``count`` queues out of a sorted list, from the topics that have most."""
+    """Remove ``count`` queues from a sorted list, each from the topic with most queues in it."""
     given: list[MessageQueue] = []
     by_topic: dict[str, list[MessageQueue]] = {}
     for queue in mine:

@@ -1,13 +1,13 @@
-"""What a member knows of its group: subscriptions, members, and the owners of queues.
+"""A member's view of its group: subscriptions, members, and owners of the queue locks.
 
-Brokers can disagree about the members for a moment. So all members ask the same broker about a
-topic, the first by name that answers, and not any broker as RocketMQ's clients do. A broker with a
-new connection may have restarted: it gets a moment to receive the heartbeats of the other members,
-and they to take their locks again.
+Brokers may temporarily disagree about the members of a group. Therefore all members query the same
+broker for a topic, the first by name that responds, and not a random one as RocketMQ's clients do.
+A broker that was just reconnected to may have restarted: the member waits ``RESTART_GRACE`` seconds
+for the other members to send their heartbeats and to take their locks again.
 
-A subscription has its creation time as its version, which changes with its expression and nothing
-else: a broker keeps the highest version, and a version that rose by itself would overwrite what
-other members send later.
+The version of a subscription is the time when its expression was set, and changes only with it. A
+broker keeps the subscription with the highest version, so if the version increased otherwise, this
+member would overwrite the subscriptions of others.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_
 
 
 class GroupView:
-    """The state of one group, from its brokers.
+    """Reads the state of one group from its brokers.
 
-    An object serves one round: an answer of a broker is used for all topics.
+    An object is used for one round and caches each broker's responses, which serve all topics.
 
     Args:
-        before: the members as of the round before.
+        before: the members in the previous round.
     """
 
     def __init__(self, context: ClientContext, group: str, before: Collection[str]) -> None:
@@ -58,14 +58,14 @@ class GroupView:
         self._owners: dict[str, asyncio.Task[Mapping[MessageQueue, str] | None]] = {}
 
     async def view(self, route: Route, *, shared: bool, owners: bool) -> View:
-        """The state of one topic.
+        """Return the state of one topic.
 
         Args:
-            shared: the members share its queues, so their ids are needed.
-            owners: the holders of the locks are needed, too.
+            shared: whether to read the members, which share the queues.
+            owners: whether to read the owners of the locks too.
 
         Raises:
-            PocketMQError: the members can't be found out.
+            PocketMQError: the members can't be read.
         """
         if not shared or not route.readable:
             return View(route.readable)
@@ -76,17 +76,19 @@ class GroupView:
         for broker in brokers:
             if broker not in self._owners:
                 self._owners[broker] = asyncio.create_task(self._describe(route, broker))
-        told = await asyncio.gather(*(self._owners[broker] for broker in brokers))
+        described = await asyncio.gather(*(self._owners[broker] for broker in brokers))
         return View(
             route.readable,
             members,
             {
                 queue: owner
-                for some in told
+                for some in described
                 for queue, owner in (some or {}).items()
                 if queue.topic == route.topic
             },
-            frozenset(broker for broker, some in zip(brokers, told, strict=True) if some is None),
+            frozenset(
+                broker for broker, some in zip(brokers, described, strict=True) if some is None
+            ),
         )
 
     async def _members(self, route: Route) -> tuple[str, ...]:
@@ -104,7 +106,7 @@ class GroupView:
         raise failure or NoRoute("no broker of the topic can tell the members", topic=route.topic)
 
     async def _list(self, address: str) -> tuple[str, ...]:
-        """The members, from one broker; it gets a heartbeat first if it doesn't know this one."""
+        """Read the members from a broker; send it a heartbeat first if this one is missing."""
         try:
             members = await self._ask(address)
         except RemoteError as error:
@@ -119,7 +121,7 @@ class GroupView:
         if rest > 0 and not self._before <= {*members}:
             await asyncio.sleep(rest)
             members = await self._ask(address)
-        # Java sorts by UTF-16 units, and all members have to sort alike.
+        # Sort by UTF-16 code units as Java does: all members must use the same order.
         return tuple(sorted(set(members), key=lambda one: one.encode("utf-16-be", "replace")))
 
     async def _ask(self, address: str) -> tuple[str, ...]:
@@ -135,7 +137,7 @@ class GroupView:
             raise self._unreadable(error, address) from error
 
     async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
-        """The lock owners at one broker; empty if it can't tell, None if it doesn't answer."""
+        """Return the lock owners at one broker; empty: an Apache broker, None: no response."""
         address = route.master(broker)
         if address is None:
             return None
@@ -145,7 +147,7 @@ class GroupView:
         try:
             answer = await describe(self._context, address, self._group)
         except PocketMQError as error:
-            _log.warning("a broker doesn't tell who holds its queues", error=str(error))
+            _log.warning("queue owners not read from a broker", broker=address, error=str(error))
             return None
         return {
             MessageQueue(queue.topic, broker, queue.queue_id): queue.lock_owner
@@ -164,10 +166,10 @@ class GroupView:
 
 
 async def describe(context: ClientContext, address: str, group: str) -> GroupDescriptionBody | None:
-    """The description of a group by a broker of ours; None: it is another's broker.
+    """Read a PocketMQ broker's description of a group; None: the broker doesn't support it.
 
     Raises:
-        PocketMQError: there is no readable answer.
+        PocketMQError: there was no valid response.
     """
     answer: Command = await context.remote.call(
         address,
@@ -190,11 +192,11 @@ EVERYTHING = TagExpression.parse("*")
 
 
 class Subscribed:
-    """The topics of one member.
+    """The subscriptions of one member.
 
     Args:
-        now_ms: the clock, for versions.
-        retry: the group's retry topic is read too.
+        now_ms: returns the wall-clock time in ms since the Unix epoch, for versions.
+        retry: whether the group's retry topic is subscribed to as well.
     """
 
     def __init__(
@@ -206,35 +208,35 @@ class Subscribed:
         retry: bool,
     ) -> None:
         self._now_ms = now_ms
-        self._own = retry_topic(group) if retry else None
+        self._retry_topic = retry_topic(group) if retry else None
         self._versions: dict[str, tuple[TagExpression, int]] = {}
         for topic, expression in expressions.items():
             self.put(topic, expression)
-        if self._own is not None:
-            self._versions[self._own] = (EVERYTHING, now_ms())
+        if self._retry_topic is not None:
+            self._versions[self._retry_topic] = (EVERYTHING, now_ms())
 
     @property
     def topics(self) -> list[str]:
         """All topics, the retry topic last."""
-        return [*(topic for topic in self._versions if topic != self._own), *self._retry()]
+        return [*(topic for topic in self._versions if topic != self._retry_topic), *self._retry()]
 
     def _retry(self) -> list[str]:
-        return [] if self._own is None else [self._own]
+        return [] if self._retry_topic is None else [self._retry_topic]
 
     def expression(self, topic: str) -> TagExpression | None:
-        """The wanted messages of a topic."""
+        """Return the tag expression of a topic; None: not subscribed."""
         found = self._versions.get(topic)
         return None if found is None else found[0]
 
     def put(self, topic: str, expression: TagExpression) -> bool:
-        """Subscribe a topic, or change its expression; False if nothing changes.
+        """Subscribe to a topic, or change its expression. Returns whether anything changed.
 
         Raises:
-            UsageError: this can't be a topic's name, or is the group's own retry topic.
+            UsageError: ``topic`` is not a valid topic name, or is the group's retry topic.
         """
         check_topic_name(topic)
-        if topic == self._own:
-            raise UsageError("the retry topic is subscribed by itself", topic=topic)
+        if topic == self._retry_topic:
+            raise UsageError("the group's retry topic is subscribed automatically", topic=topic)
         known = self._versions.get(topic)
         if known is not None and known[0] == expression:
             return False
@@ -242,11 +244,11 @@ class Subscribed:
         return True
 
     def remove(self, topic: str) -> bool:
-        """End a subscription; False if there is none."""
-        return topic != self._own and self._versions.pop(topic, None) is not None
+        """End a subscription. Returns whether there was one."""
+        return topic != self._retry_topic and self._versions.pop(topic, None) is not None
 
     def data(self) -> list[SubscriptionData]:
-        """The subscriptions for a heartbeat."""
+        """Return the subscriptions for a heartbeat."""
         return [
             subscription_data(topic, expression, version_ms)
             for topic, (expression, version_ms) in self._versions.items()
@@ -254,7 +256,7 @@ class Subscribed:
 
 
 def subscription_data(topic: str, expression: TagExpression, version_ms: int) -> SubscriptionData:
-    """A subscription for a heartbeat."""
+    """Return a subscription as heartbeats contain it."""
     return SubscriptionData(
         topic=topic,
         sub_string=expression.text,
@@ -265,7 +267,7 @@ def subscription_data(topic: str, expression: TagExpression, version_ms: int) ->
 
 
 def from_where(start_from: Position) -> ConsumeFromWhere:
-    """The name that heartbeats have for where queues without an offset begin."""
+    """Return the ``consumeFromWhere`` of heartbeats for a ``start_from`` option."""
     if start_from is Place.END:
         return ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     if isinstance(start_from, datetime):

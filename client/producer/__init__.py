@@ -1,1 +1,1 @@
-"""Sending messages."""
+"""The producer."""

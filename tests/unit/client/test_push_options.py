@@ -70,7 +70,10 @@ def test_an_invalid_order_is_refused(given: dict[str, Any]):
         ({"handler": "bill"}, "the handler can't be 'bill'"),
         ({"batch_size": 2}, "batch_size needs a handler"),
         ({"order": Orderly(auto_commit=False)}, "returns COMMIT or ROLLBACK"),
-        ({"handler": handle, "order": Orderly(), "max_retries": 2}, "the retries are said there"),
+        (
+            {"handler": handle, "order": Orderly(), "max_retries": 2},
+            "the retries are configured there",
+        ),
         ({"subscribe": "orders"}, "subscribe has to map topics to tags"),
         ({"subscribe": {"orders": 5}}, "tags can't be 5"),
         ({"subscribe": {"or ders": "*"}}, "illegal|character|can't"),
