@@ -166,9 +166,9 @@ class AssignedQueue(FetcherOwner, Generic[T]):
     def end(self, run: Run[ReceivedMessage[T]]) -> None:
         """Undo ``begin``."""
         self.handling.discard(run)
-        self._let_look()
+        self._notify_changed()
 
-    def _let_look(self) -> None:
+    def _notify_changed(self) -> None:
         """Make the callers of ``until`` check their condition again."""
         self._changed.set()
         self._changed.clear()
@@ -226,7 +226,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
     def let_go(self, message: ReceivedMessage[T]) -> None:
         """See ``Settler``."""
         self.in_hand.discard(message.offset)
-        self._on_loop(self._let_look)
+        self._on_loop(self._notify_changed)
 
     def _on_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         if threading.get_ident() == self._thread:

@@ -43,7 +43,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
             handler,
             carry_out,
             limits,
-            turn=self._each if queues.options.batch_size == 1 else self._batch,
+            handle_some=self._each if queues.options.batch_size == 1 else self._batch,
         )
         batch_size = queues.options.batch_size
         self._most = RUN_MESSAGES if batch_size == 1 else batch_size
@@ -188,10 +188,10 @@ class ConcurrentDispatcher(Dispatcher[T]):
                 queue.failures.pop(message.offset, None)
         for single in queue.keep_only(run, kept | staying):
             if single.offset in staying:
-                self._again(assigned, single)
+                self._requeue(assigned, single)
             else:
                 queue.failures[single.offset] = queue.failures.get(single.offset, 0) + 1
-                self._loop.call_later(self._kept_pause, self._again, assigned, single)
+                self._loop.call_later(self._kept_pause, self._requeue, assigned, single)
         assigned.make_room()
 
     def done(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
@@ -219,6 +219,6 @@ class ConcurrentDispatcher(Dispatcher[T]):
             message.offset for (message, _), done in zip(failed, returned, strict=True) if not done
         }
 
-    def _again(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
+    def _requeue(self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]]) -> None:
         assigned.process_queue.give_back(run)
         assigned.offer()

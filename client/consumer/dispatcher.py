@@ -49,7 +49,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
     Args:
         handler: None: the application iterates over the messages.
         carry_out: retries or dead-letters failed messages.
-        turn: handles some messages of a queue in a worker, see ``HandlerPool``.
+        handle_some: handles some messages of a queue in a worker, see ``HandlerPool``.
 
     Attributes:
         pool: the workers.
@@ -62,7 +62,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
         carry_out: CarryOut,
         limits: HandlingLimits,
         *,
-        turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
+        handle_some: Callable[[AssignedQueue[T]], Awaitable[bool]],
     ) -> None:
         self._queues = queues
         self._handler = None if handler is None else handler.call
@@ -73,7 +73,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._woken = asyncio.Event()
         self.pool: HandlerPool[T] = HandlerPool(
-            queues, handler, limits, turn=turn, give_up=self.give_up
+            queues, handler, limits, handle_some=handle_some, give_up=self.give_up
         )
         self._breaker = self.pool.breaker
         if handler is None:

@@ -101,7 +101,7 @@ class HandlerPool(Generic[T]):
 
     Args:
         handler: None: the application iterates over the messages.
-        turn: handles some messages of a queue; returns whether it waited for anything.
+        handle_some: handles some messages of a queue; returns whether it waited for anything.
         give_up: carries out the outcome of a run that has timed out.
 
     Attributes:
@@ -114,7 +114,7 @@ class HandlerPool(Generic[T]):
         handler: MessageHandler | None,
         limits: HandlingLimits,
         *,
-        turn: Callable[[AssignedQueue[T]], Awaitable[bool]],
+        handle_some: Callable[[AssignedQueue[T]], Awaitable[bool]],
         give_up: Callable[
             [AssignedQueue[T], Run[ReceivedMessage[T]], MessageOutcome], Coroutine[Any, Any, None]
         ],
@@ -128,7 +128,7 @@ class HandlerPool(Generic[T]):
         self._blocked_loop = limits.blocked_loop
         self._cancels = handler is None or handler.cancels
         self._manual = options.order is not None and not options.order.auto_commit
-        self._turn = turn
+        self._handle_some = handle_some
         self._give_up = give_up
         self._loop = asyncio.get_running_loop()
         self._workers: set[asyncio.Task[None]] = set()
@@ -169,7 +169,7 @@ class HandlerPool(Generic[T]):
             ConsumerStopped: a handler raised a BaseException such as SystemExit.
         """
         now = self._loop.time
-        queues, turn = self._queues, self._turn
+        queues, handle_some = self._queues, self._handle_some
         since = now()
         try:
             while True:
@@ -179,7 +179,7 @@ class HandlerPool(Generic[T]):
                     self._parked.append(parked)
                     await parked
                     since = now()
-                elif await turn(assigned):
+                elif await handle_some(assigned):
                     since = now()
                 elif now() - since > SLICE:
                     await asyncio.sleep(0)
@@ -227,7 +227,7 @@ class HandlerPool(Generic[T]):
         """Await a handler that has taken its first step.
 
         Returns:
-            The outcome of its messages; None: the call timed out and they are settled already.
+            The outcome of its messages; None: the run was abandoned, the result is ignored.
         """
         task = asyncio.current_task()
         assert task is not None
@@ -236,20 +236,20 @@ class HandlerPool(Generic[T]):
         try:
             outcome = self.outcome_of_result(await resume_coroutine(work, waits_for))
         except asyncio.CancelledError as error:
-            # One of the task's cancellation requests may be ours, made when the call timed out. Any
-            # other one must end the worker.
-            if task.cancelling() > (run.over and self._cancels):
+            # One of the task's cancellation requests may be ours, made by ``_abandon``. Any other
+            # one must end the worker.
+            if task.cancelling() > (run.abandoned and self._cancels):
                 raise
             outcome = outcome_of(error)
         except Exception as error:  # noqa: BLE001 - the handler's failure is the outcome
             outcome = outcome_of(error)
         finally:
             self._calls.pop(run, None)
-            if run.over or outcome is None:  # outcome is None: the worker ends
+            if run.abandoned or outcome is None:  # outcome is None: the worker ends
                 assigned.end(run)
-            if run.over and self._cancels:
+            if run.abandoned and self._cancels:
                 task.uncancel()
-        return None if run.over else outcome
+        return None if run.abandoned else outcome
 
     def call_began(
         self,
@@ -322,7 +322,7 @@ class HandlerPool(Generic[T]):
 
     def _abandon(self, run: Run[ReceivedMessage[T]], call: _Call[T]) -> None:
         del self._calls[run]
-        run.over = True
+        run.abandoned = True
         if call.task is not None and self._cancels:
             call.task.cancel()
 

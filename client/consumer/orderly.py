@@ -67,7 +67,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         batch_size = queues.options.batch_size
         alone = batch_size > 1 or not order.auto_commit
         super().__init__(
-            queues, handler, carry_out, limits, turn=self._whole if alone else self._each
+            queues, handler, carry_out, limits, handle_some=self._whole if alone else self._each
         )
         self._order = order
         self._most = batch_size if alone else RUN_MESSAGES
@@ -134,7 +134,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         outcomes, failures = queue.outcomes, queue.failures
         began = since = self._loop.time()
         while run.at < run.end:
-            if waited and not self._goes_on(assigned, run, began):
+            if waited and not self._may_continue(assigned, run, began):
                 self._cut(run)
                 queue.give_back(run)
                 return True
@@ -208,7 +208,7 @@ class OrderlyDispatcher(Dispatcher[T]):
                 return value
         return ALL_DONE
 
-    def _goes_on(
+    def _may_continue(
         self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], began: float
     ) -> bool:
         return (
@@ -222,7 +222,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         """Clear the failure state of a message that is done."""
         assigned.process_queue.outcomes.pop(message.offset, None)
         if assigned.process_queue.failures.pop(message.offset, 0) and assigned.blocked is not None:
-            _log.info("queue goes on", queue=str(message.queue), offset=message.offset)
+            _log.info("queue is no longer blocked", queue=str(message.queue), offset=message.offset)
             assigned.unblock()
 
     async def _whole(self, assigned: AssignedQueue[T]) -> bool:

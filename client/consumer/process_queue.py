@@ -55,10 +55,10 @@ class Run(Generic[M]):
     Attributes:
         at: index of the message being handled; those before it are done.
         waits: whether the handler of that message is suspended, or has been.
-        over: whether the run timed out and was settled without its handler.
+        abandoned: whether its handler timed out or its queue was lost: its result is ignored.
     """
 
-    __slots__ = ("at", "chunk", "end", "over", "queue", "start", "waits")
+    __slots__ = ("abandoned", "at", "chunk", "end", "queue", "start", "waits")
 
     def __init__(self, queue: ProcessQueue[M], chunk: Chunk[M], start: int, end: int) -> None:
         self.queue = queue
@@ -67,7 +67,7 @@ class Run(Generic[M]):
         self.end = end
         self.at = start
         self.waits = False
-        self.over = False
+        self.abandoned = False
 
     def __len__(self) -> int:
         return self.end - self.start

@@ -31,7 +31,7 @@ from client.consumer.options import (
 )
 from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.received import ReceivedMessage
-from client.consumer.send_back import ENDLESS, CarryOut, SendBack, skip_failed
+from client.consumer.send_back import UNLIMITED_RETRIES, CarryOut, SendBack, skip_failed
 from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
@@ -216,7 +216,7 @@ class PushConsumer(ClientPart, Generic[T]):
         )
         max_retries = options.max_retries
         if order is not None:
-            max_retries = ENDLESS if order.max_retries is None else order.max_retries
+            max_retries = UNLIMITED_RETRIES if order.max_retries is None else order.max_retries
         carry_out: CarryOut = (
             SendBack(self._context, self.group, max_retries, self._tell).carry_out
             if options.shared

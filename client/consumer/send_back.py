@@ -45,7 +45,7 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GRO
 
 _log = Log("client")
 
-ENDLESS: Final = 2**31 - 1
+UNLIMITED_RETRIES: Final = 2**31 - 1
 """The maximum of retries of a message that is never dead-lettered."""
 
 BROKERS_SHARE: Final = 1024

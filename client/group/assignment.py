@@ -75,7 +75,7 @@ class AssignmentManager:
         tasks: owns the queues' tasks.
         options: locks are used if ``shared``; ``handover_timeout`` limits the wait for the lock of
             an unordered queue, in seconds.
-        look_again: rebalances, which may call ``change``; returns when that is done.
+        rebalance: rebalances, which may call ``change``; returns when that is done.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class AssignmentManager:
         tasks: Supervisor,
         starts: StartOffsets,
         options: GroupOptions,
-        look_again: Callable[[], Awaitable[None]],
+        rebalance: Callable[[], Awaitable[None]],
     ) -> None:
         self._listener = listener
-        self._look_again = look_again
+        self._rebalance = rebalance
         self._group = group
         self._tasks = tasks
         self._starts = starts
@@ -178,7 +178,7 @@ class AssignmentManager:
         while True:
             patience = None if ordered else self._handover_timeout
             if not await self._locks.acquire(queue, patience):
-                await self._look_again()
+                await self._rebalance()
                 _log.warning(
                     "previous owner doesn't release the lock, taking it by force: messages that it "
                     "is handling may be handled twice",

@@ -59,8 +59,8 @@ def contradiction(mine: ConsumerData, theirs: ConsumerConnection) -> GroupFindin
         if own_topics.get(topic) != others.get(topic):
             return GroupFinding(
                 kind=FindingKind.SUBSCRIPTION,
-                text=f"this one wants {_said(own_topics.get(topic))} of topic {topic}, the other "
-                f"{_said(others.get(topic))}",
+                text=f"this one wants {_subscription_text(own_topics.get(topic))} of topic {topic},"
+                f" the other {_subscription_text(others.get(topic))}",
             )
     return None
 
@@ -75,7 +75,7 @@ def _subscribed_topics(
     }
 
 
-def _said(wanted: object) -> str:
+def _subscription_text(wanted: object) -> str:
     if wanted is None:
         return "nothing"
     return " || ".join(sorted(wanted)) if isinstance(wanted, frozenset) else str(wanted)
@@ -227,14 +227,14 @@ class GroupProblemReporter:
         while True:
             await asyncio.sleep(WATCH_FIRST)
             self._wake.clear()
-            await self._look()
+            await self._query_brokers()
             try:
                 async with asyncio.timeout(WATCH_PERIOD * spread.uniform(0.8, 1.2)):
                     await self._wake.wait()
             except TimeoutError:
                 pass
 
-    async def _look(self) -> None:
+    async def _query_brokers(self) -> None:
         found = await asyncio.gather(*(self._ask(address) for address in self._masters()))
         self.take([one for one in found if one is not None])
 
@@ -269,10 +269,10 @@ class GroupProblemReporter:
                 found.setdefault(_key(one), (one, False))
         for key, (finding, conflict) in found.items():
             if key not in self._known:
-                self._pass_on(finding, conflict=conflict)
+                self._report(finding, conflict=conflict)
         self._known = frozenset(found)
 
-    def _pass_on(self, finding: GroupFinding, *, conflict: bool) -> None:
+    def _report(self, finding: GroupFinding, *, conflict: bool) -> None:
         _log.warning(
             "a broker finds something wrong",
             group=self._group,

@@ -429,7 +429,7 @@ def properties_after_id(
     if keys:
         text += "\x02KEYS\x01" + _joined(topic, keys)
     if own:
-        text += _own(topic, own)
+        text += _custom_properties(topic, own)
     return text
 
 
@@ -447,7 +447,7 @@ def _joined(topic: str, keys: Iterable[str]) -> str:
     return " ".join(words)
 
 
-def _own(topic: str, own: Mapping[str, str]) -> str:
+def _custom_properties(topic: str, own: Mapping[str, str]) -> str:
     text = ""
     for name, value in own.items():
         if type(name) is not str or type(value) is not str:
