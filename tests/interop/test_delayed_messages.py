@@ -93,7 +93,7 @@ async def read(nameserver: str, topic: str, count: int) -> list[client.ReceivedM
 
 
 async def check_what_came(nameserver: str) -> None:
-    """Each message has come once, and the one that was sent back under its group."""
+    """Check that each message came once, and the one sent back under its group."""
     messages = await read(nameserver, TOPIC, 10)
     assert [message.body for message in messages] == [
         b"message %d" % n for n in (*range(0, 10, 2), *range(1, 10, 2))

@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 def body_of(number: int) -> bytes:
-    """Its number, and what no producer can make shorter."""
+    """Return a body with its number and incompressible bytes."""
     return b"%d " % number + Random(number).randbytes(20_000)
 
 
@@ -43,14 +43,14 @@ async def write(nameserver: str) -> None:
 
 
 async def bounds(nameserver: str) -> dict[int, tuple[int, int]]:
-    """First offset and end of each queue."""
+    """Return the first offset and the end of each queue."""
     async with client.Admin(nameserver) as admin:
         stats = await admin.topic_stats(TOPIC)
     return {queue.queue_id: (found.min_offset, found.max_offset) for queue, found in stats.items()}
 
 
 async def forgotten(nameserver: str) -> dict[int, tuple[int, int]]:
-    """The same, once messages have been deleted from each queue and nothing more is."""
+    """Return the same, once deletion in each queue is complete."""
     async with asyncio.timeout(30):
         before = await bounds(nameserver)
         while True:
@@ -62,7 +62,7 @@ async def forgotten(nameserver: str) -> dict[int, tuple[int, int]]:
 
 
 async def read(nameserver: str) -> dict[int, list[int]]:
-    """The numbers of the messages that are left, by queue."""
+    """Return the numbers of the remaining messages, by queue."""
     found: dict[int, list[int]] = {}
     left = sum(high - low for low, high in (await bounds(nameserver)).values())
     async with client.PullConsumer(nameserver, group="reader") as consumer:

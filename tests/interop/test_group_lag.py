@@ -22,7 +22,7 @@ QUEUES = 4
 
 @dataclass(frozen=True)
 class There:
-    """A cluster, and where the tool may write."""
+    """A cluster, and a directory for the tool's files."""
 
     nameserver: str
     home: Path
@@ -43,7 +43,7 @@ def there(
 
 
 async def produce(there: There, topic: str, counts: list[int]) -> list[client.MessageQueue]:
-    """A topic with so many messages in each queue."""
+    """Create a topic with a number of messages in each queue."""
     async with client.Admin(there.nameserver) as admin:
         await admin.create_topic(topic, queues=QUEUES)
         queues = await admin.queues(topic)

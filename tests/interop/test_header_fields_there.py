@@ -60,7 +60,7 @@ PULL = COMMIT | {
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BlockingConnection]]:
-    """Connections to Apache's and to ours, each with a message in a queue."""
+    """Connect to Apache's and our broker, each with a message in a queue."""
     with (
         apache("4.9.7", tmp_path_factory.mktemp("apache")) as theirs,
         testing.broker() as ours,
@@ -122,7 +122,7 @@ def test_numbers_have_the_same_values(brokers: list[BlockingConnection]) -> None
 
 
 def test_booleans_have_the_same_values(brokers: list[BlockingConnection]) -> None:
-    """What is a batch takes two places in the queue, all else one."""
+    """A batch takes two offsets in the queue, anything else one."""
     two = batch.encode([(0, b"one", b""), (0, b"another", b"")])
     sends = [SEND | {"e": "3", "m": text} for text in (*BOOLEANS, "false")]
     theirs, ours = (

@@ -22,7 +22,7 @@ INDEX_TIMEOUT = 60.0
 
 
 async def write(nameserver: str) -> dict[str, client.Receipt]:
-    """Messages, by the one key that each of them has alone."""
+    """Write messages; return them by their unique keys."""
     async with client.Admin(nameserver) as admin:
         await admin.create_topic(TOPIC, queues=4)
     async with client.Producer(nameserver) as producer:
@@ -38,7 +38,7 @@ async def write(nameserver: str) -> dict[str, client.Receipt]:
 
 
 async def check(nameserver: str, receipts: dict[str, client.Receipt]) -> None:
-    """Every message is found by its key, by its id and by its place."""
+    """Check that every message is found by key, by id and by offset id."""
     async with client.Admin(nameserver) as admin:
         assert await admin.find_messages(TOPIC, "key-x") == []
         for key, receipt in list(receipts.items())[::7]:
@@ -50,7 +50,7 @@ async def check(nameserver: str, receipts: dict[str, client.Receipt]) -> None:
 
 
 async def wait_until_indexed(nameserver: str) -> None:
-    """Return when a broker finds every message by its key."""
+    """Wait until a broker finds every message by its key."""
     deadline = time.monotonic() + INDEX_TIMEOUT
     async with client.Admin(nameserver) as admin:
         for n in range(COUNT):

@@ -29,7 +29,7 @@ RETRY_QUEUES = 4
 MAX_RETRIES = 3
 ALWAYS = MAX_RETRIES + 1
 DELAYS = " ".join(["1s"] * 18)
-"""Every retry a second after its failure, the first as the last."""
+"""Delay levels of one second for every retry."""
 AGREED_WITHIN = 120.0
 """A Java member keeps a queue's lock 20 s for unsettled messages, and checks every 20 s."""
 RATE = 200
@@ -41,13 +41,13 @@ PAIRS = [("pocketmq", "4.9.7"), ("pocketmq", "5.3.3"), ("apache", "4.9.7")]
 
 @pytest.fixture(scope="module", params=PAIRS, ids="-java-".join)
 def pair(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """Whose broker, and which Java client."""
+    """The kind of broker, and the version of the Java client."""
     return request.param  # type: ignore[no-any-return]  # pytest has no types of parameters
 
 
 @pytest.fixture(scope="module")
 def nameserver(pair: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker's, which retries soon."""
+    """The name server of a broker with short retry delays."""
     if pair[0] == "pocketmq":
         with testing.broker(settings={"messageDelayLevel": DELAYS}) as running:
             yield running.nameserver
@@ -78,7 +78,7 @@ class Group:
     everybody: list[MemberProcess]
 
     async def join(self, kind: str) -> None:
-        """A ``java`` or ``python`` member comes."""
+        """Add a ``java`` or ``python`` member."""
         name = f"{kind}-{len(self.everybody)}"
         member = self._java(name) if kind == "java" else self._ours(name)
         self.everybody.append(member)
@@ -105,7 +105,7 @@ class Group:
         return MemberProcess(self.java.command(*arguments, program="GroupMember"), file, name)
 
     async def leave(self, kind: str) -> None:
-        """The member of this kind that came first leaves."""
+        """Remove the oldest member of this kind."""
         await self._leave(next(one for one in self.live if one.name.startswith(kind)))
 
     async def _leave(self, member: MemberProcess) -> None:
@@ -113,7 +113,7 @@ class Group:
         await member.leave()
 
     async def agreed(self) -> None:
-        """Wait until every member has what the strategy gives it."""
+        """Wait until every member owns what the strategy assigns to it."""
         ids = sorted(member.client_id for member in self.live)
         strategy = client.Averagely()
         wanted = {
@@ -130,22 +130,22 @@ class Group:
             pytest.fail(f"members own {owned}, the strategy says {wanted}")
 
     async def drained(self) -> None:
-        """Wait until everything is committed, retries too."""
+        """Wait until everything is committed, including retries."""
         async with asyncio.timeout(AGREED_WITHIN):
             while (await self.admin.lag(self.name)).total:  # noqa: ASYNC110 - nobody is told
                 await asyncio.sleep(0.2)
 
     async def end(self) -> None:
-        """Everybody leaves."""
+        """Remove all members."""
         for member in list(self.live):
             await self._leave(member)
 
     def events(self) -> list[Event]:
-        """What all members wrote, in the order in which it happened."""
+        """Return the events of all members in order."""
         return list(events({member.name: member.file for member in self.everybody}))
 
     async def stored(self, topic: str) -> dict[str, int]:
-        """How many messages each queue of a topic has."""
+        """Return the number of messages of each queue of a topic."""
         stats = await self.admin.topic_stats(topic)
         return {f"{q.topic}:{q.queue_id}": offsets.max_offset for q, offsets in stats.items()}
 
@@ -154,7 +154,7 @@ class Group:
 async def group(
     nameserver: str, version: str, folder: Path, *, ordered: bool
 ) -> AsyncIterator[Group]:
-    """A group without members and its topic; no process is left afterwards."""
+    """A group without members and its topic; all members are stopped afterwards."""
     name = f"mixed{random.randrange(1 << 32)}"
     async with client.Admin(nameserver) as admin:
         await admin.create_topic(f"of-{name}", queues=QUEUES)
@@ -170,13 +170,13 @@ async def group(
 
 
 def message(mixed: Group, number: int, failures: int) -> client.Message[bytes]:
-    """A message for the queue that its number means."""
+    """Return a message for the queue that follows from its number."""
     body = b"%d %d %d" % (number, failures, WAIT_MS)
     return client.Message(mixed.topic, body, queue=mixed.queues[number % QUEUES])
 
 
 async def stream(producer: client.Producer[bytes], mixed: Group, enough: asyncio.Event) -> int:
-    """Send at a rate until it is enough; how many."""
+    """Send at a rate until stopped; return the number of messages."""
     number, some = 0, RATE // 10
     while not enough.is_set():
         numbers = range(number, number + some)
@@ -188,7 +188,7 @@ async def stream(producer: client.Producer[bytes], mixed: Group, enough: asyncio
 
 
 async def change(mixed: Group) -> None:
-    """One of each kind comes and one of each leaves; all agree after each step."""
+    """Add and remove one member of each kind; check the assignment after each step."""
     for kind in ("python", "java"):
         await mixed.join(kind)
         await mixed.agreed()
@@ -225,7 +225,7 @@ async def test_members_that_join_and_leave_lose_no_message_and_no_order(
 
 
 def failures_of(number: int) -> int:
-    """How often the handler fails for a message: most never, one in 25 always."""
+    """Return how often the handler fails for a message: most never, one in 25 always."""
     if number % 25 == 11:
         return ALWAYS
     return {3: 1, 12: 2, 17: 1}.get(number % 20, 0)
@@ -262,7 +262,7 @@ async def test_retries_and_dead_letters_match_the_failed_calls(
 
 
 async def all_settled(mixed: Group, count: int) -> None:
-    """Wait until each message was handled well, or failed for the last time."""
+    """Wait until each message was handled, or failed for the last time."""
     calls = sum(min(failures_of(n) + 1, ALWAYS) for n in range(count))
     async with asyncio.timeout(AGREED_WITHIN):
         while sum(event.kind != "begin" for event in mixed.events()) < calls:  # noqa: ASYNC110

@@ -34,7 +34,7 @@ async def new_topic(there: Apache, name: str) -> str:
 
 
 async def read(there: Apache, topic: str, count: int) -> list[client.ReceivedMessage[bytes]]:
-    """The first ``count`` messages of all queues, from their beginning."""
+    """Read the first ``count`` messages of all queues."""
     messages: list[client.ReceivedMessage[bytes]] = []
     async with client.PullConsumer(there.nameserver, group="reader") as consumer:
         consumer.assign(await consumer.queues(topic))

@@ -24,7 +24,7 @@ from tests.interop.apache import Apache, apache
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 CAP = 32
-"""Messages that these brokers give at most (``maxTransferCountOnMessageInMemory``)."""
+"""Maximum messages per answer of these brokers (``maxTransferCountOnMessageInMemory``)."""
 
 
 @pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
@@ -37,10 +37,10 @@ def there(
 
 
 class PatientFiller(Filler):
-    """Apache's broker acknowledges a message a moment before its queue shows it."""
+    """A filler that waits until messages are visible, shortly after their acknowledgement."""
 
     def send(self, topic: str, bodies: Sequence[bytes], *, queue_id: int = 0, **more: Any) -> None:
-        """Send, and wait until all of it shows."""
+        """Send, and wait until all messages are visible."""
         end = self._end(topic, queue_id) + len(bodies)
         super().send(topic, bodies, queue_id=queue_id, **more)
         deadline = time.monotonic() + 30

@@ -32,7 +32,7 @@ def there(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
 
 
 def stored_at(message: ReceivedMessage[bytes]) -> datetime:
-    """What is delayed is stored in its topic when it is due, however late it is read there."""
+    """Return the store time of a delayed message in its topic, which shows when it was delivered."""
     return message.stored_at
 
 

@@ -66,7 +66,7 @@ def topic(admin: Admin, producer: Producer) -> str:
 
 
 def shown(admin: Admin, topic: str, count: int) -> None:
-    """Apache's broker acknowledges a message a moment before its queue shows it."""
+    """Wait until messages are visible, shortly after their acknowledgement."""
     deadline = time.monotonic() + 30
     while sum(at.max_offset for at in admin.topic_stats(topic).values()) < count:
         assert time.monotonic() < deadline, "the messages don't show"

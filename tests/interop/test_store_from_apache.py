@@ -42,20 +42,20 @@ THERE = [
 ]
 ASKING = ["transactionTimeOut=100", "transactionCheckInterval=500"]
 AT_ONCE, LATER = 1, 3
-"""Delayed messages that theirs delivers, and such that wait when it ends."""
+"""Delayed messages that Apache's broker delivers, and ones that still wait when it stops."""
 
 
 class HourAhead(SystemClock):
-    """A clock by which an hour has passed."""
+    """A clock that is an hour ahead."""
 
     def now_ms(self) -> int:
-        """Milliseconds since the epoch, in an hour."""
+        """Return the time in an hour, in milliseconds since the epoch."""
         return super().now_ms() + 3_600_000
 
 
 @dataclass
 class Left:
-    """What Apache's broker left.
+    """The contents of the store that Apache's broker left.
 
     Attributes:
         facts: what the Java client read there in the end.
@@ -86,7 +86,7 @@ def left(
 
 
 def filled(java: JavaClient, theirs: Apache, store: Path) -> set[Fact]:
-    """Have the Java client do everything, and the broker write down what it writes now and then."""
+    """Run the Java client's part, and wait until the broker has saved its periodic files."""
     asyncio.run(create(theirs.nameserver))
     lines = java.run(
         theirs.nameserver,
@@ -136,7 +136,7 @@ def test_our_broker_continues_with_apaches_store(left: Left, end: str, tmp_path:
 
 
 async def opened_by_ours(store: Path, facts: set[Fact]) -> set[Fact]:
-    """Run our broker on a store for the time of the checks; what is to be read in the end."""
+    """Run our broker on a store during the checks; return what has to be readable at the end."""
     kv = store / "namesrv" / "kvConfig.json"
     async with NameServer(NameServerConfig(listen_port=0, kv_config_path=kv)) as nameserver:
         config = BrokerConfig(
@@ -197,7 +197,7 @@ async def consumed(nameserver: str) -> list[tuple[bytes, int]]:
 
 
 async def sent(nameserver: str) -> set[Fact]:
-    """A message more in each queue, with the next number; what is found by keys."""
+    """Send another message to each queue, with the next offset; return those found by key."""
     async with client.Admin(nameserver) as admin, client.Producer(nameserver) as producer:
         for queue, offsets in (await admin.topic_stats(KINDS)).items():
             receipt = await producer.send(client.Message(KINDS, b"here", queue=queue))

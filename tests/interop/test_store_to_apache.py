@@ -42,11 +42,11 @@ THERE = [
 SIX = bytes.fromhex("20010db8000000000000000000000001") + (54321).to_bytes(4)
 FOUR = bytes([10, 1, 2, 3]) + (54321).to_bytes(4)
 AT_ONCE, LATER = 1, 3
-"""Delayed messages that ours delivers, and such that wait when it ends."""
+"""Delayed messages that our broker delivers, and ones that still wait when it stops."""
 
 
 def put_from_ipv6_hosts(store: Path) -> None:
-    """Messages as a broker with IPv6 stores them: either host, both, and a compressed body."""
+    """Put messages with IPv6 hosts: either host, both, and with a compressed body."""
     log = MessageStore(StoreConfig(root=store, mapped_file_size_commit_log=64 * 1024 * 1024))
     log.open()
     for born, kept, flag in (
@@ -127,7 +127,7 @@ async def offsets(nameserver: str, broker: str) -> dict[str, dict[int, int]]:
 
 
 def left_by_ours(store: Path, end: str) -> set[Fact]:
-    """Let our broker fill a store and end; what was to be read there."""
+    """Let our broker fill a store and stop; return the messages that were readable."""
     put_from_ipv6_hosts(store)
     with testing.broker(store=store, settings=HERE) as ours:
         asyncio.run(fill(ours.nameserver))
@@ -199,7 +199,7 @@ def check_there(facts: set[Fact], there: set[Fact], lines: list[list[str]]) -> N
 
 
 async def check_back_here(nameserver: str, there: set[Fact]) -> None:
-    """Ours has everything again, the group nothing left to do, and queues count on."""
+    """Check that our broker has everything, the group is finished and offsets continue."""
     async with client.Admin(nameserver) as admin, client.Producer(nameserver) as producer:
         assert await carried.read(nameserver, *TOPICS) == there
         assert (await admin.lag(GROUP)).total == 0

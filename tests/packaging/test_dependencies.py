@@ -21,11 +21,11 @@ PACKAGED = [
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 OFFERED = {"pytest"}
-"""Imported by the plugin, which only pytest loads."""
+"""Modules imported by the plugin, which only pytest loads."""
 
 
 def imports(file: Path) -> set[str]:
-    """The top-level modules of others that a file imports, at its top or later."""
+    """Return the third-party top-level modules that a file imports anywhere."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -42,7 +42,7 @@ def files() -> list[Path]:
 
 
 def modules(requirements: list[str]) -> set[str]:
-    """The modules of declared requirements; an extra of ours stands for what it brings."""
+    """Return the modules of declared requirements, with our own extras expanded."""
     found = set()
     for line in requirements:
         own = re.fullmatch(r"pocketmq\[(.*)\]", line)

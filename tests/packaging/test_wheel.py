@@ -20,7 +20,7 @@ from tests.core import LACKING
 HOME = Path(__file__).resolve().parents[2]
 PACKAGES = {"remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"}
 FOR_SPARK = {"pyspark_rocketmq.py", "pyspark_rocketmq_store.py"}
-"""Modules by whose names Spark finds the connector."""
+"""Modules that Spark discovers by name."""
 
 BUILD_FILES = {"pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"}
 
@@ -35,7 +35,7 @@ pocketmq.Producer(group=7)  # error
 pocketmq.blocking.Producer("127.0.0.1:9876").send(7, b"")  # error
 json.dumps(1).lower().nonsense  # error
 """
-"""An application's mistakes, as its author's type checker sees them."""
+"""Mistakes of an application that a type checker has to find."""
 
 CORE = {
     path.relative_to(HOME)
@@ -111,7 +111,7 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture
 def plain(wheel: Path, tmp_path: Path) -> Environment:
-    """What ``pip install pocketmq`` brings, and nothing else."""
+    """An environment with what ``pip install pocketmq`` installs, and nothing else."""
     return Environment(tmp_path / "venv", wheel, "requirements-runtime.lock")
 
 

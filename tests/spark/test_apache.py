@@ -27,7 +27,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
 
 @pytest.fixture(scope="module")
 def fill_there(there: Apache) -> Iterator[Callable[[str, range], None]]:
-    """Sends numbers to a topic, which is made if need be."""
+    """Send numbers to a topic, and create it if it doesn't exist."""
     with (
         Admin(there.nameserver) as admin,
         Producer(there.nameserver, group="spark-tests") as producer,
@@ -58,7 +58,7 @@ def numbers(frame: Any) -> list[int]:
 
 
 def available_now(frame: Any, to: Path) -> list[int]:
-    """Run a query to its end; the sizes of its batches."""
+    """Run a query to its end; return the sizes of its batches."""
     query = (
         frame.writeStream.format("parquet")
         .option("path", str(to / "out"))
@@ -183,7 +183,7 @@ def lag(there: Apache, group: str) -> int:
 
 
 def progress(there: Apache, home: Path, group: str) -> int:
-    """The difference that Apache's consumerProgress prints for a group."""
+    """Return the lag that Apache's consumerProgress prints for a group."""
     table = mqadmin(VERSION, home, there.nameserver, "consumerProgress", "-g", group)
     (total,) = (line.split()[-1] for line in table.splitlines() if "Diff Total:" in line)
     return int(total)

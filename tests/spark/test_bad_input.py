@@ -32,7 +32,7 @@ def topic(new_topic: Any, fill: Any) -> str:
 
 
 def complaint(action: Callable[[], Any]) -> str:
-    """What an action fails with."""
+    """Return the error message of an action."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:

@@ -43,7 +43,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 60 * ROUNDS)]
 
 @dataclass
 class Numbers:
-    """Sends numbers until it is cancelled, whatever becomes of the broker."""
+    """Sends numbers until cancelled, through all broker failures."""
 
     producer: client.Producer[bytes]
     sent: int = 0
@@ -104,17 +104,17 @@ class Driver:
 
     @property
     def planned(self) -> int:
-        """The number of the last batch that was begun."""
+        """Return the number of the last planned batch."""
         return self._last("offsets")
 
     @property
     def committed(self) -> int:
-        """The number of the last batch that is done."""
+        """Return the number of the last committed batch."""
         return self._last("commits")
 
     @property
     def position(self) -> int:
-        """How many messages all batches have that were begun."""
+        """Return the number of messages of all planned batches."""
         if self.planned < 0:
             return 0
         offsets = (self.directory / "checkpoint" / "offsets" / str(self.planned)).read_text()
@@ -134,7 +134,7 @@ class Driver:
                 await asyncio.sleep(0.005)
 
     async def died(self) -> None:
-        """Wait for its end by a charge."""
+        """Wait until a charge has killed it."""
         assert await asyncio.wait_for(asyncio.to_thread(self.process.wait), WAIT) == -9
 
     def kill(self) -> None:
@@ -168,7 +168,7 @@ async def test_every_message_is_archived_once_whoever_is_killed(spark: Any, tmp_
 
 
 async def one_round(seed: int, server: StandaloneServer, directory: Path) -> None:
-    """One life of the driver, and what happens in it."""
+    """Run the driver once, with its failures."""
     choose = random.Random(seed)
     driver = Driver(server.nameserver, directory)
     try:
@@ -208,7 +208,7 @@ def charge(driver: Driver, choose: random.Random, victim: str) -> Path:
 
 
 async def everything(nameserver: str) -> list[tuple[int, int, str, bytes]]:
-    """What the broker has of the topic: (queue, offset, id, body)."""
+    """Return the topic's messages at the broker: (queue, offset, id, body)."""
     found: list[tuple[int, int, str, bytes]] = []
     async with client.Admin(nameserver) as admin:
         stats = await admin.topic_stats(TOPIC)

@@ -15,7 +15,7 @@ WAIT = 60
 
 
 def lag(server: StandaloneServer, group: str) -> int:
-    """What ``pocketmq group lag`` says."""
+    """Return the lag that ``pocketmq group lag`` prints."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pocketmq", "group", "lag", group),

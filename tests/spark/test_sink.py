@@ -120,7 +120,7 @@ def test_a_row_that_cannot_be_sent_fails_the_write_by_name(
 def stream_once(
     spark: Any, server: StandaloneServer, source: Path, topic: str, checkpoint: Path
 ) -> None:
-    """Write what new files have, as AvailableNow."""
+    """Write the contents of new files, with the trigger AvailableNow."""
     lines = spark.readStream.schema("value string").text(str(source))
     query = (
         lines.writeStream.format("rocketmq")

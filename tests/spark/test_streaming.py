@@ -23,7 +23,7 @@ class Running:
         self.query: Any = None
 
     def available_now(self) -> list[int]:
-        """Run to the end of what is there; the sizes of the batches."""
+        """Run to the current end; return the sizes of the batches."""
         self.start(availableNow=True)
         assert self.query.awaitTermination(WAIT)
         return [int(one["numInputRows"]) for one in self.progress() if one["numInputRows"]]

@@ -33,7 +33,7 @@ def archived(spark: Any, directory: Path) -> list[Any]:
 
 
 def by_plane(spark: Any, directory: Path) -> dict[str, list[bytes]]:
-    """The flights of each plane in the order of their queue."""
+    """Return the flights of each plane in queue order."""
     messages = spark.read.parquet(f"{directory}/messages").filter("keys IS NOT NULL")
     found: dict[str, list[bytes]] = defaultdict(list)
     for row in messages.orderBy("brokerName", "queueId", "queueOffset").collect():
@@ -42,7 +42,7 @@ def by_plane(spark: Any, directory: Path) -> dict[str, list[bytes]]:
 
 
 def sending(server: StandaloneServer, topic: str, flights: Sequence[departures.Record]) -> None:
-    """Send flights one portion after the other."""
+    """Send flights in portions."""
     with Producer(server.nameserver, group="slow") as producer, Admin(server.nameserver) as admin:
         queues = admin.queues(topic)
         for first in range(0, len(flights), 250):

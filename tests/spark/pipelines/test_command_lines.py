@@ -21,7 +21,7 @@ COUNT = 1000
 def call(
     spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[str, object]]:
-    """Calls an example, in this session: what it printed, and its exit code."""
+    """Runs an example in this session; returns its output and exit code."""
     # The session is that of other tests too.
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
 

@@ -14,7 +14,7 @@ from pocketmq.testing import StandaloneServer
 
 
 def figures(rows: list[Any]) -> dict[Place, Figures]:
-    """Rows of the pipeline, each place once."""
+    """Return the rows of the pipeline, each key once."""
     found = {Place(*row[:3]): Figures(*row[3:]) for row in rows}
     assert len(found) == len(rows)
     return found

@@ -17,7 +17,7 @@ PAGE = HOME / "docs" / "spark.md"
 
 @pytest.fixture
 def orders(admin: Admin, producer: Producer[bytes]) -> None:
-    """The topics of the page, the one that is read with some messages in it."""
+    """Create the topics of the page, with messages in the one that is read."""
     for topic in ("orders", "big-orders"):
         admin.create_topic(topic, queues=2)
     bodies = [json.dumps({"customer": f"c{number % 3}"}).encode() for number in range(30)]

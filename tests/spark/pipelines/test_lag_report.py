@@ -56,7 +56,7 @@ def test_the_report_has_the_lag_in_messages_and_time_and_the_dead_letters(
 
 
 def give_up(server: StandaloneServer, topic: str, group: str, count: int) -> None:
-    """A group consumes a topic to its end, and gives up on some messages."""
+    """Consume a topic in a group to its end, and dead-letter some messages."""
     handled = threading.Semaphore(0)
     left = iter(range(count))
     lock = threading.Lock()

@@ -35,7 +35,7 @@ LEVELS_MS = (1000, 5000)
 
 
 class SettableClock(ManualClock):
-    """One whose wall clock can be set."""
+    """A clock whose wall time can be set."""
 
     __slots__ = ()
 
@@ -79,7 +79,7 @@ class Late:
         await asyncio.wait_for(self.delays.deliver_due(), 10)
 
     def kill(self) -> None:
-        """End as a killed process does: what is in the page cache stays."""
+        """Stop as a killed process does: the page cache stays."""
         abort = self.store.paths.abort
         self.store.close()
         abort.touch()

@@ -117,7 +117,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule(window=st.integers(1, 3), refused_after=st.none() | st.integers(0, 5))
     def deliver(self, window: int, refused_after: int | None) -> None:
-        """What the deliverer does: looks until nothing is due."""
+        """Deliver as the deliverer does, until nothing is due."""
         while (level := self.schedule.level_due(self.now)) is not None:
             queue = self.queues[level]
             offset = self.schedule.clamp(level, 0, len(queue))
@@ -146,7 +146,7 @@ class Deliveries(RuleBasedStateMachine):
 
     @rule(kept=st.booleans())
     def restart(self, kept: bool) -> None:
-        """The broker stops, cleanly or killed, and starts again."""
+        """Restart the broker, after a clean stop or a kill."""
         offsets = self.schedule.offsets.copy() if kept else self.saved
         self.schedule = Schedule(LEVELS, offsets)
         for level, queue in self.queues.items():

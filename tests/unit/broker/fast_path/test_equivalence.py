@@ -25,7 +25,7 @@ from tests.unit.broker.store.stores import FailingFiles
 
 @contextmanager
 def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
-    """The same broker twice: one works on the slow path, one on the fast path."""
+    """Create two equal brokers, one for the slow path and one for the fast path."""
     base = Path(tempfile.mkdtemp(dir=root))
     with ExitStack() as stack:
         sides = []
@@ -44,7 +44,7 @@ def both(root: Path, **options: Any) -> Iterator[tuple[Side, Side]]:
 
 @pytest.fixture
 def without_orjson(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The general codec as it is where orjson can't be imported."""
+    """Use the codec as it is without orjson."""
     monkeypatch.setattr(json_codec, "json_loads", accelerated._plain_loads)
     monkeypatch.setattr(json_codec, "json_dumps", accelerated._plain_dumps)
     return monkeypatch

@@ -28,7 +28,7 @@ def side(tmp_path: Path) -> Iterator[Side]:
 
 
 class Saved:
-    """A write that is done when it is awaited."""
+    """A write that completes when awaited."""
 
     def __await__(self) -> Generator[None, None, bool]:
         yield from ()
@@ -80,7 +80,7 @@ CPP_HEADERS = {
         '"language":"CPP","opaque":19,"remark":"","version":63}'
     ),
 }
-"""As version 2.0 of the C++ client writes them: numbers without quotes, and a line feed behind."""
+"""Headers of the C++ client 2.0: numbers without quotes, and a trailing line feed."""
 
 GO_HEADERS = {
     "send": (
@@ -101,7 +101,7 @@ GO_HEADERS = {
         '"commitOffset":"1","consumerGroup":"cap","queueId":"0","topic":"plain"}}'
     ),
 }
-"""As version 2.1 of the Go client writes them: the ext fields last, in the order of their names."""
+"""Headers of the Go client 2.1: ext fields last, sorted by name."""
 
 
 @pytest.mark.parametrize("client", ["C++", "Go"])

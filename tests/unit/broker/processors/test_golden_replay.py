@@ -28,13 +28,13 @@ NOT_SERVED_YET = frozenset(
         RequestCode.GET_ALL_PRODUCER_INFO,
     }
 )
-"""Requests that real clients and tools were seen to send to a broker, and that ours refuses."""
+"""Captured requests of real clients and tools that our broker refuses."""
 
 UNKNOWN_CODE = 9999
 """A request code of the captured error scenarios that no broker serves."""
 
 OF_THE_MOMENT = frozenset({"msgId", "timestamp", "version"})
-"""Ext fields whose values can't be those of another day."""
+"""Ext fields whose values depend on the time."""
 
 ONLY_OF_5 = frozenset(
     {
@@ -79,7 +79,7 @@ class Scenario:
 
 SQL, TIMER, STORED, HELD = 1, 1, 0, None
 ELSEWHERE = 1
-"""A message that is asked for by its place, which is another one here."""
+"""Ids of messages requested by their offset, which differs here."""
 
 SCENARIOS = {
     "send.jsonl": Scenario(others={53: STORED}),
@@ -120,7 +120,7 @@ def prepare(bench: Bench, scenario: Scenario) -> None:
 
 
 def comparable(command: Command, request: Command) -> dict[str, object]:
-    """What an answer says that another day's answer must say too."""
+    """Return the parts of an answer that don't depend on time or addresses."""
     fields = dict(command.all_pairs() or ())
     out: dict[str, object] = {
         name: "..." if name in OF_THE_MOMENT else value

@@ -38,7 +38,7 @@ OFFSETS = Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
 
 @pytest.fixture
 def many(bench: Bench) -> Bench:
-    """A broker with much of everything."""
+    """A broker with many topics, groups and queues."""
     bench.topic("T", MANY)
     for n in range(MANY):
         bench.topic(f"T{n}")
@@ -51,7 +51,7 @@ def many(bench: Bench) -> Bench:
 
 @pytest.fixture
 def slices(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of each slice, and 0 for each turn of the loop."""
+    """Return the bytes of each slice, and 0 for each loop iteration."""
     sizes: list[int] = []
     part = MapParts.part
 

@@ -16,14 +16,14 @@ WAITING = int(LIMITS.new_topics_per_second * LIMITS.new_topic_wait_seconds)
 
 
 def send(bench: Bench, topic: str, body: bytes = b"x", **fields) -> Command | asyncio.Future:
-    """The answer, or its future when it has to wait."""
+    """Send; return the answer, or its future if the send has to wait."""
     answer = bench.dispatch(send_command(topic, body, **fields), bench.connection)
     assert answer is not None
     return asyncio.ensure_future(answer) if isinstance(answer, Awaitable) else answer
 
 
 def use_up(bench: Bench) -> None:
-    """Make all topics that may come at once."""
+    """Create all topics that may be created at once."""
     for n in range(AT_ONCE):
         assert bench.send(f"at-once-{n}").code == 0
 

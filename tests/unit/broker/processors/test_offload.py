@@ -36,7 +36,7 @@ def disk() -> SlowFiles:
 
 @pytest.fixture
 def cold_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    """Makes a broker whose messages, a second apart, are on the disk alone."""
+    """Creates a broker whose messages, a second apart, are only on disk."""
     before = Bench(tmp_path)
     before.topic("old")
     for _ in range(MESSAGES):
@@ -64,7 +64,7 @@ def bench(cold_bench: Callable[..., Bench], disk: SlowFiles) -> Bench:
 
 
 def found(answer: Command | None) -> int:
-    """The offset that a search found."""
+    """Return the offset that a search found."""
     assert answer is not None
     header = answer.header
     assert isinstance(header, OffsetResponseHeader)
@@ -118,7 +118,7 @@ async def test_other_requests_for_old_messages_read_in_a_thread(
 
 
 class ForgetfulFiles(SlowFiles):
-    """A disk whose pages leave the memory as soon as they are read."""
+    """A disk whose pages leave memory as soon as they are read."""
 
     def fetch(self, path: Path, start: int, end: int) -> None:
         super().fetch(path, start, end)

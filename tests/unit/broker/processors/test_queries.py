@@ -59,7 +59,7 @@ def topic(bench: Bench) -> None:
 
 
 def send(bench: Bench, *keys: str, body: bytes | None = None) -> list[int]:
-    """Physical offsets of messages with these keys."""
+    """Send messages with these keys; return their physical offsets."""
     offsets = []
     for key in keys:
         answer = bench.send(TOPIC, body or key.encode(), properties=keyed(key))

@@ -51,7 +51,7 @@ def spans(bench: Bench) -> list[QueueTimeSpan]:
 
 
 def apaches(code: RequestCode) -> dict[str, Any]:
-    """The body that Apache's broker answered."""
+    """Return the body of Apache's captured answer."""
     (one,) = [one for one in captured("admin.jsonl") if one.request.code == code]
     assert one.theirs is not None
     found = relaxed_json.loads(one.theirs.body)

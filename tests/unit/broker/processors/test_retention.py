@@ -12,7 +12,7 @@ RESERVED_SECONDS = 73 * 3600
 
 
 def fill(bench: Bench) -> None:
-    """More than a file of the log, and another one a long time later."""
+    """Fill more than a log file, and another one much later."""
     bench.topic("T")
     for _ in range(40):
         assert bench.send("T", b"x" * 30_000).code == 0

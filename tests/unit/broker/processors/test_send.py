@@ -210,7 +210,7 @@ async def test_in_sync_mode_a_message_may_decline_to_wait(make_bench):
 
 
 class LateFiles(SlowFiles):
-    """A disk whose syncs take until a test lets them."""
+    """A disk whose syncs wait until the test releases them."""
 
     def before_sync(self, path: Path) -> None:
         self.let.wait(10)

@@ -19,7 +19,7 @@ from tests.unit.broker.harness import Bench, answer_of, send_command
 from tests.unit.broker.processors.replay import captured
 
 PLACE = 8146
-"""Where Apache's broker had stored the message that the captured frames send back."""
+"""Physical offset at Apache's broker of the message that the captured frames send back."""
 
 FIXED = 91
 """Bytes of a record beside body, topic and properties."""
@@ -40,7 +40,7 @@ def stored(bench: Bench, topic: str, queue_id: int = 0) -> list[RecordView]:
 
 
 def waiting(bench: Bench) -> list[RecordView]:
-    """The messages of all delay levels."""
+    """Return the waiting messages of all delay levels."""
     return [
         record
         for level in range(MAX_DELAY_LEVELS)
@@ -49,7 +49,7 @@ def waiting(bench: Bench) -> list[RecordView]:
 
 
 def put(bench: Bench, **fields: Any) -> int:
-    """Physical offset of a message."""
+    """Put a message; return its physical offset."""
     bench.topic("T")
     return int(bench.send("T", b"body", **fields).header.msg_id[16:], 16)
 
@@ -58,7 +58,7 @@ def put(bench: Bench, **fields: Any) -> int:
 
 
 def apaches(bench: Bench) -> list[Command]:
-    """Have the captured message where Apache had it; the requests that send it back."""
+    """Store the captured message at Apache's offset; return the requests that send it back."""
     cluster = "CLUSTER\x01DefaultCluster"
     bench.topic("Filler")
     bench.topic("RetryTopic")

@@ -12,7 +12,7 @@ from tests.unit.broker.processors.sends import refusal, stored
 
 
 def entries(bench: Bench, topic: str, queue_id: int) -> list[int]:
-    """What the entries of a queue carry as tags code."""
+    """Return the tags codes of a queue's entries."""
     return asyncio.run(bench.store.tags_codes("me", topic, queue_id, 0, 100))
 
 

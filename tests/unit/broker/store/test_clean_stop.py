@@ -18,7 +18,7 @@ from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, sm
 
 
 class CountingFiles(Files):
-    """A disk that counts what is mapped, and whose stamps can be made to say nothing."""
+    """A disk that records mapped files, and can hide file identities."""
 
     def __init__(self) -> None:
         self.mapped: list[Path] = []
@@ -39,7 +39,7 @@ class CountingFiles(Files):
 
 
 def fill(store: MessageStore, count: int = 40, size: int = 1000) -> None:
-    """Messages in three queues of two topics, over several files of the log."""
+    """Put messages in three queues of two topics, over several log files."""
     for number in range(count):
         body = b"%d " % number + b"x" * size
         store.put(message(body, queue_id=number % 2))
@@ -67,7 +67,7 @@ def store(tmp_path: Path) -> MessageStore:
 
 
 def long_way(store: MessageStore) -> list[list[bytes]]:
-    """What the store has when nothing was left by its stop."""
+    """Return the store's contents after a full recovery."""
     root = store.paths.root.parent / "long-way"
     shutil.copytree(store.paths.root, root)
     forget(root / "pocketmq-checkpoint", "stop")

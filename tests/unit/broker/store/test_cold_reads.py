@@ -25,7 +25,7 @@ LITTLE_HOT = StoreLimits(hot_log_bytes=1024, hot_queue_entries=4)
 
 
 class SlowRegion(FailingRegion):
-    """A region that is in memory only where it was fetched."""
+    """A region of which only fetched parts are in memory."""
 
     _disk: SlowFiles
 
@@ -41,7 +41,7 @@ class SlowRegion(FailingRegion):
 
 
 class SlowFiles(Files):
-    """A disk whose pages are cold, and that reads only when it is let."""
+    """A disk whose pages are cold, and whose reads wait until released."""
 
     def __init__(self, *, can_tell: bool = True) -> None:
         self.can_tell = can_tell
@@ -99,7 +99,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def limits(request: pytest.FixtureRequest) -> StoreLimits:
-    """With those that a test names in its parameters."""
+    """Limits, with those in a test's parameters."""
     return replace(LITTLE_HOT, **getattr(request, "param", {}))
 
 
@@ -107,7 +107,7 @@ def limits(request: pytest.FixtureRequest) -> StoreLimits:
 def store(
     tmp_path: Path, disk: SlowFiles, clock: ManualClock, limits: StoreLimits
 ) -> Iterator[MessageStore]:
-    """A store with messages from before it was opened, all on the disk alone."""
+    """A store whose messages are older than its opening, and only on disk."""
     before = opened(tmp_path)
     for number in range(120):
         before.put(message(b"%d" % number, queue_id=number % 3))

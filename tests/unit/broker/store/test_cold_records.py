@@ -24,13 +24,13 @@ def disk() -> SlowFiles:
 
 @pytest.fixture
 def places() -> list[int]:
-    """Physical offsets of the messages."""
+    """Return the physical offsets of the messages."""
     return []
 
 
 @pytest.fixture
 def store(tmp_path: Path, disk: SlowFiles, places: list[int]) -> Iterator[MessageStore]:
-    """A store whose messages are on the disk alone."""
+    """A store whose messages are only on disk."""
     before = opened(tmp_path)
     places += [before.put(message(body, tag="a")).physical_offset for body in BODIES]
     before.close()

@@ -16,7 +16,7 @@ STORES = ("clean", "crash", "torn-properties", "torn-body", "clean-5.3.3")
 
 
 def config(root: Path) -> StoreConfig:
-    """As the store's own broker had it."""
+    """Return the configuration that the store's own broker had."""
     log = next((root / "commitlog").iterdir()).stat().st_size
     queue = next((root / "consumequeue").glob("*/*/*")).stat().st_size
     return StoreConfig(

@@ -32,7 +32,7 @@ BASE = 4096
 
 
 def log_of(records: Sequence[dict]) -> bytes:
-    """Records one behind the other, as they lie at ``BASE`` of a log."""
+    """Return consecutive records, as stored at ``BASE`` of a log."""
     data = b""
     for number, fields in enumerate(records):
         values = {

@@ -44,7 +44,7 @@ def manifest_of(golden: Path, name: str) -> dict[str, Any]:
 
 
 async def offsets_of(store: MessageStore, topic: str, key: str) -> list[int]:
-    """Where the messages with a key are; other keys' messages left out."""
+    """Return the offsets of the messages with a key, without hash collisions."""
     found = await store.engine.index.find(topic, key, max_count=1000, begin_ms=0, end_ms=FOREVER)
     offsets = []
     for offset in found.offsets:
@@ -57,7 +57,7 @@ async def offsets_of(store: MessageStore, topic: str, key: str) -> list[int]:
 
 
 def keys_of(manifest: dict[str, Any]) -> dict[tuple[str, str], list[int]]:
-    """The physical offsets of each topic's keys, newest first."""
+    """Return the physical offsets of each topic's keys, newest first."""
     wanted: dict[tuple[str, str], list[int]] = {}
     for message in manifest["messages"]:
         unique = (message["properties"] or {}).get("UNIQ_KEY")

@@ -28,7 +28,7 @@ async def offsets_of(store: MessageStore, key: int) -> list[int]:
 
 
 def put(store: MessageStore, first: int) -> dict[int, int]:
-    """Number -> physical offset of messages with a key each."""
+    """Put messages with one key each; return number -> physical offset."""
     return {
         number: store.put(message(properties=b"KEYS\x01key-%d" % number)).physical_offset
         for number in range(first, first + MESSAGES)

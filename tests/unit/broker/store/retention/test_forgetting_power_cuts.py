@@ -34,7 +34,7 @@ KEPT = RetentionConfig(
 
 
 class ForgetfulDay(Day):
-    """A day in which messages get old.
+    """A day in which messages expire.
 
     Attributes:
         born: of each queue, by number, when the message was put, seconds.
@@ -61,7 +61,7 @@ class ForgetfulDay(Day):
             super().act()
 
     def check(self) -> None:
-        """What is not old is there, and nothing is but what was put, under its number."""
+        """Check that unexpired messages are there, and no other than those put, at their offsets."""
         oldest = self.clock.monotonic() - RESERVED_SECONDS
         kept = 0
         for queue in QUEUES:
@@ -87,7 +87,7 @@ class ForgetfulDay(Day):
 
 
 def read_from(store: MessageStore, queue: Queue, offset: int) -> list[RecordView]:
-    """Every message from ``offset`` on; asserts that they are numbered one by one."""
+    """Read every message from ``offset``; assert that the offsets have no gaps."""
     first, found = offset, list[RecordView]()
     while True:
         result = store.get(*queue, offset, 7)
