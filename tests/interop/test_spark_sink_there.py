@@ -32,7 +32,7 @@ def there(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
 
 
 def stored_at(message: ReceivedMessage[bytes]) -> datetime:
-    """Return the store time of a delayed message in its topic, which shows when it was delivered."""
+    """Return the store time of a message in its topic, which shows when it was delivered."""
     return message.stored_at
 
 

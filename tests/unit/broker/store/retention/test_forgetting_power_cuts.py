@@ -61,7 +61,7 @@ class ForgetfulDay(Day):
             super().act()
 
     def check(self) -> None:
-        """Check that unexpired messages are there, and no other than those put, at their offsets."""
+        """Check that unexpired messages are there, and only those put, at their offsets."""
         oldest = self.clock.monotonic() - RESERVED_SECONDS
         kept = 0
         for queue in QUEUES:
