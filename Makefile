@@ -1,25 +1,25 @@
 # Needs Python >= 3.11 and make; everything else is fetched into .venv and .tools.
-# The interpreter is looked for once, when the environment is built, unless PYTHON=... names one.
+# The interpreter is selected when the environment is built, unless PYTHON=... names one.
 PYTHON ?= $(eval PYTHON := $$(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
-# How many tests run at a time, each in a process of its own; 0: all in one, for a debugger.
+# The number of test processes; 0: all tests in this process, for a debugger.
 WORKERS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-# What the coverage is counted over: the other tests are about whole processes.
+# The tests that count for coverage: the others test whole processes.
 COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.2.1
 
 .PHONY: help setup demo unit test spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
 
-help:                     ## this list
+help:                     ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
 
 setup: $(VENV)/.core      ## the virtual environment, from the lock file, and the compiled core
 
-# The lock file names everything: with --no-deps pip resolves nothing, and no new release matters.
+# The lock file lists every package: with --no-deps pip resolves nothing, so new releases have no effect.
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed; {sys.executable} is {v.major}.{v.minor}. Name another one: make PYTHON=python3.12 ...")'
@@ -29,15 +29,15 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 
 CORE := $(shell find remoting broker -name '*.pyx' -o -name '*.pxd')
 
-# Without a compiler it is installed without the core; POCKETMQ_REQUIRE_CORE=1 makes that an error.
-# The folders, too: a module that is removed or renamed leaves nothing newer behind.
+# Without a compiler PocketMQ is installed without the core; POCKETMQ_REQUIRE_CORE=1 makes that an error.
+# The folders are prerequisites, too, because removing or renaming a module changes only its folder.
 $(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 	@find remoting broker -name '*.so' -delete
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@$(BIN)/python -c 'from broker import fast_path as f; print("PocketMQ runs on its", f"Python path, which is slower: {f.WHY}" if f.WHY else "compiled core")'
 	@touch $@
 
-demo: setup               ## 336,776 flights in and out of a broker, a group at work, and Spark if Java is there
+demo: setup               ## send and read 336,776 flights, run a consumer group, and Spark if Java is installed
 	$(BIN)/pocketmq demo
 	$(BIN)/python -m examples.demo.group
 	@if command -v java >/dev/null; then $(BIN)/python -m examples.demo.spark; fi
@@ -45,7 +45,7 @@ demo: setup               ## 336,776 flights in and out of a broker, a group at 
 unit: setup               ## the unit tests
 	$(PYTEST) tests/unit
 
-test: setup               ## the tests in their small size; the last lines name those that did not run
+test: setup               ## the tests in their small size; the last lines list the skipped ones
 ifdef CI
 	$(PYTEST) -m "not spark" --cov --cov-report= $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
@@ -78,11 +78,11 @@ check: setup              ## format, lint, types, import contracts
 docs: setup               ## the documentation as a site in build/site, with every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-house: setup              ## the size and shape of the code base
+house: setup              ## count files and classes; list import cycles, duplicate names, forbidden words
 	$(BIN)/python scripts/house.py
 	$(BIN)/python scripts/hops.py --list
 
-cover:                    ## the tests as CI runs them: with branch coverage, and a skip fails
+cover:                    ## make test as CI runs it: with branch coverage, and a skipped test fails
 	$(MAKE) test CI=true
 
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
@@ -92,7 +92,7 @@ plain: setup              ## the suite without the compiled core, uvloop, orjson
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
-sanitize: setup           ## the tests of the compiled core, with its memory and its indices checked
+sanitize: setup           ## the tests of the compiled core with AddressSanitizer, UBSan and checked indices
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
 	git ls-files -z | xargs -0 cp --parents -t $(SANITIZED)
 	cd $(SANITIZED) && POCKETMQ_REQUIRE_CORE=1 POCKETMQ_CORE_CHECKS=1 \
@@ -105,22 +105,22 @@ sanitize: setup           ## the tests of the compiled core, with its memory and
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
 
-soak: setup               ## the full figures of the long tests; writes docs/evidence/
+soak: setup               ## the long-running tests in full size; writes docs/evidence/
 	$(BIN)/python -m tests.soak
 
-bench: setup              ## PocketMQ beside Apache RocketMQ: forty minutes on a quiet machine; BENCH=--quick
+bench: setup              ## compare with Apache RocketMQ: over an hour on a quiet machine; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks --json build/bench.json --chart build/bench.svg $(BENCH)
 
-bench-clients: setup      ## our client beside those of Kafka and NATS: ten minutes; BENCH=--quick
+bench-clients: setup      ## compare our client with those of Kafka and NATS: ten minutes; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks.clients --json build/bench-clients.json $(BENCH)
 
-bench-spark: setup        ## the Spark connector, and Spark's Kafka source beside it: twenty minutes; BENCH=--quick
+bench-spark: setup        ## the Spark connector, compared with Spark's Kafka source: twenty minutes; BENCH=--quick
 	@mkdir -p build
 	$(BIN)/python -m benchmarks.spark --json build/bench-spark.json $(BENCH)
 
-lock: setup               ## pin every version anew
+lock: setup               ## update the lock files
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --group dev --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-runtime.lock
@@ -129,6 +129,6 @@ lock: setup               ## pin every version anew
 	echo 'rocketmq==0.4.4' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o tests/interop/cpp/requirements.lock
 	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark_kafka/requirements.lock
 
-clean:                    ## everything that was built or fetched
+clean:                    ## delete everything that was built or fetched
 	find remoting broker -name '*.so' -delete
 	rm -rf $(VENV) .tools build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage

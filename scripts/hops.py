@@ -1,10 +1,10 @@
-"""How many files one message passes through: ``python scripts/hops.py [--check] [--list]``.
+"""Count the files that one message passes through: ``python scripts/hops.py [--check] [--list]``.
 
-That is what a reader opens to follow a message. Counted are the product's files that run code for
-one warm operation: at the broker for a send and for a pull, at the client for ``producer.send`` and
+These are the files that a reader opens to follow a message: the product's files that run code for
+one warm operation, at the broker for a send and for a pull, at the client for ``producer.send`` and
 for a message from the socket to a push handler. Each operation runs several times, and a file
-counts if it ran every time: timers and heartbeats run now and then. Compiled modules don't show up
-in a profile, so those on the way are added by name. ``--check`` exits 1 above the bars.
+counts if it ran every time, which excludes timers and heartbeats. Compiled modules don't show up
+in a profile, so those on the path are added by name. ``--check`` exits 1 above the bars.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from remoting.protocol.headers.pull import PullMessageRequestHeader  # noqa: E40
 REPEATS = 20
 WARM = 50
 SIGNAL_SECONDS = 0.02
-"""Within which a signal is handled."""
+"""Seconds within which a signal is handled."""
 BARS = {"send": 13, "pull": 12, "producer": 15, "consumer": 16}
-"""Files at most, compiled modules included; a send asks ``os_files`` whether its file was cut."""
+"""Maximum number of files, including compiled modules."""
 
 COMPILED = {
     "send": ["broker/fast_path/read_pass", *(f"core/{n}" for n in ("header", "record", "answer"))],
@@ -51,11 +51,11 @@ with blocking.Producer(sys.argv[1], group="outside") as producer:
     for line in sys.stdin:
         producer.send("hops", line.encode(), tag="t", keys=["k"])
 """
-"""Another process, so that the producer's files don't count for the consumer."""
+"""Runs in another process, so that the producer's files don't count for the consumer."""
 
 
 class Recorder:
-    """A profile function that notes the product's files whose functions are called."""
+    """A profile function that records the product's files whose functions are called."""
 
     def __init__(self) -> None:
         self._files: dict[str, None] = {}
@@ -68,12 +68,12 @@ class Recorder:
                 self._files[str(path.relative_to(HOME))] = None
 
     def begin(self) -> None:
-        """Forget the last operation, and note from now on."""
+        """Clear the record, and start recording."""
         self._files.clear()
         self._on = True
 
     def end(self) -> list[str]:
-        """What was noted, in the order of the first calls."""
+        """Return the recorded files, in the order of the first calls."""
         self._on = False
         return list(self._files)
 
@@ -82,7 +82,7 @@ PACKAGES = frozenset({"remoting", "nameserver", "broker", "client", "pocketmq"})
 
 
 def serve(store: str) -> None:
-    """Run servers under a recorder: SIGUSR1 begins, SIGUSR2 prints what was noted."""
+    """Run servers under a recorder: SIGUSR1 starts it, SIGUSR2 prints its files."""
     recorder = Recorder()
     signal.signal(signal.SIGUSR1, lambda *_: recorder.begin())
     signal.signal(signal.SIGUSR2, lambda *_: say(recorder.end()))
@@ -101,7 +101,7 @@ def serve(store: str) -> None:
 
 
 class Server:
-    """A name server and a broker in a process that notes what runs."""
+    """A name server and a broker in a process that records the files that run."""
 
     def __init__(self, store: str) -> None:
         self._process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Server:
         return self._process.stdout.readline()
 
     async def files(self, operation: Callable[[], Awaitable[object]]) -> list[str]:
-        """What runs while an operation does."""
+        """Run an operation; return the files that ran."""
         self._process.send_signal(signal.SIGUSR1)
         await asyncio.sleep(SIGNAL_SECONDS)
         await operation()
@@ -127,18 +127,18 @@ class Server:
         return found
 
     def stop(self) -> None:
-        """End it."""
+        """Stop the process."""
         self._process.terminate()
         self._process.wait(20)
 
 
 def in_all(runs: list[list[str]]) -> list[str]:
-    """The files that ran every time."""
+    """Return the files that ran every time."""
     return [name for name in runs[0] if all(name in run for run in runs)]
 
 
 async def measure(server: Server) -> dict[str, list[str]]:
-    """The files on each way."""
+    """Return the files on each path."""
     mine = Recorder()
     sys.setprofile(mine)
     runs: dict[str, list[list[str]]] = {name: [] for name in BARS}
@@ -206,7 +206,7 @@ async def measure(server: Server) -> dict[str, list[str]]:
 
 
 def main() -> int:
-    """Count, print and compare."""
+    """Count the files, print them and compare with the bars."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

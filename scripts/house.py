@@ -1,10 +1,9 @@
-"""The size and shape of the code base: ``python scripts/house.py [--check] [--list NAME]``.
+"""Measure the size and shape of the code base: ``python scripts/house.py [--check] [--list NAME]``.
 
-Counts what makes a code base hard to enter: files, code lines, classes, functions, import circles,
+Count what makes a code base hard to learn: files, code lines, classes, functions, import cycles,
 small private functions with one use, long functions without a comment, class names used twice,
-words of another language's syntax, private names of other modules, and how far tests reach into
-private names. ``--check`` exits 1 when one of the lasting rules is broken; ``--list`` shows what a
-number is made of.
+forbidden words and phrases, private names of other modules, and the private names that tests use.
+``--check`` exits 1 when a permanent rule is broken; ``--list`` shows the findings behind a number.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ COMPILED = (".pyx", ".pxd")
 LONGEST = 40
 SMALL = 8
 CIRCLE = 3
-"""Files that may import each other in a circle."""
+"""Largest number of files that may import each other in a cycle."""
 
 WORDS = HOME / "scripts" / "words.txt"
-"""Regular expressions, one a line, for words and phrases that don't belong here."""
+"""Regular expressions for forbidden words and phrases, one per line."""
 
 LASTING = {"circles", "names used twice", "private names of other modules", "words"}
-"""What ``--check`` demands to be empty."""
+"""The lists that ``--check`` requires to be empty: the permanent rules."""
 
 NOT_PRIVATE = ("_asdict", "_fields", "_make", "_replace", "_getframe")
-"""The standard library's, public in spite of their underscores."""
+"""Names of the standard library that are public despite their underscores."""
 
 _SKIPPED = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -47,7 +46,7 @@ _SKIPPED = {
 
 @dataclass
 class House:
-    """What was counted; ``found`` has a line per finding, by rule."""
+    """The counts; ``found`` has a line per finding, by rule."""
 
     files: int = 0
     code_lines: int = 0
@@ -57,7 +56,7 @@ class House:
 
 
 def sources() -> list[Path]:
-    """The product's files, compiled sources included, stubs not."""
+    """Return the product's files, including compiled sources, without stubs."""
     return sorted(
         path
         for package in PACKAGES
@@ -67,7 +66,7 @@ def sources() -> list[Path]:
 
 
 def code_lines(text: str) -> int:
-    """Lines with tokens that are neither comments nor docstrings."""
+    """Return the number of lines with tokens that are neither comments nor docstrings."""
     lines: set[int] = set()
     statement_begins = True
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -81,13 +80,13 @@ def code_lines(text: str) -> int:
 
 
 def module_of(path: Path) -> str:
-    """A file's name in an import statement."""
+    """Return a file's name in an import statement."""
     parts = path.relative_to(HOME).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports(module: str, tree: ast.AST, modules: set[str], *, package: bool) -> set[str]:
-    """The product's modules that a module imports, anywhere in it."""
+    """Return the product's modules that a module imports, anywhere in it."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -106,7 +105,7 @@ def imports(module: str, tree: ast.AST, modules: set[str], *, package: bool) -> 
 
 
 def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
-    """The strongly connected components (Tarjan 1972) of more than one module."""
+    """Yield the strongly connected components (Tarjan 1972) of more than one module."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -133,13 +132,13 @@ def circles(graph: dict[str, set[str]]) -> Iterator[list[str]]:
 
 
 def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Lines of a function's body, its docstring left out."""
+    """Return the number of lines of a function's body, without its docstring."""
     body = node.body[1:] if ast.get_docstring(node) is not None else node.body
     return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
 
 
 def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path, str]) -> None:
-    """Classes, functions and their names."""
+    """Count classes, functions and their names."""
     uses = Counter[str]()
     small: list[tuple[str, str]] = []
     long: list[tuple[int, str, bool]] = []
@@ -181,7 +180,7 @@ def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path
 
 
 def private_names(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
-    """Uses of names that another module of the product keeps to itself: line and what was used.
+    """Yield uses of private names of other modules of the product: line and name.
 
     A name that the file defines, or that one of its classes inherits, is its own.
     """
@@ -207,7 +206,7 @@ def private_names(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, st
 
 
 def look_at_words(house: House, paths: list[Path]) -> None:
-    """Words and phrases of the list, in code, docstrings, comments and documents."""
+    """Find forbidden words and phrases in code, docstrings, comments and documents."""
     entries = [line for line in WORDS.read_text().splitlines() if line and line[0] != "#"]
     pattern = re.compile("|".join(f"(?:{entry})" for entry in entries))
     for path in paths:
@@ -218,7 +217,7 @@ def look_at_words(house: House, paths: list[Path]) -> None:
 
 
 def look_at_tests(house: House) -> None:
-    """How tests change the product from outside, and which private names they use."""
+    """Find monkeypatches of the product and uses of private names in tests."""
     for path in sorted((HOME / "tests").rglob("*.py")):
         where = path.relative_to(HOME)
         for node in ast.walk(ast.parse(path.read_text())):
@@ -235,7 +234,7 @@ def look_at_tests(house: House) -> None:
 
 
 def survey() -> House:
-    """Look at everything."""
+    """Collect all counts and findings."""
     house = House()
     paths = sources()
     texts = {path: path.read_text() for path in paths}
@@ -266,7 +265,7 @@ def survey() -> House:
 
 
 def main() -> int:
-    """Print the numbers; with ``--check`` 1 if a lasting rule is broken."""
+    """Print the numbers; with ``--check`` return 1 if a permanent rule is broken."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

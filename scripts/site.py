@@ -1,4 +1,4 @@
-"""What MkDocs needs beside ``mkdocs.yml``: the README as the first page, and links to the source.
+"""MkDocs hooks: the README as the first page, and links to the source.
 
 Pages link to files of the repository by relative paths, as GitHub shows them. The site has only
 the pages, so a link that leaves ``docs/`` becomes a link to the repository.

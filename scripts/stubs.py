@@ -33,11 +33,11 @@ SPECIAL = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
 }
-"""Special methods of an asyncio class, and their blocking twins."""
+"""Special methods of an asyncio class, and their blocking counterparts."""
 
 
 class Blocking(ast.NodeTransformer):
-    """Turns the methods of an asyncio class into the declarations of their blocking twins."""
+    """Turns the methods of an asyncio class into declarations of their blocking counterparts."""
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AST:
         return self.visit_FunctionDef(ast.FunctionDef(**{**vars(node), "type_params": []}))
@@ -64,7 +64,7 @@ def _default(value: ast.expr) -> ast.expr:
 
 
 def public_methods(kind: type) -> Iterator[ast.stmt]:
-    """The methods of a class and its bases that users call, as they are written."""
+    """Return the public methods of a class and its bases, as source."""
     seen: set[str] = set()
     for base in kind.__mro__:
         if base.__module__.split(".")[0] != "client":
@@ -83,7 +83,7 @@ def public_methods(kind: type) -> Iterator[ast.stmt]:
 
 
 def without_implementations(methods: list[ast.FunctionDef]) -> Iterator[ast.FunctionDef]:
-    """Leave out what implements overloads, as stubs have to; its docstring goes to the first."""
+    """Drop the implementations of overloads, and move their docstring to the first overload."""
     overloaded: dict[str, ast.FunctionDef] = {}
     for node in methods:
         if any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list):
@@ -96,7 +96,7 @@ def without_implementations(methods: list[ast.FunctionDef]) -> Iterator[ast.Func
 
 
 def declaration(twin: type) -> ast.ClassDef:
-    """A blocking class with everything that its asyncio twin has."""
+    """Return a blocking class with all public methods of the asyncio class."""
     kind = getattr(client, twin.__name__)
     generic = ast.parse("Generic[T]", mode="eval").body
     methods = [Blocking().visit(node) for node in public_methods(kind)]
@@ -106,7 +106,7 @@ def declaration(twin: type) -> ast.ClassDef:
 
 
 def imports_for(names: set[str], modules: list[str]) -> list[str]:
-    """Import statements for names, as these modules import or define them."""
+    """Return import statements for names, as these modules import or define them."""
     found: dict[str, str] = {"Future": "from concurrent.futures import Future"}
     for module in modules:
         tree = ast.parse(Path(inspect.getfile(importlib.import_module(module))).read_text())
@@ -125,7 +125,7 @@ def imports_for(names: set[str], modules: list[str]) -> list[str]:
 
 
 def blocking_stub() -> str:
-    """The stub of ``client.blocking``."""
+    """Return the stub of ``client.blocking``."""
     twins = [getattr(blocking, name) for name in blocking.__all__]
     classes = [declaration(twin) for twin in twins]
     used = {node.id for tree in classes for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -146,7 +146,7 @@ def blocking_stub() -> str:
 
 
 def client_stub() -> str:
-    """The stub of ``client``."""
+    """Return the stub of ``client``."""
     lines = [
         *(f"from client import {name} as {name}" for name in client.SUBMODULES),
         *(
@@ -160,7 +160,7 @@ def client_stub() -> str:
 
 
 def formatted(text: str, path: Path) -> str:
-    """A stub as ruff writes it."""
+    """Return a stub formatted by ruff."""
     ruff = [sys.executable, "-m", "ruff"]
     for command in (["check", "--fix", "--quiet", "--select", "I,RUF022"], ["format", "--quiet"]):
         text = subprocess.run(
@@ -175,7 +175,7 @@ def formatted(text: str, path: Path) -> str:
 
 
 def main() -> int:
-    """Write the stubs, or compare them; 1 if one is not up to date."""
+    """Write the stubs, or compare them and return 1 if one is not up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if one is old")
     check = parser.parse_args().check
