@@ -15,9 +15,9 @@
         for message in await consumer.get_many(500, timeout=1.0):
             ...
 
-``client.blocking`` has the same for programs without an event loop. Names are imported at their
-first use, so that ``import client`` itself costs next to nothing; ``__init__.pyi``, which
-``scripts/stubs.py`` writes, lists them for type checkers.
+``client.blocking`` has the same classes for programs without an event loop. Names are imported on
+first use, so that ``import client`` is cheap; ``__init__.pyi``, written by ``scripts/stubs.py``,
+lists them for type checkers.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The client's options: keyword arguments over environment over file over defaults.
+"""The client's options.
 
-The environment's names are ``POCKETMQ_CLIENT_<NAME>``, ``POCKETMQ_PRODUCER_<NAME>``,
+Keyword arguments take precedence over the environment, the environment over the file, the file over
+the defaults. Environment variables are ``POCKETMQ_CLIENT_<NAME>``, ``POCKETMQ_PRODUCER_<NAME>``,
 ``POCKETMQ_CONSUMER_<NAME>`` (pull consumers) and ``POCKETMQ_PUSH_CONSUMER_<NAME>``; name servers
-also come from ``NAMESRV_ADDR``. A file is TOML with the tables ``client``, ``producer``,
-``consumer`` and ``push_consumer``; ``POCKETMQ_CLIENT_CONFIG`` names it. An unknown name is an error
-that names the nearest one.
+also come from ``NAMESRV_ADDR``. The file, named by ``POCKETMQ_CLIENT_CONFIG``, is TOML with the
+tables ``client``, ``producer``, ``consumer`` and ``push_consumer``. An unknown option is an error
+that suggests the nearest name.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 class ClientArguments(TypedDict, total=False):
-    """What an Instance, and everything made without one, can be told; see ``ClientOptions``."""
+    """Keyword arguments of an Instance, and of everything created without one; see
+    ``ClientOptions``.
+    """
 
     codec: CodecName
     connect_timeout: Duration
@@ -54,7 +57,7 @@ class ClientArguments(TypedDict, total=False):
 
 
 class ProducerArguments(ClientArguments, total=False):
-    """What a Producer can be told; see ``ProducerOptions``."""
+    """Keyword arguments of a Producer; see ``ProducerOptions``."""
 
     linger: Duration
     max_batch_messages: int
@@ -72,7 +75,7 @@ class ProducerArguments(ClientArguments, total=False):
 
 
 class GroupArguments(ClientArguments, total=False):
-    """What consumers of both kinds can be told; see ``GroupOptions``."""
+    """Keyword arguments of pull and push consumers; see ``GroupOptions``."""
 
     start_from: StartFrom
     exact: bool
@@ -88,7 +91,7 @@ class GroupArguments(ClientArguments, total=False):
 
 
 class ConsumerArguments(GroupArguments, total=False):
-    """What a PullConsumer can be told; see ``ConsumerOptions``."""
+    """Keyword arguments of a PullConsumer; see ``ConsumerOptions``."""
 
     auto_commit: bool
     auto_commit_period: Duration
@@ -98,16 +101,19 @@ class ConsumerArguments(GroupArguments, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Reading options from their sources; subclasses say which there are, in which section."""
+    """Base of the option classes: reads options from their sources.
+
+    ``SECTION`` is the table in the file, and the middle part of the environment variables.
+    """
 
     SECTION: ClassVar[str] = ""
 
     @classmethod
     def gather(cls, given: Mapping[str, Any], *, env: Mapping[str, str] | None = None) -> Self:
-        """The options from keyword arguments, the environment and the file.
+        """Return the options from keyword arguments, the environment and the file.
 
         Raises:
-            UsageError: an option is unknown or its value is not of its type.
+            UsageError: an option is unknown or its value has the wrong type.
         """
         env = os.environ if env is None else env
         known = {field.name: field for field in fields(cls)}
@@ -123,17 +129,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions(Options):
-    """Options of an instance, times in seconds.
+    """Options of an instance. Times are in seconds.
 
     Attributes:
         nameservers: the name servers' addresses.
-        codec: of the requests' headers: ``json`` (what every RocketMQ speaks), ``rocketmq`` (its
-            binary form) or ``msgpack`` (agreed on with each PocketMQ peer, else json).
-        connect_timeout: to open a connection.
+        codec: of request headers: ``json`` (supported by every RocketMQ), ``rocketmq`` (its binary
+            codec) or ``msgpack`` (negotiated with each PocketMQ peer, otherwise json).
+        connect_timeout: for opening a connection.
         request_timeout: for requests that are neither sends nor pulls.
         heartbeat_period: between heartbeats to all brokers of the known routes.
         route_refresh_period: between refreshes of the routes in use.
-        ip: this machine's address in client and message ids; found out when not given.
+        ip: this machine's address in client ids and message ids; detected if None.
     """
 
     SECTION: ClassVar[str] = "client"
@@ -154,23 +160,23 @@ class ClientOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions(Options):
-    """Options of a producer, times in seconds.
+    """Options of a producer. Times are in seconds.
 
     Attributes:
-        linger: how long a message may wait for company; 0: messages of one turn of the event loop
-            leave together.
-        max_batch_messages, max_batch_bytes: bounds of one automatic batch.
-        max_in_flight, max_in_flight_bytes: accepted and not yet acknowledged; then ``send`` waits
-            and ``send_nowait`` raises ``BufferFull``.
-        timeout: of a send with all its attempts.
+        linger: how long a message may wait for others to share its batch; 0 batches only the
+            messages sent in one iteration of the event loop.
+        max_batch_messages, max_batch_bytes: limits of one automatic batch.
+        max_in_flight, max_in_flight_bytes: limits of messages accepted but not acknowledged; when
+            reached, ``send`` waits and ``send_nowait`` raises ``BufferFull``.
+        timeout: of a send including all its attempts.
         retries: attempts after the first.
         compress: ``zlib`` (readable by every client), ``lz4``, ``zstd`` (4.9.4 and later), or None.
-        compress_over_bytes: bodies from this size are compressed.
+        compress_over_bytes: smallest body that is compressed.
         require_durable: raise ``NotDurable`` for a message stored less durably than configured.
-        default_queues: queues a topic gets when a send creates it.
-        max_delay_level: the highest ``delay_level`` that may be sent: how many the brokers'
-            ``messageDelayLevel`` has. A broker takes a higher one for its highest.
-        interceptors: around every message that is sent; see ``client.Interceptor``.
+        default_queues: number of queues of a topic that a send creates.
+        max_delay_level: the highest accepted ``delay_level``: the number of levels in the brokers'
+            ``messageDelayLevel``. A broker treats a higher one as its highest.
+        interceptors: called around every send; see ``client.Interceptor``.
     """
 
     SECTION: ClassVar[str] = "producer"
@@ -208,33 +214,34 @@ class ProducerOptions(Options):
 
     @property
     def plain_bytes(self) -> int:
-        """Bodies that are smaller leave as they are."""
+        """Bodies smaller than this are sent uncompressed."""
         most = MAX_MESSAGE_BYTES + 1
         return most if self.compress is None else min(most, self.compress_over_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOptions(Options):
-    """Options of consumers of both kinds, times in seconds.
+    """Options of pull and push consumers. Times are in seconds.
 
-    A pull consumer needs those about other members after ``subscribe`` only.
+    A pull consumer uses the options about other members only after ``subscribe``.
 
     Attributes:
-        start_from: where a queue starts for which the group has committed nothing: ``FIRST``,
-            ``LAST``, an offset or a datetime; or a text as on the command line, see
-            ``client.positions.position_of``. As in RocketMQ, a broker answers 0 for a young queue.
-        exact: refuse that answer of the broker: ``start_from`` holds for young queues too.
-        strategy: how members share the queues, by name or object (``client.group``).
-        on_conflict: what to do about members that differ in what all must agree on.
-        handover_timeout: what handlers, or the application, get to be done with the messages of a
-            queue that goes to another member.
-        prefetch_messages, prefetch_bytes: read ahead per queue at most so much; a push consumer
-            counts what is being handled, too.
-        pull_messages: asked for with one pull.
+        start_from: where to start a queue in which the group has committed nothing: ``FIRST``,
+            ``LAST``, an offset, a datetime, or a string as on the command line
+            (``client.positions.position_of``). As in RocketMQ, the broker overrides it with 0 for a
+            queue whose first messages are still in memory.
+        exact: ignore that override: ``start_from`` applies to every queue.
+        strategy: how members share the queues, a name or object (``client.group``).
+        on_conflict: what to do when members differ in settings that all must share.
+        handover_timeout: how long handlers, or the application, may take to finish the messages of
+            a queue that moves to another member.
+        prefetch_messages, prefetch_bytes: limits of what is read ahead per queue; a push consumer
+            includes messages being handled.
+        pull_messages: messages requested with one pull.
         suspend: how long the broker may hold a pull that finds nothing.
-        on_event: is told what happens to the consumer and its queues.
-        interceptors: around every call of a handler; without one they see what is handed out
-            (``client.Interceptor.receive``).
+        on_event: called with each event of the consumer and its queues (``client.events``).
+        interceptors: called around every handler call; without a handler,
+            ``client.Interceptor.receive`` is called with the messages returned to the application.
     """
 
     start_from: Position = Place.BEGIN
@@ -262,21 +269,21 @@ class GroupOptions(Options):
 
     @property
     def shared(self) -> bool:
-        """Whether the members share the messages."""
+        """Whether the members divide the queues among themselves."""
         return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions(GroupOptions):
-    """Options of a pull consumer besides ``GroupOptions``, times in seconds.
+    """Options of a pull consumer in addition to ``GroupOptions``. Times are in seconds.
 
     Attributes:
-        auto_commit: commit by itself what was handed out before the latest call for more, and
-            everything handed out when it is closed without an error.
+        auto_commit: commit automatically what was returned before the latest call for more
+            messages, and everything returned when the consumer closes without an error.
         auto_commit_period: between automatic commits.
-        on_gained: is called with each queue that ``subscribe`` brings, before its messages come.
-        on_lost: is called with each queue that goes to another member, when no more of its messages
-            are handed out and before its offset can't be committed any more; ``async`` or not.
+        on_gained: called with each queue that ``subscribe`` assigns, before its messages.
+        on_lost: called with each queue that moves to another member, after its last message was
+            returned and while its offset can still be committed; may be ``async``.
     """
 
     SECTION: ClassVar[str] = "consumer"
@@ -292,7 +299,7 @@ class ConsumerOptions(GroupOptions):
 
 
 def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
-    """Raises UsageError for a keyword argument that ``what`` doesn't have."""
+    """Raise UsageError for a keyword argument that ``what`` doesn't have."""
     names = known.__annotations__
     for name in given:
         if name not in names:
@@ -300,10 +307,10 @@ def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
 
 
 def name_servers(addresses: Addresses | None, options: ClientOptions) -> list[str]:
-    """The name servers' addresses from the argument, else the options, else NAMESRV_ADDR.
+    """Return the name server addresses from the argument, else the options, else NAMESRV_ADDR.
 
     Raises:
-        UsageError: there is none, or one is not ``host:port``.
+        UsageError: none is given, or one is not ``host:port``.
     """
     given = addresses or options.nameservers or os.environ.get(NAME_SERVER_VARIABLE) or ()
     parts = given.replace(",", ";").split(";") if isinstance(given, str) else list(given)
@@ -320,7 +327,7 @@ def name_servers(addresses: Addresses | None, options: ClientOptions) -> list[st
 
 
 def positive(options: Options, *names: str) -> None:
-    """Raises UsageError for an option that isn't more than zero."""
+    """Raise UsageError for an option that isn't greater than zero."""
     for name in names:
         value = getattr(options, name)
         if not value > 0:
@@ -328,7 +335,7 @@ def positive(options: Options, *names: str) -> None:
 
 
 def one_of(name: str, value: str, *known: str) -> None:
-    """Raises UsageError for a value that isn't known."""
+    """Raise UsageError if ``value`` is not one of ``known``."""
     if value not in known:
         raise UsageError(
             f"{name} can't be {value!r}", hint=f"use {', '.join(known[:-1])} or {known[-1]}"
@@ -352,7 +359,7 @@ def _from_environment(env: Mapping[str, str], section: str) -> dict[str, str]:
 
 
 def _from_file(file: Path, section: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 - few have a file
+    import tomllib  # noqa: PLC0415 - most programs have no file
 
     try:
         with file.open("rb") as stream:
@@ -376,7 +383,7 @@ _FALSE = {"false": False, "no": False, "off": False, "0": False}
 
 
 def _typed(name: str, value: Any, kind: str) -> Any:
-    """A value in its option's type; texts are converted, as the environment knows nothing else."""
+    """Return a value in its option's type, converting strings, as from the environment."""
     try:
         if name == "start_from":
             return position_of(value) if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""What producers, consumers and admins of one process share (cf. MQClientInstance).
+"""The connections, routes and heartbeats that the clients of one process share.
 
-One set of connections, routes and heartbeats. It belongs to the event loop in which it was started,
-and to the process: use after a fork raises.
+A ``ClientContext`` (cf. MQClientInstance) belongs to the event loop in which it was started, and to
+its process: using it after a fork raises.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _SERIALIZE = {
 
 
 class ClientContext:
-    """Connections, routes and heartbeats; ``Instance`` is its public face.
+    """Connections, routes and heartbeats; ``Instance`` is the public interface.
 
-    A producer or consumer made by itself has a context of its own.
+    A producer or consumer created without an instance has its own context.
 
     Attributes:
-        life: whether it may be used now.
-        clock, ids: for timestamps and unique ids of messages.
-        members: who uses it; heartbeats describe them.
-        remote: requests to any address.
+        life: whether the context may be used now.
+        clock, ids: for message timestamps and unique message ids.
+        members: producers and consumers that heartbeats describe.
+        remote: sends requests to any address.
         name_servers, routes, faults, heartbeats: see their modules.
     """
 
@@ -71,10 +71,10 @@ class ClientContext:
         *,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
-        """Raises UsageError: an option is wrong, or no name server is given.
+        """Raises UsageError if an option is wrong or no name server is given.
 
         Args:
-            options: of these it takes those of ``ClientOptions``.
+            options: those of ``ClientOptions`` are used, others are ignored.
             heartbeat_timeout: seconds for one heartbeat.
         """
         self._heartbeat_timeout = heartbeat_timeout
@@ -90,13 +90,13 @@ class ClientContext:
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client; empty before the start."""
+        """The id under which brokers register this client; empty before the start."""
         return self._client_id
 
-    # Life
+    # Lifecycle
 
     async def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start the background tasks. Connections are opened when they are needed."""
         self.life.check_process()
         if self.life.state is LifecycleState.OPEN:
             return
@@ -104,7 +104,7 @@ class ClientContext:
             self.life.check()
         options = self._options
         ip = options.ip or await _local_ip(self._nameservers[0])
-        # Random, so that forks and containers that share an address have different ids.
+        # Random, so that forks and containers with the same address and pid have different ids.
         choose = random.SystemRandom()
         self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
         try:
@@ -145,7 +145,7 @@ class ClientContext:
         self._tasks.spawn(self.heartbeats.run(), "heartbeats")
 
     async def close(self) -> None:
-        """Close what was made from it, then its connections. May be called twice."""
+        """Close the parts created from it, then its connections. May be called twice."""
         if self.life.state is not LifecycleState.OPEN or self.life.forked:
             return
         for part in list(self._parts):
@@ -160,27 +160,27 @@ class ClientContext:
     # Parts
 
     def add_part(self, part: ClientPart) -> None:
-        """``close`` closes it, too."""
+        """Close ``part`` too when the context closes."""
         self._parts.append(part)
 
     def remove_part(self, part: ClientPart) -> None:
-        """It has closed."""
+        """Remove a part that has closed."""
         self._parts.remove(part)
 
     def add_producer(self, producer: ClientPart, group: str) -> None:
-        """Tell brokers of a producer."""
+        """Add a producer and announce it to the brokers."""
         self._parts.append(producer)
         self.members.add_producer(group)
         self.heartbeats.soon()
 
     async def remove_producer(self, producer: ClientPart, group: str) -> None:
-        """A producer has closed; tell brokers if it was the last of its group."""
+        """Remove a closed producer; unregister if it was the last of its group."""
         self._parts.remove(producer)
         if self.members.remove_producer(group):
             await self.heartbeats.say_goodbye(producer_group=group)
 
     def add_consumer(self, consumer: ClientPart, group: str, subscriptions: Subscriptions) -> None:
-        """Tell brokers of a pull consumer."""
+        """Add a pull consumer and announce it to the brokers."""
         self._parts.append(consumer)
         self.members.add_consumer(group, subscriptions)
         self.heartbeats.soon()
@@ -188,32 +188,32 @@ class ClientContext:
     async def remove_consumer(
         self, consumer: ClientPart, group: str, subscriptions: Subscriptions
     ) -> None:
-        """A pull consumer has closed; tell brokers if it was the last of its group."""
+        """Remove a closed pull consumer; unregister if it was the last of its group."""
         self._parts.remove(consumer)
         if self.members.remove_consumer(group, subscriptions):
             await self.heartbeats.say_goodbye(consumer_group=group)
 
     def join(self, member: Membership) -> None:
-        """Describe a member that shares queues in heartbeats, and pass it requests of brokers."""
+        """Add a member that shares queues to the heartbeats, and pass it the brokers' requests."""
         self.members.join(member)
 
     async def leave(self, member: Membership) -> None:
-        """The opposite of ``join``; tells brokers."""
+        """Undo ``join`` and unregister from the brokers."""
         self.members.leave(member)
         await self.heartbeats.say_goodbye(consumer_group=member.group)
 
     def heartbeat_soon(self) -> None:
-        """Send heartbeats now: their content has changed."""
+        """Send heartbeats without waiting for the period: their content has changed."""
         self.heartbeats.soon()
 
     # Connections to brokers
 
     def connected(self, address: str) -> Connection | None:
-        """The open connection to a broker that has had a heartbeat."""
+        """Return the open connection to a broker that has had a heartbeat, or None."""
         return self.heartbeats.connected(address)
 
     async def connect(self, address: str, timeout: float) -> Connection:
-        """A connection to a broker; on a new one the heartbeat goes first.
+        """Return a connection to a broker; on a new one, send the heartbeats first.
 
         Raises:
             ConnectFailed: it can't be made within ``timeout`` seconds.
@@ -221,7 +221,7 @@ class ClientContext:
         return await self.heartbeats.connect(address, timeout)
 
     def probe(self, address: str) -> None:
-        """A request was not answered: a heartbeat finds out whether the connection is dead."""
+        """Send a heartbeat after an unanswered request, to detect a dead connection."""
         self.heartbeats.probe(address)
 
     # Requests of peers
@@ -243,13 +243,13 @@ class ClientContext:
 
 
 class ClientPart:
-    """What producers, consumers and admins share: a context, and whether they may be used now.
+    """Base of producers, consumers and admins: a context, and a lifecycle.
 
-    A part has a context of its own, or shares one that is open.
+    A part owns its context, or shares one that is already open.
     """
 
     def _attach(self, kind: str, context: ClientContext, *, shared: bool) -> None:
-        """``kind`` is how errors call it."""
+        """Set the context; ``kind`` names the part in errors."""
         self._life = Lifecycle(kind)
         self._context = context
         self._owns_context = not shared
@@ -267,7 +267,7 @@ class ClientPart:
         await self.close()
 
     async def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start. Connections are opened when they are needed."""
         self._life.check_process()
         if self._life.state is LifecycleState.CLOSED:
             self._life.check()
@@ -278,17 +278,17 @@ class ClientPart:
         self._open()
 
     def _open(self) -> None:
-        """Begin to work on the open context."""
+        """Start to work on the open context."""
         self._context.life.check()
         self._life.state = LifecycleState.OPEN
 
     async def close(self) -> None:
-        """Leave, and settle what is under way."""
+        """Leave the groups, and finish or cancel what is in flight."""
         raise NotImplementedError
 
 
 async def _local_ip(nameserver: str) -> str:
-    """This machine's address as the name server sees it; asks the routing table, sends nothing."""
+    """Return this machine's address on the route to the name server. Nothing is sent."""
     try:
         host, port = parse_address(nameserver)
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)

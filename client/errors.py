@@ -1,11 +1,11 @@
-"""What can go wrong for a user of the client, in one family.
+"""The client's exceptions.
 
-Three kinds are kept apart: the caller's own mistake (``UsageError``), the state of the world
-(``Unavailable``: trying again helps) and the answer of a broker or name server (``RemoteError``).
-``SendError`` says about one message whether it can have been stored; what a send fails with is a
-``SendError`` and, where it has a kind of its own such as ``NoRoute``, that kind too. Every error
-names the topic, queue, group and broker it is about as far as they are known, and says what to do
-next.
+There are three families: the caller's own mistake (``UsageError``), something that is temporarily
+unavailable (``Unavailable``: trying again may help), and an error response of a broker or name
+server (``RemoteError``). ``SendError`` also says whether the message may have been stored. A failed
+send always raises a ``SendError``; if the cause has its own class, such as ``NoRoute``, the
+exception is an instance of both. Every error names the topic, queue, group and broker it concerns
+as far as known, and gives a hint what to do next.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PocketMQError(Exception):
     """Base of all errors the client raises.
 
     Args:
-        message: what happened, one sentence.
+        message: what happened, in one sentence.
         topic: the topic it happened to.
         queue: the queue it happened to.
         group: the group it happened to.
@@ -53,7 +53,7 @@ class PocketMQError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        """The sentence, what it is about, and the hint."""
+        """Return the message, its topic, group and broker, and the hint."""
         about: list[tuple[str, object]] = []
         if self.queue is not None:
             about.append(("queue", self.queue))
@@ -74,7 +74,7 @@ class UsageError(PocketMQError, ValueError):
 
 
 class Unavailable(PocketMQError):
-    """Something needed isn't there at the moment: trying again may help."""
+    """Something is temporarily unavailable: trying again may help."""
 
 
 class NoNameServer(Unavailable):
@@ -86,22 +86,22 @@ class NoRoute(Unavailable):
 
 
 class BrokerUnreachable(Unavailable):
-    """A broker that the route names could not be reached, or closed the connection."""
+    """A broker in the route could not be reached, or closed the connection."""
 
 
 class RequestTimeout(Unavailable):
-    """A request, not a send, was not answered in time."""
+    """A request other than a send was not answered in time."""
 
 
 class ConsumerStopped(PocketMQError):
-    """The consumer no longer runs: it was closed, or a background task of it died (see cause)."""
+    """The consumer no longer runs: it was closed, or a background task failed (``__cause__``)."""
 
 
 class GroupConflict(PocketMQError):
-    """Two members of a group don't agree on what all members have to agree on.
+    """Two members of a group differ in something on which all members must agree.
 
     Attributes:
-        members: the client ids of the two.
+        members: the client ids of both.
         kind: what differs, e.g. ``subscription`` or ``message model``.
     """
 
@@ -123,15 +123,17 @@ class GroupConflict(PocketMQError):
 
 
 class AlreadySettled(PocketMQError):
-    """A message was settled a second time: the first time counts."""
+    """A message was settled a second time; the first outcome stands."""
 
 
 class RetryLater(PocketMQError):
-    """Raised by a handler: deliver the message again after ``delay``; an orderly queue pauses.
+    """Raised by a handler to have the message redelivered after ``delay``.
+
+    An orderly queue is paused for that time.
 
     Args:
-        delay: seconds or a ``timedelta``, rounded up to one of the broker's delay levels; None:
-            the broker's own growing delays.
+        delay: seconds or a ``timedelta``, rounded up to one of the broker's delay levels; None: the
+            broker's own growing delays.
     """
 
     def __init__(self, delay: Duration | None = None) -> None:
@@ -143,7 +145,7 @@ class RetryLater(PocketMQError):
 
 
 class DeadLetter(PocketMQError):
-    """Raised by a handler: this message can never be handled, put it aside.
+    """Raised by a handler to move a message that can never be handled to the dead-letter queue.
 
     Args:
         reason: why, for the log and the event.
@@ -156,11 +158,11 @@ class DeadLetter(PocketMQError):
 
 
 class RemoteError(PocketMQError):
-    """A broker or name server refused, with a code and a remark.
+    """A broker or name server answered with an error code.
 
     Attributes:
         code: the response code (``remoting.protocol.codes.ResponseCode``).
-        remark: the peer's text.
+        remark: the error text in the response.
     """
 
     def __init__(
@@ -181,19 +183,19 @@ class RemoteError(PocketMQError):
 
 
 class SystemBusy(RemoteError):
-    """Code 2 or 215: the broker limits its load at the moment."""
+    """Code 2 or 215: the broker is overloaded and rejects requests at the moment."""
 
 
 class NotSupported(RemoteError):
-    """Code 3: the peer doesn't know this kind of request."""
+    """Code 3: the peer doesn't support this request code."""
 
 
 class MessageIllegal(RemoteError):
-    """Code 13: the message breaks one of the broker's limits."""
+    """Code 13: the message exceeds a limit of the broker."""
 
 
 class ServiceNotAvailable(RemoteError):
-    """Code 14: the broker can't store now (disk full, shutting down, or a slave)."""
+    """Code 14: the broker can't store messages now (disk full, shutting down, or a slave)."""
 
 
 class NoPermission(RemoteError):
@@ -213,27 +215,27 @@ class SubscriptionInvalid(RemoteError):
 
 
 class GroupNotFound(RemoteError):
-    """Code 26: no such consumer group, and the broker doesn't create it by itself."""
+    """Code 26: no such consumer group, and the broker doesn't create groups automatically."""
 
 
 class NotOnline(RemoteError):
-    """Code 206: no member of this group is connected."""
+    """Code 206: no member of the group is connected."""
 
 
 class Outcome(Enum):
     """What is known about a message whose send failed."""
 
     NOT_SENT = "not sent"
-    """It was certainly not stored by this send."""
+    """This send did not store it."""
     UNKNOWN = "unknown"
-    """It was written to a broker and no answer came: it may be stored, once or more."""
+    """It was sent and not acknowledged: it may be stored, once or more."""
 
 
 class SendError(PocketMQError):
     """A message was not acknowledged.
 
     Attributes:
-        outcome: whether it may be stored nevertheless.
+        outcome: whether it may have been stored nevertheless.
     """
 
     def __init__(
@@ -252,20 +254,21 @@ class SendError(PocketMQError):
 
 
 class BufferFull(SendError, Unavailable):
-    """The producer's bound of messages or bytes in flight is reached."""
+    """The producer's limit of messages or bytes in flight is reached."""
 
 
 class NotDurable(SendError):
-    """Stored, but less durably than ``require_durable`` asks for: see ``receipt.status``."""
+    """Stored, but less durably than ``require_durable`` demands; see ``receipt.status``."""
 
     receipt: Receipt
 
 
 def as_send_error(error: PocketMQError) -> SendError:
-    """What made a send fail before anything was stored, as the error of one message.
+    """Return a ``SendError`` for an error that prevented a send.
 
     Returns:
-        A new error of its own kind that is a ``SendError`` too; a ``SendError`` as it is.
+        A ``SendError`` as it is; otherwise an instance of a class derived from both ``SendError``
+        and the class of ``error``, with outcome ``NOT_SENT``.
     """
     if isinstance(error, SendError):
         return error
@@ -276,7 +279,7 @@ def as_send_error(error: PocketMQError) -> SendError:
 
 @cache
 def _of_send(kind: Any) -> type[SendError]:
-    """The class of a ``SendError`` that ``except`` catches as ``kind`` too."""
+    """Return a subclass of ``SendError`` that is also a subclass of ``kind``."""
 
     def reduce(error: SendError) -> tuple[Any, ...]:
         return _made_by_send, (kind, error.args, vars(error))
@@ -297,7 +300,7 @@ def _made_by_send(
 
 
 class UnreadableMessage(PocketMQError):
-    """A received body can't be inflated or turned into a value."""
+    """A received body can't be decompressed or deserialized."""
 
 
 _BY_CODE: Final[dict[int, tuple[type[RemoteError], str | None]]] = {
@@ -325,7 +328,7 @@ def remote_error(
     group: str | None = None,
     broker: str | None = None,
 ) -> RemoteError:
-    """The typed error for a response ``code``; ``what`` names the request that was refused."""
+    """Return the typed error for a response ``code``; ``what`` names the rejected request."""
     kind, hint = _BY_CODE.get(code, (RemoteError, None))
     words = (remark or "").partition("\n")[0].strip() or "no reason given"
     return kind(

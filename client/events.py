@@ -19,12 +19,13 @@ _log = Log("client")
 
 @dataclass(frozen=True, slots=True)
 class OffsetMoved:
-    """The wanted offset is not in the queue (deleted, or past its end): reading goes on at ``new``.
+    """The requested offset is not in the queue (deleted, or past its end); reading continues at
+    ``new``.
 
     Attributes:
-        queue: where.
-        wanted: the offset that was asked for.
-        new: the offset the broker gave instead.
+        queue: the queue.
+        wanted: the requested offset.
+        new: the offset the broker returned instead.
     """
 
     queue: MessageQueue
@@ -34,11 +35,11 @@ class OffsetMoved:
 
 @dataclass(frozen=True, slots=True)
 class QueueWaiting:
-    """A queue can't be read at the moment; it is tried again until it can.
+    """A queue can't be read at the moment; the consumer keeps trying.
 
     Attributes:
-        queue: which.
-        error: why.
+        queue: the queue.
+        error: the latest error.
     """
 
     queue: MessageQueue
@@ -47,7 +48,7 @@ class QueueWaiting:
 
 @dataclass(frozen=True, slots=True)
 class QueueResumed:
-    """A queue that was waiting is read again."""
+    """A queue reported as waiting can be read again."""
 
     queue: MessageQueue
 
@@ -57,8 +58,8 @@ class QueueGained:
     """This member reads a queue from now on.
 
     Attributes:
-        queue: which.
-        start: where it begins and why.
+        queue: the queue.
+        start: the first offset and the reason for it.
     """
 
     queue: MessageQueue
@@ -67,18 +68,18 @@ class QueueGained:
 
 @dataclass(frozen=True, slots=True)
 class QueueLost:
-    """This member no longer reads a queue: it has stopped, committed and given it back."""
+    """This member no longer reads a queue: it has stopped, committed and released it."""
 
     queue: MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """The group has other members than at the last rebalance.
+    """The group's members have changed since the last rebalance.
 
     Attributes:
-        group: which.
-        members: the client ids of all, sorted.
+        group: the group.
+        members: the client ids of all members, sorted.
     """
 
     group: str
@@ -87,11 +88,11 @@ class GroupChanged:
 
 @dataclass(frozen=True, slots=True)
 class MembersDiffer:
-    """Two members of the group differ in something that all have to agree on.
+    """Two members of the group differ in something on which all members must agree.
 
     Attributes:
-        group: theirs.
-        conflict: who the two are, and how they differ.
+        group: the group of both.
+        conflict: the two members, and the difference.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#one-group-one-subscription"
@@ -102,15 +103,16 @@ class MembersDiffer:
 
 @dataclass(frozen=True, slots=True)
 class GroupTrouble:
-    """A broker finds something wrong with the group; reported once until it has passed.
+    """A broker has found a problem of the group; reported once until it is resolved.
 
     Attributes:
-        group: which.
-        kind: what, e.g. ``unpulledQueue`` (``remoting.protocol.bodies.description.FindingKind``).
-        text: a sentence: what, with whom, and what to do.
-        members: the client ids it is about.
-        topic, queue_id: the queue it is about; None for the whole group or topic.
-        docs: where it is explained.
+        group: the group.
+        kind: the kind of problem, e.g. ``unpulledQueue``
+            (``remoting.protocol.bodies.description.FindingKind``).
+        text: one sentence: the problem, the members, and what to do.
+        members: the client ids concerned.
+        topic, queue_id: the queue concerned; None for the whole group or topic.
+        docs: URL of the explanation.
     """
 
     group: str
@@ -124,11 +126,11 @@ class GroupTrouble:
 
 @dataclass(frozen=True, slots=True)
 class NoQueues:
-    """This member is idle: it owns no queue of its topics.
+    """This member is idle: no queue of its topics is assigned to it.
 
     Attributes:
-        group: whose member it is.
-        members, queues: how many there are; with more members than queues some are idle.
+        group: the member's group.
+        members, queues: their numbers; with more members than queues some are idle.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#one-owner-per-queue"
@@ -140,11 +142,11 @@ class NoQueues:
 
 @dataclass(frozen=True, slots=True)
 class QueuesUnknown:
-    """The strategy gives this member queues that don't exist; they are not read.
+    """The strategy assigned queues that don't exist to this member; they are not read.
 
     Attributes:
-        group: whose member it is.
-        queues: which.
+        group: the member's group.
+        queues: the queues.
     """
 
     group: str
@@ -156,9 +158,9 @@ class RebalanceFailed:
     """The owners of a topic's queues can't be determined now; this member keeps its queues.
 
     Attributes:
-        group: whose member it is.
-        topic: which.
-        error: why. It is tried again soon.
+        group: the member's group.
+        topic: the topic.
+        error: the cause. The rebalance is retried soon.
     """
 
     group: str
@@ -168,9 +170,9 @@ class RebalanceFailed:
 
 @dataclass(frozen=True, slots=True)
 class LockLost:
-    """The broker no longer holds a queue's lock for this member; it asks for it again.
+    """The broker no longer holds a queue's lock for this member, which requests it again.
 
-    An orderly consumer starts no handler of the queue until it has it back.
+    An orderly consumer starts no handler for the queue until it holds the lock again.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#one-owner-per-queue"
@@ -180,12 +182,12 @@ class LockLost:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionUnstable:
-    """A broker has forgotten this member's subscription again, right after it received it.
+    """A broker has lost this member's subscription again, right after receiving it.
 
     Another member of the group subscribes differently: each overwrites the other's subscription.
 
     Attributes:
-        group: whose member it is.
+        group: the member's group.
         broker: the broker's address.
     """
 
@@ -197,12 +199,13 @@ class SubscriptionUnstable:
 
 @dataclass(frozen=True, slots=True)
 class MessageDeadLettered:
-    """A message was put aside, into the group's dead-letter queue.
+    """A message was moved to the group's dead-letter queue.
 
     Attributes:
-        queue, offset, message_id: which; of a retried one, its place in the retry topic.
-        group: whose dead letter it is.
-        reason: what its handler raised or said last.
+        queue, offset, message_id: the message; for a retried message its position in the retry
+            topic.
+        group: the group.
+        reason: the last error or reason of its handler.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#dead-letters"
@@ -216,12 +219,12 @@ class MessageDeadLettered:
 
 @dataclass(frozen=True, slots=True)
 class QueueBlocked:
-    """An orderly queue stands still: its first message fails again and again.
+    """An orderly queue is blocked: its first message fails again and again.
 
     Attributes:
-        queue, offset, message_id: where.
-        failures: how often it failed by now.
-        error: what the handler raised last.
+        queue, offset, message_id: the message.
+        failures: how often it has failed so far.
+        error: the last error of the handler.
     """
 
     docs: ClassVar[str] = DOCS + "consumer-groups.md#one-failing-message-stops-its-queue"
@@ -235,13 +238,13 @@ class QueueBlocked:
 
 @dataclass(frozen=True, slots=True)
 class ConsumptionPaused:
-    """The handler failed for many messages in a row, alike: it isn't called until ``resume``.
+    """Many messages in a row failed with the same error: no handler is called until ``resume``.
 
     Attributes:
-        group: whose handler.
-        failures: for how many messages.
-        error: what it raised last.
-        reason: all of this in a sentence.
+        group: the consumer's group.
+        failures: the number of failed messages.
+        error: the last error.
+        reason: the above in one sentence.
     """
 
     docs: ClassVar[str] = DOCS + "consuming.md#the-circuit-breaker"
@@ -254,14 +257,15 @@ class ConsumptionPaused:
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimedOut:
-    """A handler had its messages for ``consume_timeout``: they are retried without its outcome.
+    """A handler exceeded ``consume_timeout``: its messages are retried whatever its outcome.
 
-    An ``async def`` is cancelled; a ``def`` can't be, and keeps its place until it returns.
+    An ``async def`` handler is cancelled; a ``def`` handler can't be, and occupies its worker until
+    it returns.
 
     Attributes:
         queue, offset: the first of its messages.
-        messages: how many it had.
-        seconds: how long.
+        messages: their number.
+        seconds: how long it has run.
     """
 
     queue: MessageQueue
@@ -272,11 +276,11 @@ class HandlerTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerFailed:
-    """A background task of the consumer died: it leaves its group and raises ``ConsumerStopped``.
+    """A background task of the consumer failed: it leaves its group and raises ``ConsumerStopped``.
 
     Attributes:
-        group: whose member it was.
-        error: what ``run()``, iteration and the end of ``async with`` raise.
+        group: the member's group.
+        error: raised by ``run()``, iteration and the end of ``async with``.
     """
 
     group: str
@@ -285,10 +289,10 @@ class ConsumerFailed:
 
 @dataclass(frozen=True, slots=True)
 class LoopBlocked:
-    """An ``async def`` handler kept the event loop for itself: heartbeats and pulls had to wait.
+    """An ``async def`` handler blocked the event loop: heartbeats and pulls were delayed.
 
     Attributes:
-        group: whose handler.
+        group: the consumer's group.
         seconds: how long.
     """
 
@@ -325,15 +329,15 @@ Reason = Literal["stored", "first", "end", "timestamp", "offset", "retry", "fall
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a queue begins and why.
+    """The offset where a queue starts, and the reason for it.
 
     Attributes:
-        offset: of the first message wanted.
-        reason: ``stored``: the group's own offset. ``fallback``: the broker's rule for young
-            queues, although the group's ``start_from`` says otherwise. ``first``, ``end``,
-            ``timestamp``, ``offset``: the group has no offset, so ``start_from`` counts.
-            ``retry``: the group's retry topic. ``reset``: an administrator has set it.
-        text: the same for people, e.g. ``fallback 0: 17 messages``.
+        offset: of the first message to read.
+        reason: ``stored``: the group's committed offset. ``fallback``: the broker's rule for queues
+            whose first messages are still in memory, which overrides ``start_from``. ``first``,
+            ``end``, ``timestamp``, ``offset``: from ``start_from``; the group has committed
+            nothing. ``retry``: the group's retry topic. ``reset``: set by an administrator.
+        text: the same as text, e.g. ``fallback 0: 17 messages``.
     """
 
     offset: int
@@ -345,7 +349,7 @@ class Start:
 
 
 def deliver(event: Event, on_event: EventHandler | None, group: str) -> None:
-    """Call the application's ``on_event``; a fault of it must not stop the consuming."""
+    """Call ``on_event``; its exceptions are logged, so that they don't stop the consumer."""
     if on_event is not None:
         try:
             on_event(event)

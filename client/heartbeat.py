@@ -1,9 +1,9 @@
-"""Heartbeats: the producers and consumers of an instance, and sending them to brokers.
+"""Heartbeats of one client instance: their content, and sending them to brokers.
 
-They are sent periodically, on changes, and first on each new connection. A heartbeat without an
-answer also detects a dead connection, and ends it. A busy broker, as each is while it starts, gets
-the heartbeat again until it accepts it: the other members of a group don't see a member that its
-broker doesn't know.
+Heartbeats are sent periodically, when their content changes, and as the first request on each new
+connection. A connection on which a heartbeat gets no answer is closed. A broker that answers
+SYSTEM_BUSY, as every broker does while it starts, gets the heartbeat again until it accepts it:
+until then the other members of the group don't see this one.
 """
 
 from __future__ import annotations
@@ -45,37 +45,37 @@ class Membership(Protocol):
 
     @property
     def group(self) -> str:
-        """Its group."""
+        """The consumer group."""
         ...
 
     @property
     def on_conflict(self) -> str:
-        """What a broker of ours does when it contradicts other members as it joins."""
+        """What a PocketMQ broker does when this member joins and contradicts other members."""
         ...
 
     @property
     def strategy_name(self) -> str:
-        """How it shares out queues."""
+        """The name of its allocation strategy."""
         ...
 
     def consumer_data(self) -> ConsumerData:
-        """What heartbeats say of it."""
+        """Return its part of the heartbeat."""
         ...
 
     def blocked(self) -> list[BlockedQueue]:
-        """Queues that a failing message stops."""
+        """Return the queues that are blocked by a failing message."""
         ...
 
     def asked(self, command: Command) -> Command | None:
-        """What a broker asks of the group's members. None: no answer."""
+        """Answer a broker's request to the group's members; None sends no answer."""
         ...
 
     def route_changed(self, topic: str) -> None:
-        """A topic has other queues or brokers now."""
+        """Called when the queues or brokers of a topic have changed."""
         ...
 
     def connected(self, address: str) -> None:
-        """There is a new connection to a broker, which may have forgotten everything."""
+        """Called after a new connection to a broker, which may have lost this member's state."""
         ...
 
 
@@ -83,8 +83,8 @@ class Members:
     """The groups of one client's producers and consumers.
 
     Several consumers that choose their queues themselves may be in one group: the heartbeat names
-    it once, with all their subscriptions. Those that share queues with others can't: brokers know
-    members by the client id, and one client id gets one share.
+    the group once, with all their subscriptions. Only one consumer that shares queues with other
+    members may be in a group, because brokers identify members by the client id.
     """
 
     def __init__(self) -> None:
@@ -94,12 +94,12 @@ class Members:
 
     @property
     def empty(self) -> bool:
-        """Whether heartbeats would have no content."""
+        """Whether there is nothing to send in a heartbeat."""
         return not self._producers and not self._consumers and not self._memberships
 
     @property
     def consuming(self) -> bool:
-        """Whether there are consumers: then slaves get heartbeats too."""
+        """Whether there are consumers; heartbeats then go to slaves too."""
         return bool(self._consumers or self._memberships)
 
     @property
@@ -108,15 +108,15 @@ class Members:
         return list(self._memberships.values())
 
     def membership(self, group: str) -> Membership | None:
-        """The one of a group."""
+        """Return the member of a group, or None."""
         return self._memberships.get(group)
 
     def add_producer(self, group: str) -> None:
-        """A producer joins."""
+        """Count a producer of a group."""
         self._producers[group] += 1
 
     def remove_producer(self, group: str) -> bool:
-        """A producer leaves; True when it was its group's last."""
+        """Remove a producer; return True if it was its group's last."""
         self._producers[group] -= 1
         if self._producers[group] > 0:
             return False
@@ -124,11 +124,11 @@ class Members:
         return True
 
     def add_consumer(self, group: str, subscriptions: Subscriptions) -> None:
-        """A consumer joins; ``subscriptions`` gives what it reads at the moment."""
+        """Add a consumer; ``subscriptions`` returns its current subscriptions."""
         self._consumers.setdefault(group, []).append(subscriptions)
 
     def remove_consumer(self, group: str, subscriptions: Subscriptions) -> bool:
-        """A consumer leaves; True when it was its group's last."""
+        """Remove a consumer; return True if it was its group's last."""
         members = self._consumers[group]
         members.remove(subscriptions)
         if members:
@@ -137,7 +137,7 @@ class Members:
         return group not in self._memberships
 
     def check_free(self, group: str) -> None:
-        """Raises UsageError when the group has a membership already."""
+        """Raise UsageError if the group already has a member here."""
         if group in self._memberships:
             raise UsageError(
                 "this instance has a consumer that shares the group's queues already",
@@ -147,12 +147,12 @@ class Members:
             )
 
     def join(self, member: Membership) -> None:
-        """A member joins. Raises UsageError when the group has one already."""
+        """Add a member. Raises UsageError if the group already has one here."""
         self.check_free(member.group)
         self._memberships[member.group] = member
 
     def leave(self, member: Membership) -> None:
-        """A member leaves."""
+        """Remove a member."""
         if self._memberships.get(member.group) is member:
             del self._memberships[member.group]
 
@@ -162,10 +162,10 @@ class Members:
             member.route_changed(route.topic)
 
     def heartbeats(self, client_id: str) -> list[Heartbeat]:
-        """One heartbeat for all that don't share queues, and one for each consumer that does.
+        """Return one heartbeat per member that shares queues, and one for all others.
 
-        Groups that read nothing yet are left out: an empty list of topics would take away the
-        subscriptions of the other members.
+        Groups without subscriptions are left out: an empty subscription list would delete the
+        subscriptions of the group's other members.
         """
         consumers = [
             ConsumerData(
@@ -177,7 +177,7 @@ class Members:
             for group, members in self._consumers.items()
             if group not in self._memberships and (subscriptions := _merged(members))
         ]
-        # Brokers refuse only the heartbeat with which a member joins: a later one is never refused.
+        # on_conflict applies to the heartbeat of a join; later heartbeats must not be refused.
         made = [about(client_id, member, "warn") for member in self._memberships.values()]
         if self._producers or consumers or not made:
             data = HeartbeatData(
@@ -190,14 +190,17 @@ class Members:
 
 
 class Heartbeat(NamedTuple):
-    """One request's body, and the ext fields that brokers of ours understand."""
+    """The body of one heartbeat request, and ext fields that only PocketMQ brokers read."""
 
     body: bytes
     fields: tuple[tuple[str, str], ...] = ()
 
 
 def about(client_id: str, member: Membership, on_conflict: str) -> Heartbeat:
-    """The heartbeat of one member; ext fields can describe one only."""
+    """Return the heartbeat of one member.
+
+    Its ext fields describe a single member, so members that share queues get a heartbeat each.
+    """
     fields = [(ON_CONFLICT, on_conflict), (STRATEGY, member.strategy_name)]
     blocked = member.blocked()
     if blocked:
@@ -207,7 +210,7 @@ def about(client_id: str, member: Membership, on_conflict: str) -> Heartbeat:
 
 
 def group_of(command: Command) -> str | None:
-    """The group that a broker's request to a client is about."""
+    """Return the group that a broker's request to a client concerns."""
     fields = command.fields
     return fields.get("consumerGroup") or fields.get("group")
 
@@ -220,11 +223,11 @@ GROUP_REQUESTS = frozenset(
         RequestCode.GET_CONSUMER_RUNNING_INFO,
     }
 )
-"""What brokers ask of a group's members."""
+"""Request codes that brokers send to a group's members."""
 
 
 def _merged(members: list[Subscriptions]) -> list[SubscriptionData]:
-    """The subscriptions of all members, the latest of each topic."""
+    """Return the subscriptions of all members, one per topic; the last one wins."""
     by_topic: dict[str, SubscriptionData] = {}
     for subscriptions in members:
         for subscription in subscriptions():
@@ -239,9 +242,9 @@ class Heartbeats:
     """The heartbeats of one instance.
 
     Args:
-        faults: notes the brokers that answer.
+        faults: its brokers become available again when they answer a heartbeat.
         period: seconds between rounds.
-        timeout: seconds for one.
+        timeout: seconds to wait for the answer to one heartbeat.
     """
 
     def __init__(
@@ -273,12 +276,12 @@ class Heartbeats:
     # Connections
 
     def connected(self, address: str) -> Connection | None:
-        """The open connection to a broker that has had a heartbeat."""
+        """Return the open connection to a broker that has had a heartbeat, or None."""
         connection = self._remote.pool.connected(address)
         return connection if connection is not None and connection.context is self else None
 
     async def connect(self, address: str, timeout: float) -> Connection:
-        """A connection to a broker; on a new one the heartbeat goes first.
+        """Return a connection to a broker; on a new one, send the heartbeats first.
 
         Raises:
             ConnectFailed: it can't be made within ``timeout`` seconds.
@@ -301,12 +304,12 @@ class Heartbeats:
         return connection
 
     def back_for(self, address: str) -> float:
-        """Seconds since a broker was connected to again; infinity: there was no break."""
+        """Return the seconds since the last reconnect to a broker; infinity without a reconnect."""
         now = asyncio.get_running_loop().time()
         return now - self._reconnected_at.get(address, float("-inf"))
 
     def _first_answered(self, address: str, future: asyncio.Future[Command]) -> None:
-        """Repeat a connection's first heartbeat if the broker did not take it."""
+        """Repeat a connection's first heartbeat if the broker was busy or did not answer."""
         if future.cancelled():
             return
         error = future.exception()
@@ -314,7 +317,7 @@ class Heartbeats:
             self._repeat(address)
 
     def _repeat(self, address: str) -> None:
-        """A broker didn't take a heartbeat: it gets another one soon."""
+        """Send another heartbeat to a broker after HEARTBEAT_RETRY."""
 
         async def again() -> None:
             await asyncio.sleep(HEARTBEAT_RETRY)
@@ -327,7 +330,7 @@ class Heartbeats:
             self._tasks.spawn(again(), f"heartbeat again {address}")
 
     def probe(self, address: str) -> None:
-        """A request was not answered: a heartbeat finds out whether the connection is dead."""
+        """Send a heartbeat after an unanswered request, to detect a dead connection."""
         if self.connected(address) is not None and address not in self._probing:
             self._probing.add(address)
             task = self._tasks.spawn(self._beat_one(address, address), f"probe {address}")
@@ -336,11 +339,11 @@ class Heartbeats:
     # Rounds
 
     def soon(self) -> None:
-        """Send heartbeats now: their content has changed."""
+        """Send heartbeats without waiting for the period: their content has changed."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Heartbeats, for ever."""
+        """Send heartbeats until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(self.period):
@@ -359,7 +362,7 @@ class Heartbeats:
                 )
 
     async def now(self, address: str) -> None:
-        """Send a heartbeat to one broker; concurrent calls share it."""
+        """Send a heartbeat to one broker; concurrent calls share one request."""
         task = self._beating.get(address)
         if task is None:
             task = self._tasks.spawn(self._beat_one(address, address), f"heartbeat {address}")
@@ -384,17 +387,17 @@ class Heartbeats:
         self._faults.restored(broker)
 
     async def join(self, address: str, member: Membership) -> Command:
-        """The heartbeat with which a member joins its group at one broker; the broker's answer.
+        """Send the heartbeat with which a member joins its group at one broker; return the answer.
 
         Raises:
-            RemotingError: there is none.
+            RemotingError: no connection, or no answer.
         """
         connection = await self.connect(address, self._timeout)
         heartbeat = about(self._client_id, member, member.on_conflict)
         return await self._send(connection, address, heartbeat)
 
     def _send_all(self, connection: Connection, address: str) -> list[asyncio.Future[Command]]:
-        """Send all heartbeats without a pause in which a member could leave."""
+        """Send all heartbeats without an await in between, so that no member leaves meanwhile."""
         heartbeats = self._members.heartbeats(self._client_id)
         return [self._send(connection, address, heartbeat) for heartbeat in heartbeats]
 
@@ -414,7 +417,7 @@ class Heartbeats:
     async def say_goodbye(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
-        """Leave a group at every broker that has had a heartbeat."""
+        """Unregister from a group at every broker that has had a heartbeat."""
         header = UnregisterClientRequestHeader(
             client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
         )
@@ -424,9 +427,9 @@ class Heartbeats:
 
     async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
         if under_way := self._under_way.get(address):
-            # Apache's brokers serve one connection with many threads. A heartbeat that is served
-            # after the unregistration makes the client a member again, with a share of the queues,
-            # for two minutes.
+            # Apache's brokers serve the requests of one connection with several threads. A
+            # heartbeat served after the unregistration would register the client again and keep
+            # queues allocated to it for two minutes.
             await asyncio.wait(under_way, timeout=UNREGISTER_TIMEOUT)
         try:
             await self._remote.call(
@@ -439,8 +442,8 @@ class Heartbeats:
 def _ended(under_way: set[asyncio.Future[Command]], future: asyncio.Future[Command]) -> None:
     under_way.discard(future)
     if not future.cancelled():
-        # Retrieved, for asyncio reports an exception that is not: the caller may have stopped
-        # waiting because the next heartbeat could not be sent.
+        # asyncio logs an exception that is never retrieved, and the caller may not be waiting
+        # any more because the next heartbeat could not be sent.
         future.exception()
 
 

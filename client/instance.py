@@ -1,8 +1,8 @@
-"""An instance: one set of connections, routes and heartbeats, shared by many producers and
-consumers (cf. MQClientInstance).
+"""An instance: one set of connections, routes and heartbeats for many producers and consumers.
 
-A producer or consumer that is made by itself has an instance of its own. Everything belongs to the
-event loop in which the instance was started, and to the process: use after a fork raises.
+It is RocketMQ's MQClientInstance. A producer or consumer created without one has its own.
+Everything belongs to the event loop in which the instance was started, and to its process: using it
+after a fork raises.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ V = TypeVar("V")
 
 
 class Instance(Generic[T]):
-    """What producers, consumers and admins of one process share.
+    """The connections, routes and heartbeats that producers, consumers and admins share.
 
     Args:
-        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
-        serde: the one of all producers and consumers made from it that don't name their own.
+        nameservers: ``host:port;host:port``; by default the environment variable NAMESRV_ADDR.
+        serde: the default for producers and consumers created from this instance.
         options: see ``client.config.ClientOptions``.
 
     Raises:
@@ -73,10 +73,10 @@ class Instance(Generic[T]):
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client; empty before the start."""
+        """The id under which brokers register this client; empty before the start."""
         return self._context.client_id
 
-    # Life
+    # Lifecycle
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -91,11 +91,14 @@ class Instance(Generic[T]):
         await self.close()
 
     async def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start the background tasks. Connections are opened when they are needed."""
         await self._context.start()
 
     async def close(self) -> None:
-        """Close what was made from it, then its connections. May be called twice."""
+        """Close the producers, consumers and admins created from it, then its connections.
+
+        May be called twice.
+        """
         await self._context.close()
 
     # Parts
@@ -117,7 +120,7 @@ class Instance(Generic[T]):
         serde: Serde[Any] | None = None,
         **options: Unpack[ProducerArguments],
     ) -> Producer[Any]:
-        """A producer that shares this instance; it is ready at once and closes with it."""
+        """Return a started producer that shares this instance and is closed with it."""
         return shared_producer(self._context, group, serde or self._serde, options)
 
     @overload
@@ -133,7 +136,7 @@ class Instance(Generic[T]):
     def pull_consumer(
         self, *, group: str, serde: Serde[Any] | None = None, **options: Unpack[ConsumerArguments]
     ) -> PullConsumer[Any]:
-        """A pull consumer that shares this instance; it is ready at once and closes with it."""
+        """Return a started pull consumer that shares this instance and is closed with it."""
         return shared_pull_consumer(self._context, group, serde or self._serde, options)
 
     @overload
@@ -167,11 +170,11 @@ class Instance(Generic[T]):
         serde: Serde[Any] | None = None,
         **options: Unpack[PushArguments],
     ) -> PushConsumer[Any]:
-        """A push consumer that shares this instance; it begins with ``start`` or ``async with``."""
+        """Return a push consumer that shares this instance; start it with ``async with``."""
         return shared_push_consumer(
             self._context, group, subscribe, handler, serde or self._serde, options
         )
 
     def admin(self) -> Admin:
-        """An admin that shares this instance."""
+        """Return an admin that shares this instance."""
         return shared_admin(self._context)

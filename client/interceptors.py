@@ -1,8 +1,8 @@
-"""Code of the application around every handler call and every send.
+"""Interceptors: application code around every handler call and every send.
 
-Interceptors are nested in the order they are given, the first one outermost: it sees a handler's
-exception, or a send's receipt, after all others. Messages that no handler gets, because the
-application takes them itself, are shown to each. Where there are none they cost nothing.
+Interceptors are nested in the given order, the first one outermost: it gets a handler's exception,
+or a send's receipt, after all others. Messages that the application takes itself, without a
+handler, are passed to ``receive`` of each. Without interceptors there is no cost.
 """
 
 from __future__ import annotations
@@ -25,58 +25,59 @@ Call = Callable[[Any], Awaitable[object]]
 
 
 class Interceptor:
-    """Base of interceptors: what isn't overridden passes on."""
+    """Base class of interceptors: methods that aren't overridden change nothing."""
 
     async def handle(
         self,
         messages: Sequence[ReceivedMessage[Any]],  # noqa: ARG002 - for those who override it
         proceed: Callable[[], Awaitable[None]],
     ) -> None:
-        """Around one call of a push consumer's handler.
+        """Run around one call of a push consumer's handler.
 
-        Raising means what a handler's raising means; not calling ``proceed`` skips the handler,
-        and the messages are done.
+        Raising has the effect of the handler raising. Without calling ``proceed``, the handler is
+        skipped and the messages count as consumed.
 
         Args:
-            messages: what the handler gets: one message, or a batch.
-            proceed: calls the next interceptor, at last the handler.
+            messages: the handler's argument: one message, or a batch.
+            proceed: calls the next interceptor, finally the handler.
         """
         await proceed()
 
     async def send(
         self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
     ) -> Receipt:
-        """Around one send of a producer; of ``send_many`` and ``send_batch`` around each message.
+        """Run around one send of a producer; for ``send_many`` and ``send_batch``, around each
+        message.
 
-        A batch leaves when all its messages have come through, as one request; if an interceptor
-        raises for one of them nothing is sent.
+        A batch is sent as one request when ``proceed`` was called for all its messages; if an
+        interceptor raises for one of them, nothing is sent.
 
         Args:
-            message: what is to be sent.
-            proceed: sends a message, this or another, and gives its receipt.
+            message: the message to send.
+            proceed: sends a message, this one or another, and returns its receipt.
         """
         return await proceed(message)
 
     async def send_oneway(
         self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[None]]
     ) -> None:
-        """Around one ``send_oneway``, which has no receipt.
+        """Run around one ``send_oneway``, which has no receipt.
 
         Args:
-            message: what is to be sent.
-            proceed: writes a message, this or another.
+            message: the message to send.
+            proceed: sends a message, this one or another.
         """
         await proceed(message)
 
     def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
-        """``get_many`` or iteration hands these messages out. What this raises is logged."""
+        """Called before ``get_many`` or iteration returns messages. Exceptions are logged."""
 
 
 def around_handler(handler: Call, interceptors: Sequence[Interceptor], *, batches: bool) -> Call:
-    """``handler`` with interceptors around it.
+    """Return ``handler`` with interceptors around it.
 
     Args:
-        batches: it is called with lists.
+        batches: whether the handler is called with lists.
     """
     if not interceptors:
         return handler
@@ -102,7 +103,7 @@ def around(
     send: Callable[[Message[Any]], Awaitable[R]],
     hooks: Sequence[Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]]],
 ) -> Callable[[Message[Any]], Awaitable[R]]:
-    """``send`` with these methods of interceptors around it, the first one outermost."""
+    """Return ``send`` with these interceptor methods around it, the first one outermost."""
     if not hooks:
         return send
     first, proceed = hooks[0], around(send, hooks[1:])
@@ -110,7 +111,7 @@ def around(
 
 
 def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:
-    """Pass messages that are handed out to each interceptor."""
+    """Pass messages returned to the application to each interceptor's ``receive``."""
     for interceptor in interceptors:
         try:
             interceptor.receive(messages)

@@ -1,4 +1,4 @@
-"""Whether a part of the client may be used now: started, not closed, and in the right process."""
+"""Whether a part of the client may be used: it is started, not closed, and in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _forks = 0
 
 
 def _forked() -> None:
-    global _forks  # noqa: PLW0603 - the process itself has this state
+    global _forks  # noqa: PLW0603 - the count is a property of the process
     _forks += 1
 
 
@@ -20,7 +20,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class LifecycleState(Enum):
-    """The life of a part."""
+    """The states of a part."""
 
     NEW = auto()
     OPEN = auto()
@@ -28,10 +28,13 @@ class LifecycleState(Enum):
 
 
 class Lifecycle:
-    """The state of one part; ``name`` is how errors call it.
+    """The state of one part.
+
+    Args:
+        name: what errors call the part.
 
     Attributes:
-        failure: why it closed by itself; None: it was asked to, or hasn't.
+        failure: the error that closed it; None if it is open or was closed by a call of ``close``.
     """
 
     __slots__ = ("_forks", "_name", "failure", "state")
@@ -44,11 +47,13 @@ class Lifecycle:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one it was made in."""
+        """Whether this process is a fork of the one in which the part was created."""
         return self._forks != _forks
 
     def check(self) -> None:
-        """Raises UsageError unless it is open, in the process it was made in, or its failure."""
+        """Raise UsageError, or the part's ``failure``, unless it is open in the process that
+        created it.
+        """
         if self.state is LifecycleState.OPEN and self._forks == _forks:
             return
         self.check_process()
@@ -62,7 +67,7 @@ class Lifecycle:
         raise UsageError(f"the {self._name} is closed", hint="make a new one")
 
     def check_process(self) -> None:
-        """Raises UsageError in a fork: sockets and loop are the parent's."""
+        """Raise UsageError in a fork: sockets and event loop belong to the parent."""
         if self._forks != _forks:
             raise UsageError(
                 f"the {self._name} was made before this process was forked",

@@ -1,4 +1,4 @@
-"""A message as an application writes it, and what a broker's acknowledgement says about it."""
+"""A message to send, and the receipt of a stored message."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class Message(Generic[T]):
     """A message to send.
 
     Attributes:
-        topic: where to.
-        body: bytes, or with a producer that has a serde any value it can write.
-        tag: what consumers may choose by.
-        keys: business keys the message can be looked up by; none holds a blank.
-        properties: the application's own names and values.
-        sharding_key: messages of one key go to one queue, in order.
-        queue: the very queue to use; not together with ``sharding_key``.
-        delay_level: 1 is the broker's first delay level (1 s), 0 no delay.
-        flag: an int32 of the application's own.
-        wait: False: the acknowledgement needn't wait for the broker's disk.
+        topic: the topic to send to.
+        body: bytes, or any value that the producer's serde can encode.
+        tag: for selection by consumers.
+        keys: business keys for finding the message; a key can't contain a blank.
+        properties: application-defined names and values.
+        sharding_key: messages with the same key go to the same queue, in order.
+        queue: the queue to send to; not together with ``sharding_key``.
+        delay_level: 1 is the broker's first delay level (1 s by default), 0 no delay.
+        flag: an application-defined int32.
+        wait: False: acknowledge the message without waiting for the broker's flush to disk.
     """
 
     topic: str
@@ -42,16 +42,16 @@ class Message(Generic[T]):
 
 
 class SendStatus(IntEnum):
-    """How durably a message is stored; the values are the response codes (cf. SendStatus)."""
+    """How durably a message is stored; values are response codes (cf. SendStatus)."""
 
     OK = 0
     """As durably as the broker is configured."""
     FLUSH_DISK_TIMEOUT = 10
-    """In memory; the disk didn't confirm in time."""
+    """In memory; the flush to disk did not finish in time."""
     SLAVE_NOT_AVAILABLE = 11
-    """At the master alone; there is no slave."""
+    """On the master only; no slave is connected."""
     FLUSH_SLAVE_TIMEOUT = 12
-    """At the master; no slave confirmed in time."""
+    """On the master; no slave acknowledged in time."""
 
     def __str__(self) -> str:
         return self.name
@@ -60,14 +60,14 @@ class SendStatus(IntEnum):
 
 
 class Receipt(NamedTuple):
-    """A stored message: where it is and what it is called.
+    """Position and ids of a stored message.
 
     Attributes:
         status: how durably it is stored.
-        queue: the queue it went to.
-        offset: its number in that queue.
-        id: the id the client gave it (``UNIQ_KEY``); the consumer's ``message.id``.
-        offset_id: the broker's id for it: address and physical offset.
+        queue: the queue it is stored in.
+        offset: its offset in that queue.
+        id: the id assigned by the client (``UNIQ_KEY``); the consumer's ``message.id``.
+        offset_id: the id assigned by the broker: its address and the physical offset.
     """
 
     status: SendStatus

@@ -1,14 +1,14 @@
-"""Requests to the name servers, and the routes that they give.
+"""Requests to the name servers, and the routes they return.
 
-Name servers are tried in turn until one answers, which is then used for all later requests. The
-first one is random, so that many clients spread over the servers (cf. NettyRemotingClient).
+Name servers are tried one after another until one answers; all later requests then start with that
+one. The first is chosen at random to spread clients over the servers (cf. NettyRemotingClient).
 
-``RouteKeeper``: a topic's first user waits for the route, together with everybody else who asks
-meanwhile. From then on the route is refreshed every 30 s, at once when a name server of ours
-announces a change, and when a broker in it fails. A failed refresh leaves the known route in use.
-For announcements it sends the topics in use, one-way, on the connection of the route requests;
-again when they change and on each new connection. A name server that doesn't know that request
-ignores it.
+``RouteKeeper`` requests a topic's route on first use; concurrent callers share the request. From
+then on the route is refreshed every 30 s, at once when a PocketMQ name server announces a change,
+and when one of its brokers fails. A failed refresh leaves the known route in use. To get
+announcements, the keeper sends the topics in use, one-way, on the connection it uses for route
+requests; it sends them again when they change and on each new connection. A name server that
+doesn't support that request ignores it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SERVED_BY_ALL: Final = frozenset(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
     }
 )
-"""Requests that every name server serves and no broker does."""
+"""Requests that every name server serves and no broker serves."""
 
 
 class NameServers:
@@ -72,7 +72,7 @@ class NameServers:
 
     @property
     def current(self) -> str:
-        """The one that is asked first."""
+        """The address that is asked first."""
         return self.addresses[self._current]
 
     async def ask(
@@ -84,14 +84,14 @@ class NameServers:
         accept: Container[int] = SUCCESS_ONLY,
         topic: str | None = None,
     ) -> Command:
-        """The answer of the first that gives one.
+        """Return the answer of the first name server that answers.
 
         Raises:
             NoNameServer: none did.
-            UsageError: it is a broker.
-            RemoteError: one answered with a code that is not accepted.
+            UsageError: the address is a broker's.
+            RemoteError: one answered with a code that is not in ``accept``.
         """
-        # From the one that answered last, so that a dead server costs one timeout only.
+        # Start with the one that answered last, so that a dead server costs only one timeout.
         failures: list[str] = []
         first = self._current
         for step in range(len(self.addresses)):
@@ -128,10 +128,12 @@ class NameServers:
     async def ask_all(
         self, code: int, header: Header | None = None, *, accept: Container[int] = SUCCESS_ONLY
     ) -> list[Command]:
-        """The answers of all, which share nothing: what is changed has to be changed at each.
+        """Send a request to every name server and return their answers.
+
+        Name servers don't replicate, so a change has to be made at each.
 
         Raises:
-            Unavailable: one could not be reached; those before it have done it.
+            Unavailable: one could not be reached; those before it have carried out the request.
             RemoteError: one refused.
         """
         return [
@@ -149,7 +151,7 @@ class RouteKeeper:
     """The routes of one instance.
 
     Args:
-        on_change: is called with a route that is new or has changed.
+        on_change: called with each route that is new or has changed.
     """
 
     def __init__(
@@ -172,7 +174,7 @@ class RouteKeeper:
         self._wake = asyncio.Event()
 
     async def run(self) -> None:
-        """Refresh what is due, for ever."""
+        """Refresh the routes that are due, until cancelled."""
         while True:
             for topic in self.table.due(self._clock.monotonic()):
                 await self._refresh(topic)
@@ -185,11 +187,11 @@ class RouteKeeper:
                 pass
 
     async def to_read(self, topic: str) -> Route:
-        """The route of a topic that exists.
+        """Return the route of an existing topic.
 
         Raises:
-            TopicNotFound: the name servers don't know it.
-            NoNameServer: none could be asked.
+            TopicNotFound: the name servers don't have it.
+            NoNameServer: no name server answered.
         """
         route = self.table.get(topic)
         if route is None or route.fallback:
@@ -199,13 +201,14 @@ class RouteKeeper:
         return route
 
     async def fresh(self, topic: str) -> Route:
-        """The route as it is now, for those who ask rarely and want to see every queue.
+        """Request a topic's route now, for rare callers that need every current queue.
 
-        A topic that a send has just created takes a moment to get to the name servers.
+        A topic that a send has just created takes a moment to reach the name servers, so the
+        request is repeated after each of ``NEW_TOPIC_PAUSES``.
 
         Raises:
-            TopicNotFound: the name servers don't know it.
-            NoNameServer: none could be asked.
+            TopicNotFound: the name servers don't have it.
+            NoNameServer: no name server answered.
         """
         for pause in (*NEW_TOPIC_PAUSES, None):
             route = await self._fetch(topic)
@@ -217,14 +220,14 @@ class RouteKeeper:
         raise _not_found(topic)
 
     async def to_write(self, topic: str, default_queues: int, timeout: float) -> Route:
-        """The route for sends to a topic, that of the template when the topic doesn't exist.
+        """Return the route for sends to a topic; for a missing topic, the template's.
 
-        While nothing can be reached it is tried again until ``timeout`` seconds have passed.
+        While no name server or broker is available, retry for up to ``timeout`` seconds.
 
         Raises:
-            TopicNotFound: there is neither the topic nor a template to create it by.
-            NoRoute: no broker is there to serve it.
-            NoNameServer: none could be asked.
+            TopicNotFound: neither the topic nor a template topic exists.
+            NoRoute: no broker accepts messages for it.
+            NoNameServer: no name server answered.
         """
         known = self.table.get(topic)
         if known is not None and known.writable:
@@ -253,13 +256,13 @@ class RouteKeeper:
         return route
 
     def invalidate(self, topic: str) -> None:
-        """The route is wrong: refresh it soon, but not more often than ``ROUTE_RETRY_PERIOD``."""
+        """Refresh a route that proved wrong, at most once per ``ROUTE_RETRY_PERIOD``."""
         now = self._clock.monotonic()
         if self.table.age(topic, now) >= ROUTE_RETRY_PERIOD and topic not in self._fetching:
             self.changed(topic)
 
     def changed(self, topic: str) -> None:
-        """The topic's route has changed: refresh it at once."""
+        """Refresh a topic's route at once: it has changed."""
         if self.table.get(topic) is not None:
             self.table.asked(topic, float("-inf"))
             self._wake.set()
@@ -272,7 +275,7 @@ class RouteKeeper:
             self.table.asked(topic, self._clock.monotonic())
 
     async def _fetch(self, topic: str) -> Route | None:
-        """The route from a name server, shared by all who ask now; None: it knows none."""
+        """Request a route, sharing concurrent requests; None: the topic doesn't exist."""
         task = self._fetching.get(topic)
         if task is None:
             task = self._tasks.spawn(self._load(topic), f"route of {topic}")
@@ -284,7 +287,7 @@ class RouteKeeper:
         return outcome
 
     async def _load(self, topic: str) -> Route | PocketMQError | None:
-        """As ``_fetch``; errors are results here, for a task that fails counts as a fault."""
+        """Request a route; return errors, because a task that raises is reported as a fault."""
         self._subscribe(topic)
         try:
             data = await self._ask(topic)
@@ -298,7 +301,7 @@ class RouteKeeper:
         return route
 
     def learn(self, route: Route) -> None:
-        """Keep a new route, and report it if it differs."""
+        """Store a route, and call ``on_change`` if it differs from the known one."""
         known = self.table.get(route.topic)
         self.table.put(route, self._clock.monotonic())
         self._wake.set()
@@ -307,7 +310,7 @@ class RouteKeeper:
             self._on_change(route)
 
     def _subscribe(self, topic: str) -> None:
-        """Name the topics in use, with ``topic``, unless the name server has them already."""
+        """Send the topics in use, including ``topic``, unless this connection has had them."""
         connection = self._remote.pool.connected(self._name_servers.current)
         topics = frozenset((topic, *self.table.topics()))
         if connection is None or self._subscribed == (connection, topics):
@@ -324,7 +327,7 @@ class RouteKeeper:
         self._subscribed = (connection, topics)
 
     def announced(self, command: Command) -> None:
-        """A name server announces a changed route."""
+        """Handle a name server's announcement of a changed route."""
         with suppress(HeaderError):
             self.changed(command.read(TopicRequestHeader).topic)
 

@@ -1,4 +1,4 @@
-"""Requests about the offsets of queues, for consumers and admins."""
+"""Requests for the offsets of queues, used by consumers and admins."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
 
 
 class Offsets:
-    """Requests about queues' offsets over one context.
+    """Requests for queue offsets over one context.
 
-    All who commit for a group share one of these, for it keeps the commits in their order: Apache's
-    brokers serve them with many threads, and of two at once the older one may win.
+    All callers that commit for one group must share an object, because it keeps their commits in
+    order: Apache's brokers serve requests with several threads, and of two concurrent commits the
+    older one may be stored last.
     """
 
     def __init__(self, context: ClientContext) -> None:
@@ -54,7 +55,7 @@ class Offsets:
         self._begun: set[tuple[str, str, str]] = set()
 
     async def minimum(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message that is not deleted."""
         header = QueueRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -62,7 +63,7 @@ class Offsets:
         return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def maximum(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
         header = GetMaxOffsetRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -70,13 +71,13 @@ class Offsets:
         return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset that the broker finds for a store time: one near it, by its own rules."""
+        """Return the offset that the broker finds for a store time: one near it."""
         header = search_header(queue, timestamp_ms)
         answer = await self._ask(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def earliest_store_time(self, queue: MessageQueue) -> int:
-        """When the oldest message was stored, ms; -1 for none."""
+        """Return when the oldest message was stored, in ms since 1970; -1 for an empty queue."""
         header = QueueRequestHeader(
             topic=queue.topic, queue_id=queue.queue_id, bname=queue.broker_name
         )
@@ -84,7 +85,7 @@ class Offsets:
         return read_header(answer, GetEarliestMsgStoretimeResponseHeader, queue).timestamp
 
     async def committed(self, queue: MessageQueue, group: str) -> int | None:
-        """How far a group has committed; None: nothing yet."""
+        """Return the group's committed offset, or None."""
         header = committed_header(queue, group)
         answer = await self._ask(
             queue, RequestCode.QUERY_CONSUMER_OFFSET, header, accept=FOUND_OR_NOT, group=group
@@ -92,32 +93,32 @@ class Offsets:
         return read_answer(answer, committed_offset, queue)
 
     async def by_broker(self, queue: MessageQueue, group: str) -> int:
-        """Where the broker has a group begin: committed, or its own rule for young queues.
+        """Return the offset at which the broker lets a group start: the committed one, or 0 for a
+        queue whose first messages are still in memory.
 
         Raises:
-            NotFound: nothing is committed, and its rule doesn't apply.
+            NotFound: nothing is committed, and the first messages are not in memory.
         """
         header = committed_header(queue, group, by_broker=True)
         answer = await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, header, group=group)
         return read_header(answer, OffsetResponseHeader, queue).offset
 
     async def in_table(self, queue: MessageQueue, group: str) -> int | None:
-        """A group's offset in the broker's table of all offsets; None: nothing is committed.
+        """Return a group's offset from the broker's table of all offsets, or None.
 
-        The answer is large, and the only one in which a broker of 4.x distinguishes a committed 0
-        from none.
+        The answer is large, but it is the only one in which a 4.x broker distinguishes a committed
+        0 from no committed offset.
         """
         answer = await self._ask(queue, RequestCode.GET_ALL_CONSUMER_OFFSET, None, group=group)
         table = read_answer(answer, _offset_table, queue)
         return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
-        """Store how far a group has come; the broker has it when this returns.
+        """Commit an offset for a group; the broker has it when this returns.
 
-        A queue's commits are made one after the other. The first commit of a topic is made alone
-        and checked: of several first commits at once, even from different members, Apache's brokers
-        may forget all but one
-        (cf. ConsumerOffsetManager.commitOffset).
+        The commits of a queue are made one after another. The first commit of a topic runs alone
+        and is read back: if several first commits reach an Apache broker at once, even from
+        different members, the broker may lose all but one (cf. ConsumerOffsetManager.commitOffset).
         """
         async with self._committing.setdefault((group, queue), asyncio.Lock()):
             key = (group, queue.topic, queue.broker_name)
@@ -128,7 +129,8 @@ class Offsets:
                 for _ in range(FIRST_COMMIT_TRIES):
                     await self._commit(queue, group, offset)
                     stored = await self.committed(queue, group)
-                    # A broker of 4.x answers 0 where a young queue has nothing stored.
+                    # A 4.x broker may answer 0 if nothing is committed: then only a commit of 0
+                    # is accepted as stored.
                     if stored or stored == offset:
                         break
                 self._begun.add(key)
@@ -138,10 +140,10 @@ class Offsets:
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, group=group)
 
     async def find(self, queue: MessageQueue, place: Position, group: str) -> int:
-        """The offset of a place: an end of the queue, an instant, or an offset as it is.
+        """Return the offset of a position: an end of the queue, a time, or an offset as it is.
 
-        An instant means the first message stored at or after it; a broker's search gives one
-        nearby, from which this walks on (cf. ConsumeQueue.getOffsetInQueueByTime).
+        A time means the first message stored at or after it. The broker's search returns an offset
+        nearby, from which this reads on (cf. ConsumeQueue.getOffsetInQueueByTime).
         """
         if isinstance(place, Place):
             return await (self.minimum(queue) if place is Place.BEGIN else self.maximum(queue))
@@ -156,7 +158,7 @@ class Offsets:
         return place
 
     async def _at_or_after(self, queue: MessageQueue, wanted_ms: int, group: str) -> int:
-        # Of several messages of one millisecond a 4.9 broker finds any: begin one before.
+        # Of several messages stored in one millisecond, a 4.9 broker finds any: start 1 ms before.
         offset = await self.search(queue, wanted_ms - 1)
         for _ in range(MAX_TIME_WALK // WALK_MESSAGES):
             page = await self.page(queue, group, offset, WALK_MESSAGES)
@@ -169,11 +171,11 @@ class Offsets:
         return offset
 
     async def page(self, queue: MessageQueue, group: str, offset: int, messages: int) -> RecordPage:
-        """The messages from an offset on, without waiting for any.
+        """Return the messages from an offset on, without waiting for new ones.
 
         Args:
-            group: who asks.
-            messages: at most so many.
+            group: the consumer group to pull as.
+            messages: the maximum number of messages.
         """
         header = pull_header(queue, group, offset, messages=messages, suspend_ms=0, expression="*")
         answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)

@@ -1,4 +1,4 @@
-"""Names, positions in queues and durations as users write them, checked."""
+"""Checking names, and parsing positions in queues and durations."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Place(Enum):
     """The two ends of a queue."""
 
     BEGIN = "begin"
-    """The oldest message that is still there."""
+    """The oldest message that is not deleted."""
     END = "end"
-    """After the newest message: only what comes from now on."""
+    """After the newest message: only later messages."""
 
 
 BEGIN: Final = Place.BEGIN
 END: Final = Place.END
 FIRST: Final = Place.BEGIN
-"""``start_from``: a group without a committed offset starts with the oldest message."""
+"""``start_from``: a group without a committed offset starts at the oldest message."""
 LAST: Final = Place.END
-"""``start_from``: a group without a committed offset starts with what comes from now on."""
+"""``start_from``: a group without a committed offset starts after the newest message."""
 
 Position: TypeAlias = int | Place | datetime
-"""Where to go in a queue: an offset, an end, or the first message stored at or after a time."""
+"""A position in a queue: an offset, an end, or the first message stored at or after a time."""
 
 StartFrom: TypeAlias = Position | str
-"""The same, or in words: see ``position_of``."""
+"""A position, or its text: see ``position_of``."""
 
 _ENDS: Final = {
     "begin": Place.BEGIN,
@@ -55,7 +55,7 @@ Duration: TypeAlias = float | timedelta
 
 
 def seconds(duration: Duration, name: str = "timeout") -> float:
-    """A duration in seconds. Raises UsageError for a negative or non-numeric one."""
+    """Return a duration in seconds. Raises UsageError if it is negative or not a number."""
     if isinstance(duration, timedelta):
         value = duration.total_seconds()
     elif type(duration) in {int, float}:
@@ -68,13 +68,14 @@ def seconds(duration: Duration, name: str = "timeout") -> float:
 
 
 def position_of(text: str) -> Position:
-    """A position in words, as on the command line.
+    """Parse a position, as on the command line.
 
     ``begin``, ``earliest`` or ``first``; ``end``, ``latest`` or ``last``; an offset; a time such as
-    ``2026-01-31T12:00``, without a zone in that of this machine; how long ago, such as ``-1h``.
+    ``2026-01-31T12:00``, in the local time zone unless it names one; or a time ago, such as
+    ``-1h``.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: ``text`` is none of these.
     """
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]
@@ -91,7 +92,7 @@ def position_of(text: str) -> Position:
 
 
 def milliseconds(instant: datetime) -> int:
-    """An instant as the broker counts: ms since 1970. Raises UsageError for a naive one."""
+    """Return milliseconds since 1970. Raises UsageError for a datetime without a time zone."""
     if instant.tzinfo is None:
         raise UsageError(
             f"{instant.isoformat()} has no time zone", hint="add one, e.g. tzinfo=datetime.UTC"
@@ -100,12 +101,12 @@ def milliseconds(instant: datetime) -> int:
 
 
 def instant(timestamp_ms: int) -> datetime:
-    """The reverse of ``milliseconds``, in UTC."""
+    """Return the UTC datetime of milliseconds since 1970."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
 
 
 def check_group(group: str) -> None:
-    """Raises UsageError when this can't be a group of an application."""
+    """Raise UsageError if this can't be the group of an application."""
     try:
         validate_group(group)
     except ValueError as error:
@@ -115,7 +116,7 @@ def check_group(group: str) -> None:
 
 
 def queues_of(given: Iterable[object], group: str) -> list[MessageQueue]:
-    """What was given as queues. Raises UsageError for a topic's name, or anything else."""
+    """Return ``given`` as a list of queues. Raises UsageError if anything else is in it."""
     wrong: list[object] = [given]
     if not isinstance(given, str | bytes | MessageQueue):
         items = list(given)
@@ -131,7 +132,7 @@ def queues_of(given: Iterable[object], group: str) -> list[MessageQueue]:
 
 
 def check_topic_name(topic: str) -> None:
-    """Raises UsageError when this can't be a topic's name."""
+    """Raise UsageError if this can't be a topic's name."""
     try:
         validate_topic(topic)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Requests to brokers and name servers, with the client's errors.
+"""Requests to brokers and name servers, with errors of ``client.errors``.
 
-Everything but sends and pulls goes through ``Remote.call``: it sets the codec, turns a connection's
-failure into ``Unavailable`` and any answer but success into a ``RemoteError``.
+All requests except sends and pulls use ``Remote.call``. It sets the codec, turns connection
+failures into ``Unavailable`` and any unaccepted response code into ``RemoteError``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FO
 
 
 class Remote:
-    """Requests to any peer over one pool of connections."""
+    """Requests to any address over one connection pool."""
 
     def __init__(self, pool: ConnectionPool, serialize: SerializeType, timeout: float) -> None:
         self.pool = pool
@@ -56,7 +56,7 @@ class Remote:
         extra: Sequence[tuple[str, str]] = (),
         oneway: bool = False,
     ) -> Command:
-        """A request in the codec of this client; ``extra`` fields come behind the header's."""
+        """Return a request in this client's codec; ``extra`` ext fields follow the header's."""
         command = Command.request(code, header, body=body, extra=extra, oneway=oneway)
         command.serialize = self.serialize
         return command
@@ -75,12 +75,12 @@ class Remote:
         queue: MessageQueue | None = None,
         group: str | None = None,
     ) -> Command:
-        """Ask ``address`` and return its answer.
+        """Send a request to ``address`` and return the response.
 
         Args:
-            extra: ext fields behind the header's.
-            accept: response codes that are no error here.
-            topic, queue, group: the subject of errors.
+            extra: ext fields after the header's.
+            accept: response codes that are not errors.
+            topic, queue, group: what errors name.
 
         Raises:
             Unavailable: it could not be reached or did not answer in time.
@@ -112,7 +112,7 @@ def read_answer(
     queue: MessageQueue | None = None,
     broker: str | None = None,
 ) -> R:
-    """What ``read`` makes of an answer. Raises RemoteError when it can't be read."""
+    """Return ``read(answer)``. Raises RemoteError when the answer can't be read."""
     try:
         return read(answer)
     except ProtocolError as error:
@@ -126,12 +126,12 @@ def read_answer(
 def read_header(
     answer: Command, kind: type[H], queue: MessageQueue | None = None, broker: str | None = None
 ) -> H:
-    """The typed header of an answer. Raises RemoteError when it can't be read."""
+    """Return the typed header of an answer. Raises RemoteError when it can't be read."""
     return read_answer(answer, lambda answer: answer.read(kind), queue, broker)
 
 
 async def try_for(seconds: float, action: Callable[[], Awaitable[None]]) -> None:
-    """Try again with growing pauses for so long, then raise the last PocketMQError."""
+    """Retry ``action`` with growing pauses for ``seconds``, then raise its last PocketMQError."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     backoff = Backoff(random.Random())  # noqa: S311 - spreads load
@@ -146,7 +146,7 @@ async def try_for(seconds: float, action: Callable[[], Awaitable[None]]) -> None
 
 
 def name_of(code: int) -> str:
-    """A request code's name."""
+    """Return a request code's name."""
     try:
         return RequestCode(code).name
     except ValueError:
@@ -161,7 +161,7 @@ def unavailable(
     queue: MessageQueue | None = None,
     group: str | None = None,
 ) -> Unavailable:
-    """The user's error for a failed connection."""
+    """Return the client's error for a failed request on a connection."""
     if isinstance(error, AnswerTimeout):
         return RequestTimeout(
             f"no answer to {name_of(error.code)} within {error.timeout:g} s",

@@ -1,16 +1,17 @@
-"""Routes: which queues a topic has, which broker serves each, and which queue a message goes to.
+"""Routes: a topic's queues, the brokers that serve them, and the choice of a message's queue.
 
-Pure: decoded routes come in with the time, and ``RouteTable`` tells what is known and what has to
-be queried again. A known route stays in use while the name servers can't be reached or, having just
-restarted, don't know the topic yet (cf. MQClientInstance).
+No I/O: the caller passes decoded routes and the time; ``RouteTable`` returns the known routes and
+the topics whose route has to be requested again. A known route stays in use while no name server
+answers, or while the name servers have just restarted and don't have the topic yet (cf.
+MQClientInstance).
 
-Messages without a key go round robin from a random start, past brokers that the fault table avoids
-and, on a retry, past the broker that just failed. A sharding key always gives the same queue as
-long as the topic has the same queues (cf. SelectMessageQueueByHash).
+Messages without a sharding key are distributed round robin from a random start, skipping brokers
+that the fault table avoids and, on a retry, the broker that has just failed. A sharding key always
+selects the same queue as long as the topic has the same queues (cf. SelectMessageQueueByHash).
 
-A slow answer makes a broker unavailable for the time that ``PENALTIES`` gives for its latency; a
-failed send counts as an answer of 30 s. A later quick answer or heartbeat makes it available again
-(cf. LatencyFaultTolerance, MQFaultStrategy).
+A slow answer makes a broker unavailable for the time in ``PENALTIES`` for its latency; a failed
+send counts as an answer after 30 s. A later quick answer or heartbeat makes it available again (cf.
+LatencyFaultTolerance, MQFaultStrategy).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from remoting.protocol.queue import MessageQueue
 
 MASTER_ID: Final = 0
 MAX_QUEUES: Final = 65_536
-"""Queues of one topic taken from a route; a damaged number must not fill memory."""
+"""Most queues of one topic that are taken from a route; a damaged count must not exhaust memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ class Route:
     """A topic's queues and brokers.
 
     Attributes:
-        writable: queues a producer may use, in the order of round robin.
-        readable: queues a consumer may use, sorted.
+        writable: queues to send to, in round-robin order.
+        readable: queues to read from, sorted.
         brokers: broker name -> broker id -> address.
         clusters: broker name -> cluster name.
-        fallback: made from the template for new topics: the topic doesn't exist yet.
+        fallback: derived from the template topic (TBW102): the topic itself doesn't exist yet.
     """
 
     topic: str
@@ -51,12 +52,12 @@ class Route:
     fallback: bool = False
 
     def master(self, broker: str) -> str | None:
-        """The address a send or commit for this broker's queues goes to."""
+        """Return the address for sends and commits to this broker's queues, or None."""
         addresses = self.brokers.get(broker)
         return addresses.get(MASTER_ID) if addresses else None
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
-        """The address to read from: the wanted one, else the master, else any."""
+        """Return an address to read from: the given broker id's, else the master's, else any."""
         addresses = self.brokers.get(broker)
         if not addresses:
             return None
@@ -64,7 +65,7 @@ class Route:
 
 
 def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
-    """Where to ask about a queue. Raises NoRoute."""
+    """Return the address that serves reads of a queue. Raises NoRoute."""
     address = route.address(queue.broker_name, broker_id)
     if address is None:
         raise NoRoute(
@@ -77,7 +78,7 @@ def address_of(route: Route, queue: MessageQueue, broker_id: int = 0) -> str:
 
 
 def route_of(topic: str, data: TopicRouteData) -> Route:
-    """A route from a name server's answer (cf. topicRouteData2TopicPublishInfo)."""
+    """Return the route in a name server's answer (cf. topicRouteData2TopicPublishInfo)."""
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in data.broker_datas}
     clusters = {broker.broker_name: broker.cluster for broker in data.broker_datas}
     ordered = _ordered(topic, data.order_topic_conf)
@@ -97,7 +98,7 @@ def route_of(topic: str, data: TopicRouteData) -> Route:
 
 
 def fallback_route(topic: str, template: TopicRouteData, default_queues: int) -> Route:
-    """The route of a topic that the first send to it creates, after the template's."""
+    """Return the route for a topic that its first send will create, from the template's route."""
     made = route_of(topic, template)
     counts = {queue.broker_name: queue.read_queue_nums for queue in template.queue_datas}
     return Route(
@@ -115,7 +116,7 @@ def fallback_route(topic: str, template: TopicRouteData, default_queues: int) ->
 
 
 def _ordered(topic: str, text: str | None) -> tuple[MessageQueue, ...]:
-    """The queues of ``broker:count;broker2:count``; nothing for an unreadable text."""
+    """Parse ``broker:count;broker2:count`` into queues; skip unreadable parts."""
     queues: list[MessageQueue] = []
     for part in (text or "").split(";"):
         broker, _, count = part.rpartition(":")
@@ -133,19 +134,19 @@ class _Entry:
 
 
 class RouteTable:
-    """The routes one instance uses."""
+    """The routes that one instance uses."""
 
     def __init__(self, refresh_period: float = ROUTE_REFRESH_PERIOD) -> None:
         self._refresh_period = refresh_period
         self._entries: dict[str, _Entry] = {}
 
     def get(self, topic: str) -> Route | None:
-        """The route, as last known."""
+        """Return the last known route of a topic, or None."""
         entry = self._entries.get(topic)
         return entry.route if entry is not None else None
 
     def put(self, route: Route, now: float) -> None:
-        """A route was learnt; the topic is refreshed from now on."""
+        """Store a route; the topic is refreshed from now on."""
         entry = self._entries.get(route.topic)
         if entry is None:
             if len(self._entries) >= MAX_ROUTES:
@@ -155,22 +156,22 @@ class RouteTable:
         entry.asked_at = now
 
     def asked(self, topic: str, now: float) -> None:
-        """A refresh began or failed: the next is due a period later."""
+        """Record that a refresh began or failed: the next one is due a period later."""
         entry = self._entries.get(topic)
         if entry is not None:
             entry.asked_at = now
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """Delete a topic's route."""
         self._entries.pop(topic, None)
 
     def age(self, topic: str, now: float) -> float:
-        """Seconds since the topic's route was last asked for."""
+        """Return the seconds since the topic's route was last requested."""
         entry = self._entries.get(topic)
         return now - entry.asked_at if entry is not None else float("inf")
 
     def due(self, now: float) -> list[str]:
-        """The topics to ask for again."""
+        """Return the topics whose route has to be requested now."""
         return [
             topic
             for topic, entry in self._entries.items()
@@ -178,20 +179,20 @@ class RouteTable:
         ]
 
     def next_due(self, now: float) -> float:
-        """Seconds until ``due`` gives something."""
+        """Return the seconds until ``due`` returns a topic."""
         waits = [entry.asked_at + self._period(entry) - now for entry in self._entries.values()]
         return max(0.0, min(waits, default=self._refresh_period))
 
     def topics(self) -> Iterable[str]:
-        """The topics whose routes are kept."""
+        """Return the topics whose routes are kept."""
         return self._entries.keys()
 
     def routes(self) -> Iterable[Route]:
-        """All known routes."""
+        """Return all known routes."""
         return [entry.route for entry in self._entries.values() if entry.route is not None]
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Every broker of the routes: name -> id -> address."""
+        """Return every broker of the routes: name -> id -> address."""
         merged: dict[str, dict[int, str]] = {}
         for route in self.routes():
             for name, addresses in route.brokers.items():
@@ -214,20 +215,25 @@ PENALTIES: Final = (
     (1.0, 60.0),
     (0.55, 30.0),
 )
-"""(latency from, seconds to leave the broker alone), the highest first that applies."""
+"""(latency, penalty) in seconds: the first row whose latency is reached gives the time for which
+the broker is avoided."""
 
 ISOLATION_LATENCY: Final = 30.0
-"""What a failed send counts as (cf. MQFaultStrategy.updateFaultItem, isolation)."""
+"""Latency that a failed send counts as, in seconds (cf. MQFaultStrategy.updateFaultItem,
+isolation)."""
 
 
 class FaultTable:
-    """Until when each broker is left alone. Bounded by the brokers of the routes."""
+    """The time until which each broker is avoided.
+
+    Bounded by the number of brokers in the routes.
+    """
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
 
     def answered(self, broker: str, latency: float, now: float) -> None:
-        """Record how many seconds ``broker`` took for an answer."""
+        """Record the seconds that ``broker`` took to answer."""
         if latency < PENALTIES[-1][0]:
             if self._until:
                 self._until.pop(broker, None)
@@ -242,11 +248,11 @@ class FaultTable:
         self.answered(broker, ISOLATION_LATENCY, now)
 
     def restored(self, broker: str) -> None:
-        """``broker`` answered a heartbeat: it is available again."""
+        """Make ``broker`` available again: it answered a heartbeat."""
         self._until.pop(broker, None)
 
     def available(self, broker: str, now: float) -> bool:
-        """Whether ``broker`` need not be avoided."""
+        """Return whether ``broker`` need not be avoided."""
         if not self._until:
             return True
         until = self._until.get(broker)
@@ -254,12 +260,12 @@ class FaultTable:
 
 
 def by_sharding_key(queues: Sequence[MessageQueue], key: str) -> MessageQueue:
-    """The queue of a key: abs(Java's hash rem n), where rem takes the sign of the hash."""
+    """Return the queue of a key: abs(Java hash rem n), where rem has the sign of the hash."""
     return queues[abs(java_hash(key)) % len(queues)]
 
 
 class RoundRobin:
-    """The round robin of one topic."""
+    """The round-robin position of one topic."""
 
     __slots__ = ("_index",)
 
@@ -273,10 +279,13 @@ class RoundRobin:
         now: float,
         avoid: str | None = None,
     ) -> MessageQueue:
-        """The next queue; ``avoid`` is a broker that has just failed.
+        """Return the next queue of an available broker other than ``avoid``.
 
-        The best queue there is: one of an available other broker, else of any other broker, else
-        the next in turn. ``queues`` can't be empty.
+        If there is none, the next queue of any broker other than ``avoid``; if there is none
+        either, the next queue. ``queues`` can't be empty.
+
+        Args:
+            avoid: name of the broker that has just failed.
         """
         count = len(queues)
         second: MessageQueue | None = None

@@ -1,7 +1,8 @@
-"""How values become message bodies and back.
+"""Converting values to message bodies and back.
 
-A serde is any object with ``dumps`` and ``loads``; ``raw``, ``text``, ``json`` and ``msgpack`` are
-ready, and ``typed`` makes one for a class of yours. Libraries are imported at the first use.
+A serde is any object with ``dumps`` and ``loads``: one of ``raw``, ``text``, ``json`` and
+``msgpack``, the result of ``typed`` for one class, or the application's own. Libraries are imported
+on first use.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ S = TypeVar("S")
 
 
 class Serde(Protocol[S]):
-    """Turns values into bytes and back; both may raise what they like on bad input."""
+    """Converts values to bytes and back; both methods may raise any exception on bad input."""
 
     def dumps(self, value: S, /) -> bytes:
-        """The body for a value."""
+        """Return the body for a value."""
         ...
 
     def loads(self, body: bytes, /) -> S:
-        """The value of a body."""
+        """Return the value of a body."""
         ...
 
 
 class _Codec(Generic[S]):
-    """A serde of two functions, looked up at the first use."""
+    """A serde made of two functions, which are imported on first use."""
 
     def __init__(
         self, name: str, functions: Callable[[], tuple[Callable[[S], bytes], Callable[[bytes], S]]]
@@ -53,12 +54,12 @@ class _Codec(Generic[S]):
 
 
 class Typed(Generic[V]):
-    """JSON or msgpack of one class, checked when read (see ``typed``)."""
+    """JSON or msgpack for one class, validated on reading (see ``typed``)."""
 
     def __init__(self, kind: type[V], *, format: Format = "json") -> None:  # noqa: A002
         if format not in ("json", "msgpack"):
             raise UsageError(f"format can't be {format!r}", hint="use json or msgpack")
-        import msgspec  # noqa: PLC0415 - only who uses it pays for its import
+        import msgspec  # noqa: PLC0415 - slow to import, and rarely needed
 
         self._kind = kind
         self._encode: Callable[[V], bytes] = msgspec.json.Encoder().encode
@@ -68,11 +69,11 @@ class Typed(Generic[V]):
             self._decode = lambda body: msgspec.convert(loads(body), kind)
 
     def dumps(self, value: V, /) -> bytes:
-        """Writes the value."""
+        """Encode the value."""
         return self._encode(value)
 
     def loads(self, body: bytes, /) -> V:
-        """Reads and checks; raises ValueError, for a wrong type msgspec.ValidationError."""
+        """Decode and validate; raises ValueError, for a wrong type msgspec.ValidationError."""
         return self._decode(body)
 
     def __repr__(self) -> str:
@@ -80,21 +81,21 @@ class Typed(Generic[V]):
 
 
 def typed(kind: type[V], *, format: Format = "json") -> Typed[V]:  # noqa: A002
-    """A serde for a dataclass, TypedDict or msgspec.Struct: ``Producer[Order]``.
+    """Return a serde for a dataclass, TypedDict or msgspec.Struct: ``Producer[Order]``.
 
     Args:
         kind: the class of all values.
         format: ``json`` or ``msgpack``.
 
     Raises:
-        UsageError: ``format`` is another.
+        UsageError: ``format`` is neither.
     """
     return Typed(kind, format=format)
 
 
 def _json() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     try:
-        from orjson import dumps, loads  # noqa: PLC0415 - the standard library's where it's missing
+        from orjson import dumps, loads  # noqa: PLC0415 - optional; else the standard library
     except ImportError:
         import json as standard  # noqa: PLC0415
 
@@ -105,11 +106,11 @@ def _json() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
 
 
 def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
-    from msgpack import packb, unpackb  # noqa: PLC0415 - only who uses it pays for it
+    from msgpack import packb, unpackb  # noqa: PLC0415 - rarely needed
     from msgspec import to_builtins  # noqa: PLC0415
 
     def plain(value: object) -> object:
-        # A datetime with a time zone is a msgpack timestamp; one without can only be text.
+        # A msgpack timestamp is an instant, so a datetime without a time zone is written as text.
         if isinstance(value, datetime):
             return value.isoformat()
         return to_builtins(value, builtin_types=(bytes, bytearray, datetime))
@@ -125,19 +126,19 @@ def _same(body: bytes) -> bytes:
 
 
 raw = _Codec("raw", lambda: (_same, _same))
-"""Bodies as they are."""
+"""Bodies are bytes and stay unchanged."""
 
 text = _Codec[str]("text", lambda: (str.encode, bytes.decode))
 """UTF-8; reading raises UnicodeDecodeError."""
 
 json = _Codec[Any]("json", _json)
-"""Any JSON value; dataclasses, datetimes and UUIDs are written too where orjson is there.
+"""Any JSON value; with orjson installed, dataclasses, datetimes and UUIDs can be written too.
 
-Writing raises TypeError for what JSON can't say, reading ValueError.
+Writing raises TypeError for unsupported values; reading raises ValueError.
 """
 
 msgpack = _Codec[Any]("msgpack", _msgpack)
-"""Any msgpack value; dataclasses, datetimes and UUIDs are written too.
+"""Any msgpack value; dataclasses, datetimes and UUIDs can be written too.
 
-Writing raises TypeError for what msgpack can't say, reading ValueError.
+Writing raises TypeError for unsupported values; reading raises ValueError.
 """

@@ -377,10 +377,10 @@ class Admin:
         traceback: TracebackType | None,
     ) -> None: ...
     def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start. Connections are opened when they are needed."""
 
 class Instance(Generic[T]):
-    """See ``client.Instance``: one thread, one set of connections, many parts."""
+    """See ``client.Instance``: its producers, consumers and admins share one thread."""
 
     @overload
     def __init__(
@@ -400,7 +400,7 @@ class Instance(Generic[T]):
     ) -> None: ...
     @property
     def client_id(self) -> str:
-        """How brokers know this client; empty before the start."""
+        """The id under which brokers register this client; empty before the start."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -410,16 +410,19 @@ class Instance(Generic[T]):
         traceback: TracebackType | None,
     ) -> None: ...
     def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start the background tasks. Connections are opened when they are needed."""
 
     def close(self) -> None:
-        """Close what was made from it, then its connections. May be called twice."""
+        """Close the producers, consumers and admins created from it, then its connections.
+
+        May be called twice.
+        """
 
     @overload
     def producer(
         self, *, group: str = ..., serde: None = None, **options: Unpack[ProducerArguments]
     ) -> Producer[T]:
-        """A producer that shares this instance; it is ready at once and closes with it."""
+        """Return a started producer that shares this instance and is closed with it."""
 
     @overload
     def producer(
@@ -429,7 +432,7 @@ class Instance(Generic[T]):
     def pull_consumer(
         self, *, group: str, serde: None = None, **options: Unpack[ConsumerArguments]
     ) -> PullConsumer[T]:
-        """A pull consumer that shares this instance; it is ready at once and closes with it."""
+        """Return a started pull consumer that shares this instance and is closed with it."""
 
     @overload
     def pull_consumer(
@@ -445,7 +448,7 @@ class Instance(Generic[T]):
         serde: None = None,
         **options: Unpack[PushArguments],
     ) -> PushConsumer[T]:
-        """A push consumer that shares this instance; it begins with ``start`` or ``async with``."""
+        """Return a push consumer that shares this instance; start it with ``async with``."""
 
     @overload
     def push_consumer(
@@ -458,7 +461,7 @@ class Instance(Generic[T]):
         **options: Unpack[PushArguments],
     ) -> PushConsumer[V]: ...
     def admin(self) -> Admin:
-        """An admin that shares this instance."""
+        """Return an admin that shares this instance."""
 
 class Producer(Generic[T]):
     """See ``client.Producer``: every method is the same and blocks."""
@@ -611,12 +614,13 @@ class Producer(Generic[T]):
         traceback: TracebackType | None,
     ) -> None: ...
     def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start. Connections are opened when they are needed."""
 
 class PullConsumer(Generic[T]):
     """See ``client.PullConsumer``: every method is the same and blocks.
 
-    Iterating is convenient, ``get_many`` is much faster: each call changes threads once.
+    ``get_many`` is much faster than iterating, because it switches threads once per batch instead
+    of once per message.
     """
 
     @overload
@@ -775,13 +779,13 @@ class PullConsumer(Generic[T]):
 
     def __enter__(self) -> Self: ...
     def start(self) -> None:
-        """Get ready. Nothing is connected before it is needed."""
+        """Start. Connections are opened when they are needed."""
 
 class PushConsumer(Generic[T]):
     """See ``client.PushConsumer``: every method is the same and blocks.
 
-    A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
-    ``for message in consumer: with message: ...`` takes messages from any number of threads.
+    A handler that is a plain function runs in worker threads, so it may block. Without a handler,
+    several threads may take messages with ``for message in consumer: with message: ...``.
     """
 
     @overload

@@ -1,4 +1,6 @@
-"""An event loop in a thread of its own, and calls of other threads to it.
+"""An event loop in its own thread, and calls to it from other threads.
+
+Interrupting the caller (Ctrl-C) cancels the call on the loop.
 
 Interrupting the caller (Ctrl-C) cancels what runs on the loop.
 """
@@ -18,10 +20,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SIGNAL_PERIOD = 1.0
-"""A signal that comes just before a thread begins to wait doesn't wake it: it looks so often."""
+"""Seconds between wake-ups of a waiting thread, so that Python runs the handler of a signal that
+arrived just before the wait began."""
 
 STOP_TIMEOUT = 5.0
-"""Seconds for the loop's thread to end."""
+"""Seconds to wait for the loop's thread to end."""
 
 
 class LoopThread:
@@ -51,34 +54,34 @@ class LoopThread:
         return self._await(future)
 
     def spawn(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        """Run a coroutine on the loop; returns at once."""
+        """Start a coroutine on the loop and return at once."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call a plain function on the loop's thread and return its result."""
+        """Call a function on the loop's thread and return its result."""
         self._check()
         future: Future[R] = Future()
 
         def work() -> None:
             try:
                 future.set_result(function(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 - it belongs to the caller
+            except BaseException as error:  # noqa: BLE001 - raised in the calling thread
                 future.set_exception(error)
 
         self._loop.call_soon_threadsafe(work)
         return self._await(future)
 
     def call_soon(self, function: Callable[..., object], *args: object) -> None:
-        """Call a plain function on the loop's thread, some time."""
+        """Schedule a call of a function on the loop's thread and return at once."""
         self._loop.call_soon_threadsafe(function, *args)
 
     @property
     def stopped(self) -> bool:
-        """Whether it has ended."""
+        """Whether the loop has been closed."""
         return self._loop.is_closed()
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and wait for its thread to end."""
         if self._loop.is_closed():
             return
         self._loop.call_soon_threadsafe(self._loop.stop)

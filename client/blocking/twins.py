@@ -1,7 +1,7 @@
-"""The classes of ``client.blocking``, made of the asyncio ones.
+"""The classes of ``client.blocking``, generated from the asyncio classes.
 
 ``twin_of`` gives a class a blocking method for each public method of its asyncio twin, with the
-same signature and docstring. ``__init__.pyi`` has their types; ``scripts/stubs.py`` writes it.
+same signature and docstring. ``scripts/stubs.py`` writes their types to ``__init__.pyi``.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ T = TypeVar("T")
 
 
 class BlockingPart:
-    """What all blocking objects share: the asyncio object within, its thread, and with-blocks.
+    """Base of all blocking objects: holds the asyncio object and the thread that runs it.
 
-    An object made by itself has a thread from ``start`` to ``close``; one made from an instance
-    uses the instance's.
+    An object created without an instance has its own thread from ``start`` to ``close``; one
+    created from an instance uses the instance's thread.
     """
 
     _KIND: ClassVar[str]
@@ -66,7 +66,7 @@ class BlockingPart:
         self._close(self._inner.__aexit__(exc_type, exc, traceback))
 
     def start(self) -> None:
-        """Get ready."""
+        """Start the thread, if the object owns one, and the asyncio object."""
         self._life.check_process()
         if self._thread is None:
             self._thread = LoopThread("pocketmq-client")
@@ -77,7 +77,7 @@ class BlockingPart:
             raise
 
     def _loop(self) -> LoopThread:
-        """The thread. Raises UsageError before ``start``, after ``close`` and in a fork."""
+        """Return the thread. Raises UsageError before ``start``, after ``close`` and in a fork."""
         self._life.check_process()
         if self._thread is None:
             self._life.check()
@@ -85,7 +85,10 @@ class BlockingPart:
         return self._thread
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call a plain method on the loop's thread; iterators are read in the caller's."""
+        """Call a plain method on the loop's thread.
+
+        Arguments that are iterators are read here: their code runs in the caller's thread.
+        """
         thread = self._loop()
         args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
         result = thread.call(method, self._inner, *args, **kwargs)
@@ -93,7 +96,7 @@ class BlockingPart:
         return result if twin is None else twin._of(result, thread)
 
     def _run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a coroutine method on the loop."""
+        """Run a coroutine method on the loop and return its result."""
         return self._loop().run(method(self._inner, *args, **kwargs))
 
     def _close(self, work: Coroutine[Any, Any, None]) -> None:
@@ -114,7 +117,7 @@ class BlockingPart:
 
 
 class BlockingIterator(BlockingPart):
-    """A consumer that hands out messages to ``for`` loops."""
+    """A consumer that can be iterated over with ``for``."""
 
     def __iter__(self) -> Self:
         return self
@@ -134,9 +137,9 @@ _TWINS: dict[type, type[BlockingPart]] = {}
 
 
 def twin_of(kind: type, name: str) -> Callable[[type[B]], type[B]]:
-    """Make a class the blocking twin of ``kind``, which errors call ``name``.
+    """Return a decorator that makes a class the blocking twin of ``kind``; errors call it ``name``.
 
-    It gets the public methods and properties of ``kind`` that it doesn't define itself.
+    The class gets the public methods and properties of ``kind`` that it doesn't define itself.
     """
 
     def make(twin: type[B]) -> type[B]:
@@ -151,7 +154,7 @@ def twin_of(kind: type, name: str) -> Callable[[type[B]], type[B]]:
 
 
 def _blocking(member: Any, kind: type) -> Any:
-    """The blocking form of a method or property."""
+    """Return the blocking form of a method or property."""
     if isinstance(member, property):
         assert member.fget is not None
         getter = member.fget
@@ -187,7 +190,7 @@ class Producer(BlockingPart, Generic[T]):
 
 
 def _chain(source: asyncio.Future[Receipt], target: Future[Receipt]) -> None:
-    """Pass an outcome on to another thread."""
+    """Copy the outcome of a future of the loop to a future of another thread."""
     if target.cancelled() or not target.set_running_or_notify_cancel():
         return
     if source.cancelled():
@@ -204,7 +207,8 @@ def _chain(source: asyncio.Future[Receipt], target: Future[Receipt]) -> None:
 class PullConsumer(BlockingIterator, Generic[T]):
     """See ``client.PullConsumer``: every method is the same and blocks.
 
-    Iterating is convenient, ``get_many`` is much faster: each call changes threads once.
+    ``get_many`` is much faster than iterating, because it switches threads once per batch instead
+    of once per message.
     """
 
 
@@ -212,8 +216,8 @@ class PullConsumer(BlockingIterator, Generic[T]):
 class PushConsumer(BlockingIterator, Generic[T]):
     """See ``client.PushConsumer``: every method is the same and blocks.
 
-    A handler that is a plain function runs in threads of its own, so it may block. Iterated over,
-    ``for message in consumer: with message: ...`` takes messages from any number of threads.
+    A handler that is a plain function runs in worker threads, so it may block. Without a handler,
+    several threads may take messages with ``for message in consumer: with message: ...``.
     """
 
     @wraps(push.PushConsumer.run)
@@ -223,7 +227,7 @@ class PushConsumer(BlockingIterator, Generic[T]):
             try:
                 self._run(push.PushConsumer.run)
             except KeyboardInterrupt:
-                # The second: the first was taken as a request to stop, which takes too long.
+                # The second Ctrl-C: the first started an orderly stop, which takes too long.
                 thread.call_soon(push.give_up, self._inner)
                 raise
 
@@ -243,7 +247,11 @@ class PushConsumer(BlockingIterator, Generic[T]):
 
 @contextmanager
 def _on_stop_signal(stop: Callable[[], object]) -> Iterator[None]:
-    """Call ``stop`` at the first signal that nobody handles, if this thread may do so."""
+    """Call ``stop`` at the first stop signal, if this is the main thread.
+
+    Only signals without a handler of the application are caught, and only once: the next signal has
+    its previous effect.
+    """
     replaced: dict[signal.Signals, Any] = {}
 
     def restore() -> None:
@@ -270,9 +278,9 @@ class Admin(BlockingPart):
 
 @twin_of(instance.Instance, "instance")
 class Instance(BlockingPart, Generic[T]):
-    """See ``client.Instance``: one thread, one set of connections, many parts."""
+    """See ``client.Instance``: its producers, consumers and admins share one thread."""
 
     @property
     def client_id(self) -> str:
-        """How brokers know this client; empty before the start."""
+        """The id under which brokers register this client; empty before the start."""
         return self._inner.client_id  # type: ignore[no-any-return]

@@ -1,1 +1,1 @@
-"""What brokers' answers mean and how requests to them look: pure, shared with Spark's connector."""
+"""Requests and their answers without I/O, shared with the Spark connector."""

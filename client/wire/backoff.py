@@ -8,7 +8,10 @@ from client.limits import RETRY_DELAY_FIRST, RETRY_DELAY_MAX
 
 
 class Backoff:
-    """The pauses of one row of failures, in seconds; each a random part of a doubling bound."""
+    """The pauses between the attempts of one operation, in seconds.
+
+    Each pause is random, between half of a bound and the bound, which doubles with every failure.
+    """
 
     __slots__ = ("_bound", "_first", "_most", "_random")
 
@@ -25,11 +28,11 @@ class Backoff:
         self._bound = first
 
     def next(self) -> float:
-        """The pause after one more failure: half to the whole of the bound."""
+        """Return the pause before the next attempt: half the bound up to the bound."""
         pause = self._bound * self._random.uniform(0.5, 1.0)
         self._bound = min(self._most, self._bound * 2)
         return pause
 
     def reset(self) -> None:
-        """It worked again."""
+        """Start over with the first bound, after a success."""
         self._bound = self._first

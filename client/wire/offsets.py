@@ -1,4 +1,4 @@
-"""Requests about the offsets of queues, and what their answers mean."""
+"""Headers of pulls and of requests for queue offsets, and reading their answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SUBSCRIPTION: Final = 4
 """Bits of a pull's sysFlag (cf. PullSysFlag)."""
 
 WALK_MESSAGES: Final = 32
-"""Messages read with one pull to find the first one stored at or after an instant."""
+"""Messages per pull when a queue is read record by record, e.g. to find the first message stored at
+or after a time."""
 
 
 def pull_header(
@@ -37,7 +38,10 @@ def pull_header(
     max_bytes: int | None = None,
     commit: int | None = None,
 ) -> PullMessageRequestHeader:
-    """The header of a pull that brings its expression, and perhaps how far the group has come."""
+    """Return the header of a pull that carries its tag expression.
+
+    ``commit``, if given, is an offset to commit for the group along with the pull.
+    """
     return PullMessageRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -56,17 +60,17 @@ def pull_header(
 
 
 class RecordPage(NamedTuple):
-    """Some messages of a queue, and where the next ones begin; no messages at its end."""
+    """Consecutive messages of a queue, and the offset after them; empty at the queue's end."""
 
     records: list[RecordView]
     next_offset: int
 
 
 def read_page(answer: Command, offset: int) -> RecordPage:
-    """The messages that the answer to a pull from ``offset`` on brings.
+    """Return the messages in the answer to a pull from ``offset``.
 
     Raises:
-        HeaderError, RecordError: it can't be read.
+        HeaderError, RecordError: the answer is malformed.
     """
     following = answer.read(PullMessageResponseHeader).next_begin_offset
     if answer.code == ResponseCode.SUCCESS:
@@ -75,7 +79,10 @@ def read_page(answer: Command, offset: int) -> RecordPage:
 
 
 def search_header(queue: MessageQueue, timestamp_ms: int) -> SearchOffsetRequestHeader:
-    """Asks for the offset of a store time; brokers give one near it, by rules of their version."""
+    """Return the header of a search for the offset of a store time.
+
+    The offset found is near that time; how near depends on the broker's version.
+    """
     return SearchOffsetRequestHeader(
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -87,7 +94,10 @@ def search_header(queue: MessageQueue, timestamp_ms: int) -> SearchOffsetRequest
 def committed_header(
     queue: MessageQueue, group: str, *, by_broker: bool = False
 ) -> QueryConsumerOffsetRequestHeader:
-    """Asks how far a group has committed; ``by_broker``: or where the broker has it begin."""
+    """Return the header of a query for a group's committed offset.
+
+    If nothing is committed, ``by_broker`` lets the broker return where the group should start.
+    """
     return QueryConsumerOffsetRequestHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -98,10 +108,10 @@ def committed_header(
 
 
 def committed_offset(answer: Command) -> int | None:
-    """How far the group has committed; None: nothing yet. A 4.x broker may answer 0 for that.
+    """Return the group's committed offset, or None. A 4.x broker may answer 0 for None.
 
     Raises:
-        HeaderError: the answer can't be read.
+        HeaderError: the answer is malformed.
     """
     if answer.code == ResponseCode.QUERY_NOT_FOUND:
         return None
@@ -112,7 +122,7 @@ def committed_offset(answer: Command) -> int | None:
 def commit_header(
     queue: MessageQueue, group: str, offset: int
 ) -> UpdateConsumerOffsetRequestHeader:
-    """Stores how far a group has come."""
+    """Return the header of a request that commits ``offset`` for a group."""
     return UpdateConsumerOffsetRequestHeader(
         consumer_group=group,
         topic=queue.topic,

@@ -1,8 +1,8 @@
-"""What an answer to a pull means for whoever wants every message of a range of a queue.
+"""The meaning of an answer to a pull, for a caller that needs every message of an offset range.
 
-A planned range was within its queue, and offsets are dense and never given twice. So whatever isn't
-there now has been lost: to retention, to a crash before a flush, or with the topic. An answer tells
-which (cf. PullMessageProcessor):
+The range was within the queue when it was planned, and offsets are consecutive and never reused. So
+a message that is not there now was lost: by retention, by a crash before a flush, or because the
+topic was deleted. The answer shows which (cf. PullMessageProcessor):
 
 ================  ================================  ==========================================
  code              with                              means
@@ -11,9 +11,9 @@ which (cf. PullMessageProcessor):
  RETRY_IMMEDIATELY a next offset, a filter           none of the messages up to there matched
  RETRY_IMMEDIATELY a next offset, no filter          the log no longer has the messages up to there
  NOT_FOUND         a next offset                     the queue has a hole up to there
- OFFSET_MOVED      a lowest offset above the asked   the messages below it are gone
- NOT_FOUND, MOVED  a highest offset up to the asked  the queue ends here
- TOPIC_NOT_EXIST                                     the topic is gone
+ OFFSET_MOVED      min offset > requested offset     the messages below it are deleted
+ NOT_FOUND, MOVED  max offset <= requested offset    the queue ends here
+ TOPIC_NOT_EXIST                                     the topic is deleted
 ================  ================================  ==========================================
 """
 
@@ -36,26 +36,26 @@ PULL_ANSWERS: Final = frozenset(
         ResponseCode.PULL_OFFSET_MOVED,
     }
 )
-"""Codes of the answers to a pull that the broker has served."""
+"""Response codes of pulls that the broker has carried out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """Everything up to ``next_offset`` is in the answer's body, or did not match."""
+    """All messages up to ``next_offset`` are in the answer's body, or did not match."""
 
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Messages up to ``next_offset`` are gone; the queue goes on there."""
+    """The messages up to ``next_offset`` are deleted; the queue continues there."""
 
     next_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The queue has ``[min_offset, max_offset)``, and nothing at what was asked for."""
+    """The queue spans ``[min_offset, max_offset)`` and has nothing at the requested offset."""
 
     min_offset: int
     max_offset: int
@@ -63,19 +63,19 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class NoTopic:
-    """The broker has no such topic."""
+    """The broker doesn't have the topic."""
 
     remark: str
 
 
 @dataclass(frozen=True, slots=True)
 class PullRefused:
-    """The broker did not serve the pull.
+    """The broker did not carry out the pull.
 
     Attributes:
-        reason: its remark.
-        hint: what to do about it; with one, another attempt is useless.
-        is_busy: the broker limits its load and may serve the pull later.
+        reason: the response code and remark.
+        hint: what to do about it; if not empty, retrying is useless.
+        is_busy: the broker is overloaded and may accept the pull later.
     """
 
     reason: str
@@ -89,11 +89,11 @@ PullMeaning: TypeAlias = Covered | Gone | Ends | NoTopic | PullRefused
 def judge_pull(
     answer: Command, offset: int, *, is_filtered: bool, hints: Mapping[int, str]
 ) -> PullMeaning:
-    """What the answer to a pull of messages from ``offset`` on means.
+    """Return the meaning of the answer to a pull of messages from ``offset``.
 
     Args:
-        is_filtered: the pull asked for messages with certain tags only.
-        hints: for refusals that another attempt won't change, by code: what to do about them.
+        is_filtered: the pull asked only for messages with certain tags.
+        hints: what to do, by response code, about errors for which retrying is useless.
     """
     if answer.code not in PULL_ANSWERS:
         reason = f"code {_name(answer.code)}: {answer.remark or 'no reason given'}"

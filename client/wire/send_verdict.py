@@ -1,4 +1,4 @@
-"""What an answer to a send means."""
+"""The meaning of the response code of a send."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ STORED_CODES: Final = frozenset(
         ResponseCode.SLAVE_NOT_AVAILABLE,
     }
 )
-"""The message is stored. All but SUCCESS: less durably than the broker is configured."""
+"""The message is stored; unless SUCCESS, less durably than the broker is configured."""
 
 
 class SendVerdict(Enum):
-    """What to do next."""
+    """What to do after an answer."""
 
     STORED = auto()
     BUSY = auto()
-    """The broker limits its load: it, or another one, may take the message a moment later."""
+    """The broker is overloaded: it, or another one, may accept the message a moment later."""
     RETRY = auto()
-    """Another broker may answer otherwise (cf. DefaultMQProducer.retryResponseCodes)."""
+    """Another broker may accept the message (cf. DefaultMQProducer.retryResponseCodes)."""
     FAIL = auto()
 
 
@@ -43,5 +43,5 @@ _VERDICTS: Final[dict[int, SendVerdict]] = {
 
 
 def send_verdict(code: int) -> SendVerdict:
-    """What an answer with this response code means."""
+    """Return what to do after this response code; an unlisted code is final."""
     return _VERDICTS.get(code, SendVerdict.FAIL)
