@@ -1,4 +1,4 @@
-"""Administration: topics, groups, offsets, brokers, as far as brokers serve it."""
+"""Administration of topics, groups, offsets and brokers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Admin", "Lag", "QueueLag"]
 
 
 class Admin(ClusterAdmin, ResetAdmin, MessageAdmin):
-    """Looks after a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
+    """Administers a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
 
     Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or
-    broker could not be reached; what was done at others stays done) and ``RemoteError`` (it
-    refused).
+    broker could not be reached; changes already made at others remain) and ``RemoteError`` (a
+    broker or name server refused).
 
     Args:
-        nameservers: ``host:port;host:port``; without it the environment's NAMESRV_ADDR.
+        nameservers: ``host:port;host:port``; by default the environment variable NAMESRV_ADDR.
         options: see ``client.config.ClientOptions``.
     """
 
 
 def shared_admin(context: ClientContext) -> Admin:
-    """An admin that shares a context, which is open."""
+    """Return an admin that shares an open context."""
     return sharing(Admin, context)

@@ -1,4 +1,4 @@
-"""What all parts of the admin share: life, finding the brokers to ask, and asking them."""
+"""Base of the admin's parts: lifecycle, finding brokers, and requests."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class BrokerInfo(NamedTuple):
     """One broker process.
 
     Attributes:
-        cluster, name: what it belongs to.
-        id: 0 is the master.
-        address: ``ip:port`` as it is registered.
+        cluster, name: its cluster and broker name.
+        id: broker id; 0 is the master.
+        address: ``ip:port`` as registered at the name server.
     """
 
     cluster: str
@@ -52,7 +52,7 @@ class AdminBase(ClientPart):
         self._offsets = Offsets(self._context)
 
     async def close(self) -> None:
-        """Close its connections, if they are its own."""
+        """Close the connections, unless they belong to an instance."""
         if self._life.state is not LifecycleState.OPEN or self._life.forked:
             return
         self._life.state = LifecycleState.CLOSED
@@ -86,7 +86,10 @@ class AdminBase(ClientPart):
         topic: str | None = None,
         group: str | None = None,
     ) -> B:
-        """A broker's answer, by its body. Raises Unavailable, RemoteError."""
+        """Send a request to a broker and return the decoded body.
+
+        Raises Unavailable, RemoteError.
+        """
         answer = await self._remote.call(
             address, code, header, timeout=timeout, topic=topic, group=group
         )
@@ -95,21 +98,24 @@ class AdminBase(ClientPart):
     async def _ask_name_server(
         self, kind: type[B], code: int, header: Header | None = None, *, topic: str | None = None
     ) -> B:
-        """A name server's answer, by its body. Raises Unavailable, RemoteError."""
+        """Send a request to a name server and return the decoded body.
+
+        Raises Unavailable, RemoteError.
+        """
         return decoded(kind, await self._name_servers.ask(code, header, topic=topic), code)
 
     async def cluster(self) -> ClusterInfo:
-        """All brokers by cluster, as the name server knows them."""
+        """Return all brokers registered at the name server, by cluster and name."""
         return await self._ask_name_server(ClusterInfo, RequestCode.GET_BROKER_CLUSTER_INFO)
 
     async def brokers(
         self, *, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> list[BrokerInfo]:
-        """The brokers, sorted by cluster, name and id.
+        """Return the brokers, sorted by cluster, name and id.
 
         Args:
-            cluster: only those of this cluster.
-            names: only those with one of these names.
+            cluster: only the brokers of this cluster.
+            names: only the brokers with these names.
         """
         table = (await self.cluster()).broker_addr_table
         wanted = None if names is None else set(names)
@@ -129,7 +135,7 @@ class AdminBase(ClientPart):
     async def _masters(
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, str]:
-        """Name and address of each master. Raises NoRoute when there is none."""
+        """Return the address of each master by broker name. Raises NoRoute if there is none."""
         found = {
             broker.name: broker.address
             for broker in await self.brokers(cluster=cluster, names=names)
@@ -143,7 +149,10 @@ class AdminBase(ClientPart):
         return found
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
-        """Name and address of each master that has the topic."""
+        """Return the address of each master that has the topic, by broker name.
+
+        Raises NoRoute if none is registered.
+        """
         route = await self._routes.fresh(topic)
         found = {name: address for name in route.brokers if (address := route.master(name))}
         if not found:
@@ -152,7 +161,7 @@ class AdminBase(ClientPart):
 
 
 def sharing(kind: type[A], context: ClientContext) -> A:
-    """Make an admin that shares a context, which is open."""
+    """Return an admin of class ``kind`` that shares an open context."""
     admin = kind.__new__(kind)
     admin._attach("admin", context, shared=True)
     admin._open()
@@ -160,7 +169,7 @@ def sharing(kind: type[A], context: ClientContext) -> A:
 
 
 def decoded(kind: type[B], answer: Command, code: int, broker: str | None = None) -> B:
-    """The body of the answer to a request. Raises RemoteError when it can't be read."""
+    """Return the decoded body of an answer. Raises RemoteError if it is malformed."""
     try:
         return decode(kind, answer.body)
     except BodyError as error:

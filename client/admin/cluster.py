@@ -1,4 +1,4 @@
-"""Topics, brokers and name servers: settings, state, the key-value configuration."""
+"""Topics, brokers and name servers: their settings and state, and the key-value configuration."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class ClusterAdmin(AdminBase):
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a topic, or change it to be so, at every master broker.
+        """Create a topic, or change it to these settings, at every master broker.
 
         Args:
-            queues: to read and write, at each broker.
-            permission: ``rw``, ``r``, ``w`` or nothing.
-            order: its order matters more than its being writable (an order topic).
-            attributes: ``{"+message.type": "FIFO"}`` sets one, ``{"-message.type": ""}`` removes
-                it; others stay. Brokers before 5.0 have none.
+            queues: read queues and write queues, per broker.
+            permission: ``rw``, ``r``, ``w`` or an empty string.
+            order: mark it as an order topic: message order takes precedence over availability.
+            attributes: ``{"+message.type": "FIFO"}`` sets an attribute, ``{"-message.type": ""}``
+                removes it; others stay. Brokers before 5.0 have no attributes.
             cluster: only at the masters of this cluster.
             brokers: only at the masters with these names.
         """
@@ -97,14 +97,13 @@ class ClusterAdmin(AdminBase):
         permission: str | None = None,
         order: bool | None = None,
     ) -> None:
-        """Change what is given, and nothing else, at every broker that has the topic.
+        """Change the given settings at every broker that has the topic; others stay.
 
-        Another number of queues to write to changes the queue of most sharding keys: until
-        consumers have handled what lies in the queues before, a key's newer messages may overtake
-        older ones.
+        A different number of write queues changes the queue of most sharding keys: until consumers
+        have handled the messages already stored, a key's newer messages may overtake older ones.
 
-        To have fewer queues without loss, lower ``write_queues`` first, and ``read_queues`` when
-        the others have been read to their end.
+        To reduce the queues without loss, lower ``write_queues`` first, and ``read_queues`` once
+        the queues to be removed have been read to their end.
         """
         check_topic_name(topic)
         configs = await self.topic_config(topic)
@@ -157,10 +156,10 @@ class ClusterAdmin(AdminBase):
         self._routes.table.forget(topic)
 
     async def topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted.
+        """Return the names of all topics, sorted.
 
         Args:
-            internal: also those of brokers, retries and dead letters.
+            internal: include system, retry and dead-letter topics.
         """
         found = await self._ask_name_server(
             TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
@@ -182,7 +181,7 @@ class ClusterAdmin(AdminBase):
         return sorted(names)
 
     async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """The topic's settings by broker name."""
+        """Return the topic's settings by broker name."""
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_CONFIG
         found: dict[str, TopicConfig] = {}
@@ -196,7 +195,7 @@ class ClusterAdmin(AdminBase):
         return found
 
     async def _listed_config(self, address: str, topic: str) -> TopicConfig:
-        """From the list of all: what a 4.x broker can be asked for."""
+        """Return a topic's settings from the list of all: a 4.x broker has no other query."""
         config = (await self.topic_configs(address)).get(topic)
         if config is None:
             raise remote_error(
@@ -209,19 +208,19 @@ class ClusterAdmin(AdminBase):
         return config
 
     async def topic_configs(self, address: str) -> dict[str, TopicConfig]:
-        """The settings of all topics of one broker."""
+        """Return the settings of all topics of one broker."""
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         return (await self._ask(TopicConfigSerializeWrapper, address, code)).topic_config_table
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """What the name server tells clients about a topic."""
+        """Return the topic's route as the name server sends it to clients."""
         check_topic_name(topic)
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         code = RequestCode.GET_ROUTEINFO_BY_TOPIC
         return await self._ask_name_server(TopicRouteData, code, header, topic=topic)
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset, and the time of the last message, of each queue."""
+        """Return first offset, next offset and time of the last message of each queue."""
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: dict[MessageQueue, TopicOffset] = {}
@@ -234,19 +233,19 @@ class ClusterAdmin(AdminBase):
         return dict(sorted(found.items()))
 
     async def system_topics(self, address: str) -> list[str]:
-        """The topics a broker has for itself, sorted."""
+        """Return the system topics of a broker, sorted."""
         code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER
         return sorted((await self._ask(TopicList, address, code)).topic_list)
 
     # Brokers and name servers
 
     async def broker_runtime(self, address: str) -> dict[str, str]:
-        """A broker's figures (cf. mqadmin brokerStatus)."""
+        """Return a broker's runtime statistics (cf. mqadmin brokerStatus)."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         return (await self._ask(KVTable, address, code)).table
 
     async def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings by RocketMQ's keys."""
+        """Return a broker's settings by RocketMQ's configuration keys."""
         code = RequestCode.GET_BROKER_CONFIG
         answer = await self._remote.call(address, code)
         try:
@@ -257,10 +256,10 @@ class ClusterAdmin(AdminBase):
             ) from error
 
     async def wipe_write_permission(self, broker: str) -> int:
-        """Make producers stop using a broker (by name), e.g. before maintenance.
+        """Make producers stop using a broker, e.g. before maintenance.
 
         Returns:
-            How many topics it concerned, at the name server where they were most.
+            The number of topics changed: the maximum over the name servers.
         """
         answers = await self._name_servers.ask_all(
             RequestCode.WIPE_WRITE_PERM_OF_BROKER,
@@ -270,7 +269,7 @@ class ClusterAdmin(AdminBase):
         return max(read_header(answer, kind, None, broker).wipe_topic_count for answer in answers)
 
     async def add_write_permission(self, broker: str) -> int:
-        """The reverse of ``wipe_write_permission``."""
+        """Undo ``wipe_write_permission``."""
         answers = await self._name_servers.ask_all(
             RequestCode.ADD_WRITE_PERM_OF_BROKER,
             BrokerNameRequestHeader(broker_name=broker),
@@ -279,14 +278,14 @@ class ClusterAdmin(AdminBase):
         return max(read_header(answer, kind, None, broker).add_topic_count for answer in answers)
 
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Set a value of the name servers' configuration, at all of them."""
+        """Set a key of the key-value configuration at all name servers."""
         await self._name_servers.ask_all(
             RequestCode.PUT_KV_CONFIG,
             PutKVConfigRequestHeader(namespace=namespace, key=key, value=value),
         )
 
     async def get_kv(self, namespace: str, key: str) -> str | None:
-        """A value of the name servers' configuration; None: there is none."""
+        """Return a value of the name servers' key-value configuration, or None."""
         answer = await self._name_servers.ask(
             RequestCode.GET_KV_CONFIG,
             KVKeyRequestHeader(namespace=namespace, key=key),
@@ -297,14 +296,14 @@ class ClusterAdmin(AdminBase):
         return read_header(answer, GetKVConfigResponseHeader, None, None).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
-        """Delete a value of the name servers' configuration, at all of them."""
+        """Delete a key of the key-value configuration at all name servers."""
         await self._name_servers.ask_all(
             RequestCode.DELETE_KV_CONFIG,
             KVKeyRequestHeader(namespace=namespace, key=key),
         )
 
     async def kv(self, namespace: str) -> dict[str, str]:
-        """All values of a namespace."""
+        """Return all keys and values of a namespace."""
         code = RequestCode.GET_KVLIST_BY_NAMESPACE
         answer = await self._name_servers.ask(
             code, GetKVListByNamespaceRequestHeader(namespace=namespace), accept=FOUND_OR_NOT

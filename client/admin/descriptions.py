@@ -1,8 +1,8 @@
-"""The description of one consumer group: the answers of all brokers, merged.
+"""The description of a consumer group: the answers of all brokers, merged.
 
-A broker of ours tells everything about its part of a group. An Apache broker tells who is connected
-and what the group as a whole subscribes, so that the members look alike whatever they really said.
-Pure: bodies come in, views come out.
+A PocketMQ broker describes members, queues and problems. An Apache broker lists the connections and
+the subscriptions of the group as a whole, so that all members appear to have the same
+subscriptions. No I/O: decoded bodies are converted to the public classes.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.queue import MessageQueue
 
 OWNER_SECONDS = 60.0
-"""A member whose last pull of a queue is older doesn't own it: a pull is held 30 s at most."""
+"""Age in seconds of the last pull up to which its member counts as the queue's owner; a pull is
+held for at most 30 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One consumer of a group.
+    """One consumer in a group.
 
     Attributes:
-        address: ``ip:port`` as a broker sees it.
-        subscriptions: topic to expression.
-        consume_type: ``CONSUME_ACTIVELY`` pulls, ``CONSUME_PASSIVELY`` is pushed to.
+        address: ``ip:port`` from which it is connected to the broker.
+        subscriptions: topic to tag expression.
+        consume_type: ``CONSUME_ACTIVELY`` for pull consumers, ``CONSUME_PASSIVELY`` for push
+            consumers.
         model: ``CLUSTERING`` or ``BROADCASTING``.
-        start_from: where it begins a queue without an offset.
-        strategy: the name of its allocation strategy, as far as it tells.
-        joined_at, last_heartbeat_at: None when the broker doesn't tell.
-        ours: a client of PocketMQ.
+        start_from: where it starts a queue without a committed offset.
+        strategy: the name of its allocation strategy; None if unknown.
+        joined_at, last_heartbeat_at: None if the broker doesn't report them.
+        ours: whether it is a PocketMQ client.
     """
 
     client_id: str
@@ -54,12 +56,12 @@ class QueueState:
     """A group's state in one queue.
 
     Attributes:
-        begin, end: the first offset that is there, and the one the next message will get.
-        committed: the offset the group wants next; None: it has committed nothing.
+        begin, end: the offsets of the oldest message and of the next message.
+        committed: the committed offset, which is the next to consume; None if nothing is committed.
         owner: the client id of the live member that reads it.
         lock_owner: the client id that holds its lock.
-        last_pull_at, last_puller: when a member asked for messages last, and which.
-        blocked: what stops it, None for nothing.
+        last_pull_at, last_puller: time and client id of the last pull.
+        blocked: the message that blocks it, or None.
     """
 
     queue: MessageQueue
@@ -75,13 +77,13 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blockage:
-    """A message that fails again and again, and stops an orderly consumer's queue.
+    """A message that fails again and again and so blocks an orderly consumer's queue.
 
     Attributes:
-        offset, message_id: of the message.
+        offset, message_id: the message.
         since: when it failed first.
-        member: the client id that says so.
-        error: what its handler raised.
+        member: the client id that reported it.
+        error: the error its handler raised.
     """
 
     offset: int
@@ -97,10 +99,10 @@ class Problem:
 
     Attributes:
         kind: see ``remoting.protocol.bodies.description.FindingKind``.
-        text: what, with whom, and what to do.
-        members: the client ids it is about.
-        docs: where it is explained.
-        conflict: members contradict each other; else it is a warning of another kind.
+        text: the problem, the members, and what to do.
+        members: the client ids concerned.
+        docs: URL of the explanation.
+        conflict: True: members contradict each other; False: any other warning.
     """
 
     kind: str
@@ -112,13 +114,14 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDescription:
-    """A consumer group as its brokers see it.
+    """A consumer group as reported by its brokers.
 
     Attributes:
-        members: sorted by client id; one client id on two connections is there twice.
-        problems: what its brokers find wrong with it.
-        queues: of the topics it subscribes or has offsets in; empty where brokers don't tell.
-        complete: every broker told everything; False with one of Apache's among them.
+        members: sorted by client id; a client id with two connections to one broker appears twice.
+        problems: problems that the brokers found.
+        queues: of the topics it subscribes to or has offsets in; empty if the brokers don't report
+            them.
+        complete: whether all brokers are PocketMQ brokers; Apache's report only connections.
     """
 
     group: str
@@ -129,19 +132,19 @@ class GroupDescription:
 
     @property
     def online(self) -> bool:
-        """Whether it has a member now."""
+        """Whether the group has members now."""
         return bool(self.members)
 
     @property
     def owners(self) -> dict[MessageQueue, str]:
-        """The queues that a live member reads, and the client ids."""
+        """The client id of the live member that reads each queue."""
         return {state.queue: state.owner for state in self.queues if state.owner is not None}
 
 
 def of_ours(
     group: str, broker: str, answer: wire.GroupDescriptionBody, now: datetime
 ) -> GroupDescription:
-    """The description by a broker of ours."""
+    """Return the description from a PocketMQ broker's answer."""
     live = {member.client_id for member in answer.members}
     conflicts = [_problem(finding, conflict=True) for finding in answer.conflicts]
     warnings = [_problem(finding, conflict=False) for finding in answer.warnings]
@@ -154,7 +157,9 @@ def of_ours(
 
 
 def of_apache(group: str, answer: ConsumerConnection) -> GroupDescription:
-    """The description by an Apache broker: its members all have the subscriptions of the group."""
+    """Return the description from an Apache broker's answer: every member gets the group's
+    subscriptions.
+    """
     subscriptions = {
         topic: subscription.sub_string for topic, subscription in answer.subscription_table.items()
     }
@@ -175,7 +180,7 @@ def of_apache(group: str, answer: ConsumerConnection) -> GroupDescription:
 
 
 def merged(group: str, parts: Iterable[GroupDescription]) -> GroupDescription:
-    """The answers of several brokers as one: a member that is known to each counts once."""
+    """Merge the descriptions of several brokers; a member connected to several appears once."""
     members: list[Member] = []
     problems: dict[tuple[str, str], Problem] = {}
     queues: dict[MessageQueue, QueueState] = {}

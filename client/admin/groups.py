@@ -1,4 +1,4 @@
-"""Groups: creating and deleting them, their members, offsets and lag."""
+"""Consumer groups: creating and deleting them, their members, offsets and lag."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ from remoting.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is in one queue.
+    """A group's progress in one queue.
 
     Attributes:
         end: the offset the next message will get.
-        committed: the offset the group wants next; 0 also when it has committed nothing.
-        owner: the client id of the member that reads it; None for nobody, or when not asked for.
-        consumed_at: when the last message before ``committed`` was stored; None for none.
+        committed: the committed offset; 0 also if nothing is committed.
+        owner: the client id of the member that reads it; None if there is none, or not asked for.
+        consumed_at: when the last message before ``committed`` was stored, or None.
     """
 
     end: int
@@ -75,20 +75,20 @@ class QueueLag:
 
     @property
     def messages(self) -> int:
-        """How many it has not consumed."""
+        """The number of messages not consumed."""
         return max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind, per queue and in all."""
+    """How far a group is behind, per queue and in total."""
 
     group: str
     queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """Messages not consumed, of all queues."""
+        """The number of messages not consumed in all queues."""
         return sum(queue.messages for queue in self.queues.values())
 
 
@@ -106,16 +106,16 @@ class GroupAdmin(AdminBase):
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a consumer group, or change what is given of it, at every master broker.
+        """Create a consumer group, or change the given settings, at every master broker.
 
-        A setting that isn't given stays as it is where the group exists, and has the default value
-        where it doesn't.
+        A setting that isn't given keeps its value in an existing group and gets its default in a
+        new one.
 
         Args:
-            max_retries: deliveries again before a message is a dead letter; 16 by default.
-            retry_queues: of its retry topic; 1 by default.
-            consume: False: it may not consume.
-            broadcast: it may consume in broadcasting mode, as it may by default.
+            max_retries: redeliveries before a message becomes a dead letter; 16 by default.
+            retry_queues: number of queues of its retry topic; 1 by default.
+            consume: whether it may consume.
+            broadcast: whether it may consume in broadcasting mode; True by default.
             cluster: only at the masters of this cluster.
             brokers: only at the masters with these names.
         """
@@ -146,7 +146,7 @@ class GroupAdmin(AdminBase):
         """Delete a consumer group at every broker.
 
         Args:
-            remove_offsets: also forget how far it has come.
+            remove_offsets: also delete its committed offsets.
         """
         check_group(group)
         header = DeleteSubscriptionGroupRequestHeader(
@@ -158,10 +158,10 @@ class GroupAdmin(AdminBase):
             )
 
     async def groups(self, *, internal: bool = False) -> list[str]:
-        """The names of all consumer groups, sorted.
+        """Return the names of all consumer groups, sorted.
 
         Args:
-            internal: also those that every broker has for itself, and those of the command line.
+            internal: include system groups and the groups of command-line tools.
         """
         names: set[str] = set()
         for address in (await self._masters()).values():
@@ -173,12 +173,12 @@ class GroupAdmin(AdminBase):
         return sorted(names)
 
     async def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """The settings of all groups of one broker."""
+        """Return the settings of all groups of one broker."""
         code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
         return (await self._ask(SubscriptionGroupWrapper, address, code)).subscription_group_table
 
     async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
-        """The group's settings by name of each broker that has it."""
+        """Return the group's settings by name of each broker that has it."""
         check_group(group)
         found: dict[str, SubscriptionGroupConfig] = {}
         for name, address in (await self._masters()).items():
@@ -212,7 +212,7 @@ class GroupAdmin(AdminBase):
         return decoded(SubscriptionGroupConfig, answer, code, address)
 
     async def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have: those with offsets too; sorted."""
+        """Return the groups that subscribe to a topic or have offsets in it, sorted."""
         check_topic_name(topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         names: set[str] = set()
@@ -227,7 +227,7 @@ class GroupAdmin(AdminBase):
         return sorted(names)
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
-        """The consumers of a group and its subscriptions. Raises NotOnline when there are none."""
+        """Return a group's consumers and subscriptions. Raises NotOnline if it has no consumer."""
         check_group(group)
         code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         header = ConsumerGroupRequestHeader(consumer_group=group)
@@ -250,7 +250,7 @@ class GroupAdmin(AdminBase):
         return merged
 
     async def producer_connections(self, group: str) -> list[ConnectionInfo]:
-        """The clients that produce in a group; none when no broker knows it."""
+        """Return the clients of a producer group; an empty list if no broker has it."""
         check_group(group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         header = GetProducerConnectionListRequestHeader(producer_group=group)
@@ -269,7 +269,7 @@ class GroupAdmin(AdminBase):
     async def consume_stats(
         self, group: str, *, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """End, committed offset and time of the last consumed message of each queue."""
+        """Return end, committed offset and time of the last consumed message of each queue."""
         check_group(group)
         code = RequestCode.GET_CONSUME_STATS
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
@@ -288,9 +288,9 @@ class GroupAdmin(AdminBase):
     # Members
 
     async def describe_group(self, group: str) -> GroupDescription:
-        """Members, queues and problems of a group, as all brokers see it together.
+        """Return the members, queues and problems of a group, merged from all brokers.
 
-        A group without consumers has no members; a group that no broker has looks the same.
+        A group that doesn't exist gives the same result as a group without consumers.
         """
         check_group(group)
         masters = await self._masters()
@@ -300,14 +300,14 @@ class GroupAdmin(AdminBase):
         return merged(group, parts)
 
     async def members(self, group: str) -> list[Member]:
-        """The consumers that are in a group now, sorted by client id."""
+        """Return the consumers that are in a group now, sorted by client id."""
         return list((await self.describe_group(group)).members)
 
     async def owners(self, group: str) -> dict[MessageQueue, str]:
-        """Which member, by its client id, reads which queue; queues without one are left out.
+        """Return the client id of the member that reads each queue; omit queues without one.
 
-        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
-        answer are left out.
+        PocketMQ brokers report owners. With Apache's brokers every member is asked, and those that
+        don't answer are left out.
         """
         description = await self.describe_group(group)
         owners = dict(description.owners)
@@ -324,10 +324,10 @@ class GroupAdmin(AdminBase):
         return owners
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """A member's running info: its settings, and what it holds of each queue.
+        """Return a member's running info: its settings, and the state of each of its queues.
 
         Raises:
-            RemoteError: it isn't there, or doesn't answer the broker.
+            RemoteError: it isn't connected, or doesn't answer the broker.
         """
         check_group(group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
@@ -360,12 +360,12 @@ class GroupAdmin(AdminBase):
         return of_apache(group, connected)
 
     async def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
-        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+        """Return how far a group is behind (cf. mqadmin consumerProgress).
 
         Args:
-            topic: only this one.
-            owners: also find out who reads each queue: one more request to each broker, and with
-                Apache's one to each member.
+            topic: only this topic.
+            owners: also find the owner of each queue: one more request to each broker and, with
+                Apache's brokers, one to each member.
         """
         if owners:
             stats, owner = await asyncio.gather(
@@ -391,51 +391,51 @@ class GroupAdmin(AdminBase):
     # Offsets
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted."""
+        """Return the readable queues of a topic, sorted."""
         return list((await self._routes.fresh(topic)).readable)
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message that is not deleted."""
         self._life.check()
         return await self._offsets.minimum(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
         self._life.check()
         return await self._offsets.maximum(queue)
 
     async def search_offset(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset the broker finds for a store time, by its own rules: one near it."""
+        """Return the offset that the broker finds for a store time: one near it."""
         self._life.check()
         return await self._offsets.search(queue, milliseconds(at))
 
     async def earliest_stored_at(self, queue: MessageQueue) -> datetime | None:
-        """When the oldest message was stored, UTC; None for an empty queue."""
+        """Return when the oldest message was stored, in UTC; None for an empty queue."""
         self._life.check()
         stored_ms = await self._offsets.earliest_store_time(queue)
         return instant(stored_ms) if stored_ms >= 0 else None
 
     async def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """What a group has committed in each queue of a topic; None: nothing."""
+        """Return the group's committed offset, or None, for each queue of a topic."""
         check_group(group)
         queues = await self.queues(topic)
         found = await asyncio.gather(*(self._offsets.committed(queue, group) for queue in queues))
         return dict(zip(queues, found, strict=True))
 
     async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set how far a group has come. Its running consumers don't notice."""
+        """Set a group's committed offsets. Its running consumers are not notified."""
         self._life.check()
         check_group(group)
         for queue, offset in offsets.items():
             await self._offsets.commit(queue, group, offset)
 
     async def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
-        """Every committed offset at one broker: ``topic@group`` to queue id to offset."""
+        """Return all committed offsets of one broker: ``topic@group`` to queue id to offset."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         return (await self._ask(ConsumerOffsetSerializeWrapper, address, code)).offset_table
 
 
 def _merged(known: list[ConnectionInfo], more: list[ConnectionInfo]) -> list[ConnectionInfo]:
-    """Connections of several brokers: a client that is connected to each counts once."""
+    """Append connections whose client ids are not known yet."""
     ids = {connection.client_id for connection in known}
     return known + [connection for connection in more if connection.client_id not in ids]

@@ -1,12 +1,12 @@
-"""Single messages, by key and by id, and dead letters: looking at them, and sending them back.
+"""Finding messages by key and id, reading dead letters and sending them back.
 
-A broker knows a message by two ids. The producer's, which stays when a send is repeated, is found
-in the index of its topic; the broker's own (``offset id``) says where the message lies.
+A message has two ids. The producer's id, which stays the same when a send is repeated, is found in
+the index of the topic; the broker's offset id contains the message's position.
 
-The dead letters of a group are the topic ``%DLQ%<group>``. How far they have been sent back is the
-offset committed there under the group's own name, so that nothing is sent back twice by itself. It
-is committed after each message that a broker has acknowledged: who is killed between the two sends
-that one message again.
+The dead letters of a group are in the topic ``%DLQ%<group>``. The offset committed there under the
+group's own name records how far they have been sent back, so that no later call sends them again.
+It is committed after the broker has acknowledged each message: if the caller is killed between the
+two, that message is sent twice.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, dlq
 from remoting.protocol.queue import MessageQueue
 
 MAX_FOUND: Final = 64
-"""Messages that a broker finds at most (cf. maxMsgsNumBatch)."""
+"""Most messages that one query of a broker returns (cf. maxMsgsNumBatch)."""
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _ALWAYS: Final = (0, 2**63 - 1)
@@ -61,25 +61,25 @@ _DELIVERY_PROPERTIES: Final = frozenset(
         *(properties.TRANSFER_FLAG, properties.CORRECTION_FLAG),
     }
 )
-"""Properties of its way to the dead-letter topic: a message must not be sent back with them."""
+"""Properties set by redelivery and dead-lettering, which must not be sent back with the message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadMessage:
-    """A message that a group has given up.
+    """A dead letter: a message whose retries a group has used up or that its handler rejected.
 
     Attributes:
-        queue, offset: where it is now.
-        topic: where it came from; None when it doesn't say.
-        id: its producer's.
+        queue, offset: its position in the dead-letter topic.
+        topic: the original topic; None if the message doesn't contain it.
+        id: the id its producer assigned.
         origin_id: the offset id of its first copy.
-        retries: how often it was sent back, as brokers count; the last time is one of them.
-        died_at: when it became a dead letter, by the broker's clock.
-        redriven: it has been sent back already.
-        reason, exception: why its consumer gave it up, and the type of what the handler raised.
-        consumer, failed_at: the client id of who gave it up, and when, by its clock.
+        retries: the retries counted by the broker, including the last.
+        died_at: when it was stored as a dead letter, by the broker's clock.
+        redriven: whether it has been sent back already.
+        reason, exception: why its consumer gave up, and the type of the handler's exception.
+        consumer, failed_at: client id of the consumer that gave up, and when, by its clock.
 
-    The last four are None when the consumer didn't say: it isn't ours, or older.
+    The last four are None if the consumer is not PocketMQ's, or an older version.
     """
 
     queue: MessageQueue
@@ -102,7 +102,7 @@ class DeadMessage:
 
 
 class Redriven(NamedTuple):
-    """A dead letter that was sent back, and where it is now; None when ``dry_run``."""
+    """A dead letter that was sent back, and its new position; None with ``dry_run``."""
 
     message: DeadMessage
     queue: MessageQueue | None
@@ -111,11 +111,11 @@ class Redriven(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """Dead letters that were sent back, or would be.
+    """The result of sending dead letters back, or of the dry run.
 
     Attributes:
-        sent: in the order in which they were sent.
-        left: how many are still to be sent back.
+        sent: the messages in the order in which they were sent.
+        left: number of dead letters not sent back.
     """
 
     group: str
@@ -124,7 +124,7 @@ class Redrive:
 
 
 class MessageAdmin(AdminBase):
-    """The part of ``Admin`` about single messages and dead letters."""
+    """The part of ``Admin`` about individual messages and dead letters."""
 
     async def find_messages(
         self,
@@ -135,12 +135,12 @@ class MessageAdmin(AdminBase):
         begin: datetime | None = None,
         end: datetime | None = None,
     ) -> list[ReceivedMessage[bytes]]:
-        """The messages of a topic that have a key, the oldest first.
+        """Return the messages of a topic that have a key, the oldest first.
 
         Args:
-            topic: where they are stored.
-            key: one of their keys, or their producer's id.
-            limit: of more, the newest; a broker finds 64 at most.
+            topic: the topic they are stored in.
+            key: one of their keys, or the id their producer assigned.
+            limit: if there are more, the newest are returned; a broker finds at most 64.
             begin: stored at this time or later.
             end: stored at this time or earlier.
         """
@@ -153,16 +153,17 @@ class MessageAdmin(AdminBase):
         return (await self._find(topic, key, min(limit, MAX_FOUND), span))[-limit:]
 
     async def message(self, message_id: str, *, topic: str | None = None) -> ReceivedMessage[bytes]:
-        """The message with an id.
+        """Return the message with an id.
 
         Args:
-            message_id: the broker's id, which says where the message lies; with ``topic`` also the
-                producer's. Of copies with one id it is the newest.
-            topic: where it is stored.
+            message_id: the broker's offset id; if ``topic`` is given, also the producer's id. Of
+                several messages with the producer's id, the newest is returned.
+            topic: the topic it is stored in.
 
         Raises:
             NotFound: no broker has it.
-            UsageError: without ``topic``, the id says of no registered broker where it lies.
+            UsageError: ``topic`` isn't given, and the id doesn't contain the address of a
+                registered broker.
         """
         if topic is not None and (
             found := await self._find(topic, message_id, MAX_FOUND, _ALWAYS, unique=True)
@@ -205,7 +206,7 @@ class MessageAdmin(AdminBase):
             _received(record, name)
             for name, answer in zip(masters, answers, strict=True)
             for record in _records(answer, name)
-            # Apache's brokers look at hashes alone.
+            # Apache's brokers compare only hashes, which may collide.
             if record.topic == topic and key in {record.unique_id, *record.keys}
         ]
         return sorted(found, key=lambda one: (one.store_timestamp_ms, one.physical_offset))
@@ -224,14 +225,14 @@ class MessageAdmin(AdminBase):
         )
 
     async def _broker_at(self, place: OffsetId) -> tuple[str, str] | None:
-        """Name and address of the broker that an offset id names."""
+        """Return name and address of the broker in an offset id, or None."""
         named = []
         for broker in await self.brokers():
             host, port = parse_address(broker.address)
             if (host, port) == (place.ip, place.port):
                 return broker.name, broker.address
             if port == place.port and not host.replace(".", "").isdecimal():
-                # Registered by a name; the id has a number.
+                # Registered by host name; the id contains a numeric address.
                 named.append((broker.name, broker.address))
         return named[0] if len(named) == 1 else None
 
@@ -252,14 +253,14 @@ class MessageAdmin(AdminBase):
     async def dead_letters(
         self, group: str, *, limit: int = 1000, redriven: bool = False
     ) -> list[DeadMessage]:
-        """The messages that a group has given up, the oldest of each queue first.
+        """Return the dead letters of a group, the oldest of each queue first.
 
         Args:
-            limit: at most so many.
-            redriven: also those that have been sent back already.
+            limit: the maximum number.
+            redriven: include those that have been sent back already.
 
         Returns:
-            Nothing for a group that has no dead-letter topic.
+            An empty list for a group without a dead-letter topic.
         """
         check_group(group)
         found: list[DeadMessage] = []
@@ -281,20 +282,20 @@ class MessageAdmin(AdminBase):
         topic: str | None = None,
         dry_run: bool = False,
     ) -> Redrive:
-        """Send dead letters back to the topics they came from, with body, tag, keys and id.
+        """Send dead letters to the topics they came from, with the same body, tag, keys and id.
 
-        Every group that subscribes such a topic gets them, not only this one. What was sent back
-        is remembered at the broker, so that another call goes on behind it; but who is killed
-        between the send and that sends one message twice.
+        Every group that subscribes to such a topic gets them, not only this one. The broker stores
+        the progress, so that the next call continues after the last message sent. If the caller is
+        killed between a send and its commit, that message is sent twice.
 
         Args:
-            limit: at most so many.
-            topic: send them all here instead.
-            dry_run: send nothing, only say what would be sent.
+            limit: the maximum number.
+            topic: send all of them to this topic instead.
+            dry_run: send nothing and return what would be sent.
 
         Raises:
-            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
-            PocketMQError: one could not be sent; those before it were.
+            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given.
+            PocketMQError: a message could not be sent; those before it were sent.
         """
         check_group(group)
         if topic is not None:
@@ -324,7 +325,7 @@ class MessageAdmin(AdminBase):
             return []
 
     async def _dead(self, queue: MessageQueue, begin: int) -> AsyncGenerator[RecordView, None]:
-        """The records of a queue from an offset on, up to its end."""
+        """Yield the records of a queue from an offset up to the queue's end."""
         offset = max(begin, await self._offsets.minimum(queue))
         while True:
             page = await self._offsets.page(queue, TOOLS_CONSUMER_GROUP, offset, WALK_MESSAGES)
@@ -389,7 +390,7 @@ def _not_found(message_id: str, topic: str | None) -> NotFound:
 
 
 def _queue_for(route: Route, dead: DeadMessage, turn: int) -> MessageQueue:
-    """The queue of its sharding key, as when it was sent first; else they take turns."""
+    """Return the queue of its sharding key, as for the first send; else number ``turn``."""
     if not route.writable:
         raise NoRoute(
             "the topic has no queue to write to",

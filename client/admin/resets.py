@@ -1,11 +1,12 @@
-"""Moving groups to another place: resets, and skipping one message.
+"""Resetting the offsets of a group, and skipping messages.
 
-A reset is planned first: for each queue what is committed now, and what it will be. Applying it
-commits the new offsets, whether anybody is online or not. Members that are online have positions
-of their own, so a broker tells them where to go on (INVOKE_BROKER_TO_RESET_OFFSET); they drop what
-they hold, and commit from there. A broker of ours takes the offsets from the request's body. An
-Apache broker works out those of all queues itself, from a time; what it can't express is refused
-before anything is changed while members are online there.
+A reset is planned first: the committed offset of each queue now and afterwards. Then the new
+offsets are committed, whether members are online or not. Online members keep their own read
+positions, so the broker is asked to notify them (INVOKE_BROKER_TO_RESET_OFFSET); they drop the
+messages they hold and continue from the new offsets. A PocketMQ broker takes these from the
+request's body. An Apache broker computes them itself for all queues of the topic, from a time;
+while members are online there, a reset that can't be expressed this way is refused before anything
+is changed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from remoting.protocol.names import TOOLS_CONSUMER_GROUP
 from remoting.protocol.queue import MessageQueue
 
 TO_THE_END: Final = -1
-"""A reset's timestamp that means: after the newest message."""
+"""Timestamp of a reset request that means: after the newest message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,9 @@ class ResetStep:
     """The effect of a reset on one queue.
 
     Attributes:
-        begin, end: the first offset that is there, and the one the next message will get.
-        before: what the group had committed; None for nothing.
-        after: what it has committed then.
+        begin, end: the offsets of the oldest message and of the next message.
+        before: the committed offset before the reset, or None.
+        after: the committed offset after the reset.
     """
 
     queue: MessageQueue
@@ -51,30 +52,30 @@ class ResetStep:
 
     @property
     def changes(self) -> bool:
-        """Whether it is another offset."""
+        """Whether the committed offset changes."""
         return self.before != self.after
 
     @property
     def lag_before(self) -> int | None:
-        """Messages that waited, as far as the group had an offset."""
+        """Messages not consumed before the reset; None without a committed offset."""
         return None if self.before is None else max(0, self.end - self.before)
 
     @property
     def lag_after(self) -> int:
-        """Messages that wait then."""
+        """Messages not consumed after the reset."""
         return max(0, self.end - self.after)
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """A reset, planned or done.
+    """A reset, planned or applied.
 
     Attributes:
-        steps: each queue it is about.
-        online: the client ids that were in the group, and are told.
-        unaware: those of them that ignore resets: they pull queues of their own choice, go on where
-            they are, and commit that. Stop them first.
-        applied: False: nothing was changed (``dry_run``).
+        steps: one per queue.
+        online: the client ids of the group's members, which are notified.
+        unaware: those of them that ignore resets: they choose their queues themselves, keep their
+            read positions, and commit them later. Stop them first.
+        applied: False after a dry run.
     """
 
     group: str
@@ -87,7 +88,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """A reset as it was requested."""
+    """The arguments of a reset."""
 
     group: str
     topic: str
@@ -96,7 +97,7 @@ class _Order:
 
 
 class ResetAdmin(GroupAdmin):
-    """The part of ``Admin`` that moves groups."""
+    """The part of ``Admin`` that resets offsets."""
 
     async def reset(
         self,
@@ -108,18 +109,18 @@ class ResetAdmin(GroupAdmin):
         missing_only: bool = False,
         dry_run: bool = False,
     ) -> Reset:
-        """Make a group go on elsewhere in a topic, with or without members online.
+        """Set a group's offsets in a topic, with or without members online.
 
         Args:
-            to: an offset (kept within what the queue holds), ``BEGIN``, ``END``, or a datetime:
-                the first message stored at or after.
-            queues: only these.
+            to: an offset (clamped to the queue's range), ``BEGIN``, ``END``, or a datetime: the
+                first message stored at or after it.
+            queues: only these queues.
             missing_only: only queues in which the group has committed nothing.
-            dry_run: change nothing, only say what would be.
+            dry_run: change nothing and return the plan.
 
         Raises:
             GroupNotFound: no broker has the group.
-            UsageError: members are online at an Apache broker, which can't do this then.
+            UsageError: members are online at an Apache broker that can't do this meanwhile.
         """
         check_group(group)
         check_topic_name(topic)
@@ -137,11 +138,11 @@ class ResetAdmin(GroupAdmin):
     async def skip(
         self, group: str, queue: MessageQueue, *, messages: int = 1, dry_run: bool = False
     ) -> Reset:
-        """Move one queue past the message that the group wants next, e.g. one that blocks it.
+        """Move a group past the next message of one queue, e.g. one that blocks it.
 
         Args:
-            messages: how many, at most to the queue's end.
-            dry_run: change nothing, only say what would be.
+            messages: how many to skip, at most to the queue's end.
+            dry_run: change nothing and return the plan.
 
         Raises:
             UsageError: there is nothing to skip, or members are online at an Apache broker.
@@ -154,7 +155,7 @@ class ResetAdmin(GroupAdmin):
         at = await self._stored(group, queue)
         for state in (await self.describe_group(group)).queues:
             if state.queue == queue and state.blocked is not None:
-                # What a member says about the message that blocks it is newer than its commit.
+                # The blocked offset that a member reports is newer than its last commit.
                 at = max(at or 0, state.blocked.offset)
         if at is None:
             raise UsageError(
@@ -178,14 +179,14 @@ class ResetAdmin(GroupAdmin):
             self._offsets.minimum(queue),
             self._offsets.maximum(queue),
             self._stored(group, queue),
-            # As a tool, so that brokers don't count this as a pull of the group.
+            # Pull as the tools' group, so that brokers don't count this as a pull of ``group``.
             self._offsets.find(queue, to, TOOLS_CONSUMER_GROUP),
         )
         begin = max(begin, 0)
         return ResetStep(queue, begin, end, before, after=min(max(found, begin), end))
 
     async def _stored(self, group: str, queue: MessageQueue) -> int | None:
-        """What is committed, for certain: a 4.x broker answers 0 also where nothing is."""
+        """Return the committed offset or None; a 4.x broker answers 0 for both 0 and None."""
         offset = await self._offsets.committed(queue, group)
         if offset != 0:
             return offset
@@ -215,7 +216,7 @@ class ResetAdmin(GroupAdmin):
                 moved = await self._tell(masters[name], order, theirs, by_time=name in by_time)
                 if name in by_time:
                     done = [replace(s, after=moved.get(s.queue, s.after)) for s in done]
-        # Members that choose their queues themselves don't take resets from brokers.
+        # Members that choose their queues themselves ignore the broker's notification.
         return Reset(
             group=order.group,
             topic=order.topic,
@@ -232,9 +233,9 @@ class ResetAdmin(GroupAdmin):
     async def _tell(
         self, address: str, order: _Order, steps: Sequence[ResetStep], *, by_time: bool
     ) -> dict[MessageQueue, int]:
-        """Let a broker reset the group's members; the offsets it told them.
+        """Let a broker reset the group's members; return the offsets it sent them.
 
-        A broker of ours tells them the offsets of ``steps``; one of Apache's works them out from a
+        A PocketMQ broker sends the offsets of ``steps``; an Apache broker computes them from a
         time.
         """
         timestamp_ms, body = 0, b""
@@ -253,7 +254,7 @@ class ResetAdmin(GroupAdmin):
                 address, code, header, body=body, group=order.group, topic=order.topic
             )
         except NotOnline:
-            # They left meanwhile: the committed offsets are all there is.
+            # All members have left meanwhile; the offsets are already committed.
             return {}
         return decoded(ResetOffsetBody, answer, code, address).offset_table
 

@@ -42,14 +42,14 @@ class Admin:
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a topic, or change it to be so, at every master broker.
+        """Create a topic, or change it to these settings, at every master broker.
 
         Args:
-            queues: to read and write, at each broker.
-            permission: ``rw``, ``r``, ``w`` or nothing.
-            order: its order matters more than its being writable (an order topic).
-            attributes: ``{"+message.type": "FIFO"}`` sets one, ``{"-message.type": ""}`` removes
-                it; others stay. Brokers before 5.0 have none.
+            queues: read queues and write queues, per broker.
+            permission: ``rw``, ``r``, ``w`` or an empty string.
+            order: mark it as an order topic: message order takes precedence over availability.
+            attributes: ``{"+message.type": "FIFO"}`` sets an attribute, ``{"-message.type": ""}``
+                removes it; others stay. Brokers before 5.0 have no attributes.
             cluster: only at the masters of this cluster.
             brokers: only at the masters with these names.
         """
@@ -64,68 +64,67 @@ class Admin:
         permission: str | None = None,
         order: bool | None = None,
     ) -> None:
-        """Change what is given, and nothing else, at every broker that has the topic.
+        """Change the given settings at every broker that has the topic; others stay.
 
-        Another number of queues to write to changes the queue of most sharding keys: until
-        consumers have handled what lies in the queues before, a key's newer messages may overtake
-        older ones.
+        A different number of write queues changes the queue of most sharding keys: until consumers
+        have handled the messages already stored, a key's newer messages may overtake older ones.
 
-        To have fewer queues without loss, lower ``write_queues`` first, and ``read_queues`` when
-        the others have been read to their end.
+        To reduce the queues without loss, lower ``write_queues`` first, and ``read_queues`` once
+        the queues to be removed have been read to their end.
         """
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic with its messages, at every broker and name server."""
 
     def topics(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted.
+        """Return the names of all topics, sorted.
 
         Args:
-            internal: also those of brokers, retries and dead letters.
+            internal: include system, retry and dead-letter topics.
         """
 
     def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """The topic's settings by broker name."""
+        """Return the topic's settings by broker name."""
 
     def topic_configs(self, address: str) -> dict[str, TopicConfig]:
-        """The settings of all topics of one broker."""
+        """Return the settings of all topics of one broker."""
 
     def topic_route(self, topic: str) -> TopicRouteData:
-        """What the name server tells clients about a topic."""
+        """Return the topic's route as the name server sends it to clients."""
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset, and the time of the last message, of each queue."""
+        """Return first offset, next offset and time of the last message of each queue."""
 
     def system_topics(self, address: str) -> list[str]:
-        """The topics a broker has for itself, sorted."""
+        """Return the system topics of a broker, sorted."""
 
     def broker_runtime(self, address: str) -> dict[str, str]:
-        """A broker's figures (cf. mqadmin brokerStatus)."""
+        """Return a broker's runtime statistics (cf. mqadmin brokerStatus)."""
 
     def broker_config(self, address: str) -> dict[str, str]:
-        """A broker's settings by RocketMQ's keys."""
+        """Return a broker's settings by RocketMQ's configuration keys."""
 
     def wipe_write_permission(self, broker: str) -> int:
-        """Make producers stop using a broker (by name), e.g. before maintenance.
+        """Make producers stop using a broker, e.g. before maintenance.
 
         Returns:
-            How many topics it concerned, at the name server where they were most.
+            The number of topics changed: the maximum over the name servers.
         """
 
     def add_write_permission(self, broker: str) -> int:
-        """The reverse of ``wipe_write_permission``."""
+        """Undo ``wipe_write_permission``."""
 
     def put_kv(self, namespace: str, key: str, value: str) -> None:
-        """Set a value of the name servers' configuration, at all of them."""
+        """Set a key of the key-value configuration at all name servers."""
 
     def get_kv(self, namespace: str, key: str) -> str | None:
-        """A value of the name servers' configuration; None: there is none."""
+        """Return a value of the name servers' key-value configuration, or None."""
 
     def delete_kv(self, namespace: str, key: str) -> None:
-        """Delete a value of the name servers' configuration, at all of them."""
+        """Delete a key of the key-value configuration at all name servers."""
 
     def kv(self, namespace: str) -> dict[str, str]:
-        """All values of a namespace."""
+        """Return all keys and values of a namespace."""
 
     def reset(
         self,
@@ -137,28 +136,28 @@ class Admin:
         missing_only: bool = False,
         dry_run: bool = False,
     ) -> Reset:
-        """Make a group go on elsewhere in a topic, with or without members online.
+        """Set a group's offsets in a topic, with or without members online.
 
         Args:
-            to: an offset (kept within what the queue holds), ``BEGIN``, ``END``, or a datetime:
-                the first message stored at or after.
-            queues: only these.
+            to: an offset (clamped to the queue's range), ``BEGIN``, ``END``, or a datetime: the
+                first message stored at or after it.
+            queues: only these queues.
             missing_only: only queues in which the group has committed nothing.
-            dry_run: change nothing, only say what would be.
+            dry_run: change nothing and return the plan.
 
         Raises:
             GroupNotFound: no broker has the group.
-            UsageError: members are online at an Apache broker, which can't do this then.
+            UsageError: members are online at an Apache broker that can't do this meanwhile.
         """
 
     def skip(
         self, group: str, queue: MessageQueue, *, messages: int = 1, dry_run: bool = False
     ) -> Reset:
-        """Move one queue past the message that the group wants next, e.g. one that blocks it.
+        """Move a group past the next message of one queue, e.g. one that blocks it.
 
         Args:
-            messages: how many, at most to the queue's end.
-            dry_run: change nothing, only say what would be.
+            messages: how many to skip, at most to the queue's end.
+            dry_run: change nothing and return the plan.
 
         Raises:
             UsageError: there is nothing to skip, or members are online at an Apache broker.
@@ -175,16 +174,16 @@ class Admin:
         cluster: str | None = None,
         brokers: Iterable[str] | None = None,
     ) -> None:
-        """Make a consumer group, or change what is given of it, at every master broker.
+        """Create a consumer group, or change the given settings, at every master broker.
 
-        A setting that isn't given stays as it is where the group exists, and has the default value
-        where it doesn't.
+        A setting that isn't given keeps its value in an existing group and gets its default in a
+        new one.
 
         Args:
-            max_retries: deliveries again before a message is a dead letter; 16 by default.
-            retry_queues: of its retry topic; 1 by default.
-            consume: False: it may not consume.
-            broadcast: it may consume in broadcasting mode, as it may by default.
+            max_retries: redeliveries before a message becomes a dead letter; 16 by default.
+            retry_queues: number of queues of its retry topic; 1 by default.
+            consume: whether it may consume.
+            broadcast: whether it may consume in broadcasting mode; True by default.
             cluster: only at the masters of this cluster.
             brokers: only at the masters with these names.
         """
@@ -195,91 +194,91 @@ class Admin:
         """Delete a consumer group at every broker.
 
         Args:
-            remove_offsets: also forget how far it has come.
+            remove_offsets: also delete its committed offsets.
         """
 
     def groups(self, *, internal: bool = False) -> list[str]:
-        """The names of all consumer groups, sorted.
+        """Return the names of all consumer groups, sorted.
 
         Args:
-            internal: also those that every broker has for itself, and those of the command line.
+            internal: include system groups and the groups of command-line tools.
         """
 
     def group_configs(self, address: str) -> dict[str, SubscriptionGroupConfig]:
-        """The settings of all groups of one broker."""
+        """Return the settings of all groups of one broker."""
 
     def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
-        """The group's settings by name of each broker that has it."""
+        """Return the group's settings by name of each broker that has it."""
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that consume a topic, or have: those with offsets too; sorted."""
+        """Return the groups that subscribe to a topic or have offsets in it, sorted."""
 
     def consumer_connections(self, group: str) -> ConsumerConnection:
-        """The consumers of a group and its subscriptions. Raises NotOnline when there are none."""
+        """Return a group's consumers and subscriptions. Raises NotOnline if it has no consumer."""
 
     def producer_connections(self, group: str) -> list[ConnectionInfo]:
-        """The clients that produce in a group; none when no broker knows it."""
+        """Return the clients of a producer group; an empty list if no broker has it."""
 
     def consume_stats(
         self, group: str, *, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
-        """End, committed offset and time of the last consumed message of each queue."""
+        """Return end, committed offset and time of the last consumed message of each queue."""
 
     def describe_group(self, group: str) -> GroupDescription:
-        """Members, queues and problems of a group, as all brokers see it together.
+        """Return the members, queues and problems of a group, merged from all brokers.
 
-        A group without consumers has no members; a group that no broker has looks the same.
+        A group that doesn't exist gives the same result as a group without consumers.
         """
 
     def members(self, group: str) -> list[Member]:
-        """The consumers that are in a group now, sorted by client id."""
+        """Return the consumers that are in a group now, sorted by client id."""
 
     def owners(self, group: str) -> dict[MessageQueue, str]:
-        """Which member, by its client id, reads which queue; queues without one are left out.
+        """Return the client id of the member that reads each queue; omit queues without one.
 
-        Brokers of ours know. At Apache's the members themselves are asked, and those that don't
-        answer are left out.
+        PocketMQ brokers report owners. With Apache's brokers every member is asked, and those that
+        don't answer are left out.
         """
 
     def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """A member's running info: its settings, and what it holds of each queue.
+        """Return a member's running info: its settings, and the state of each of its queues.
 
         Raises:
-            RemoteError: it isn't there, or doesn't answer the broker.
+            RemoteError: it isn't connected, or doesn't answer the broker.
         """
 
     def lag(self, group: str, *, topic: str | None = None, owners: bool = False) -> Lag:
-        """How far a group is behind: per queue, and ``total`` (cf. mqadmin consumerProgress).
+        """Return how far a group is behind (cf. mqadmin consumerProgress).
 
         Args:
-            topic: only this one.
-            owners: also find out who reads each queue: one more request to each broker, and with
-                Apache's one to each member.
+            topic: only this topic.
+            owners: also find the owner of each queue: one more request to each broker and, with
+                Apache's brokers, one to each member.
         """
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, sorted."""
+        """Return the readable queues of a topic, sorted."""
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that is still there."""
+        """Return the offset of the oldest message that is not deleted."""
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message will get."""
+        """Return the offset that the next message will get."""
 
     def search_offset(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset the broker finds for a store time, by its own rules: one near it."""
+        """Return the offset that the broker finds for a store time: one near it."""
 
     def earliest_stored_at(self, queue: MessageQueue) -> datetime | None:
-        """When the oldest message was stored, UTC; None for an empty queue."""
+        """Return when the oldest message was stored, in UTC; None for an empty queue."""
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """What a group has committed in each queue of a topic; None: nothing."""
+        """Return the group's committed offset, or None, for each queue of a topic."""
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Set how far a group has come. Its running consumers don't notice."""
+        """Set a group's committed offsets. Its running consumers are not notified."""
 
     def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
-        """Every committed offset at one broker: ``topic@group`` to queue id to offset."""
+        """Return all committed offsets of one broker: ``topic@group`` to queue id to offset."""
 
     def find_messages(
         self,
@@ -290,40 +289,41 @@ class Admin:
         begin: datetime | None = None,
         end: datetime | None = None,
     ) -> list[ReceivedMessage[bytes]]:
-        """The messages of a topic that have a key, the oldest first.
+        """Return the messages of a topic that have a key, the oldest first.
 
         Args:
-            topic: where they are stored.
-            key: one of their keys, or their producer's id.
-            limit: of more, the newest; a broker finds 64 at most.
+            topic: the topic they are stored in.
+            key: one of their keys, or the id their producer assigned.
+            limit: if there are more, the newest are returned; a broker finds at most 64.
             begin: stored at this time or later.
             end: stored at this time or earlier.
         """
 
     def message(self, message_id: str, *, topic: str | None = None) -> ReceivedMessage[bytes]:
-        """The message with an id.
+        """Return the message with an id.
 
         Args:
-            message_id: the broker's id, which says where the message lies; with ``topic`` also the
-                producer's. Of copies with one id it is the newest.
-            topic: where it is stored.
+            message_id: the broker's offset id; if ``topic`` is given, also the producer's id. Of
+                several messages with the producer's id, the newest is returned.
+            topic: the topic it is stored in.
 
         Raises:
             NotFound: no broker has it.
-            UsageError: without ``topic``, the id says of no registered broker where it lies.
+            UsageError: ``topic`` isn't given, and the id doesn't contain the address of a
+                registered broker.
         """
 
     def dead_letters(
         self, group: str, *, limit: int = 1000, redriven: bool = False
     ) -> list[DeadMessage]:
-        """The messages that a group has given up, the oldest of each queue first.
+        """Return the dead letters of a group, the oldest of each queue first.
 
         Args:
-            limit: at most so many.
-            redriven: also those that have been sent back already.
+            limit: the maximum number.
+            redriven: include those that have been sent back already.
 
         Returns:
-            Nothing for a group that has no dead-letter topic.
+            An empty list for a group without a dead-letter topic.
         """
 
     def redrive(
@@ -334,39 +334,39 @@ class Admin:
         topic: str | None = None,
         dry_run: bool = False,
     ) -> Redrive:
-        """Send dead letters back to the topics they came from, with body, tag, keys and id.
+        """Send dead letters to the topics they came from, with the same body, tag, keys and id.
 
-        Every group that subscribes such a topic gets them, not only this one. What was sent back
-        is remembered at the broker, so that another call goes on behind it; but who is killed
-        between the send and that sends one message twice.
+        Every group that subscribes to such a topic gets them, not only this one. The broker stores
+        the progress, so that the next call continues after the last message sent. If the caller is
+        killed between a send and its commit, that message is sent twice.
 
         Args:
-            limit: at most so many.
-            topic: send them all here instead.
-            dry_run: send nothing, only say what would be sent.
+            limit: the maximum number.
+            topic: send all of them to this topic instead.
+            dry_run: send nothing and return what would be sent.
 
         Raises:
-            UsageError: one doesn't say where it came from, and ``topic`` isn't given.
-            PocketMQError: one could not be sent; those before it were.
+            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given.
+            PocketMQError: a message could not be sent; those before it were sent.
         """
 
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]
     ) -> None: ...
     def close(self) -> None:
-        """Close its connections, if they are its own."""
+        """Close the connections, unless they belong to an instance."""
 
     def cluster(self) -> ClusterInfo:
-        """All brokers by cluster, as the name server knows them."""
+        """Return all brokers registered at the name server, by cluster and name."""
 
     def brokers(
         self, *, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> list[BrokerInfo]:
-        """The brokers, sorted by cluster, name and id.
+        """Return the brokers, sorted by cluster, name and id.
 
         Args:
-            cluster: only those of this cluster.
-            names: only those with one of these names.
+            cluster: only the brokers of this cluster.
+            names: only the brokers with these names.
         """
 
     def __enter__(self) -> Self: ...
