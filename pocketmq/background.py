@@ -1,4 +1,8 @@
-"""Read a blocking source, such as a terminal or a pipe, from a program with an event loop.
+"""Reading a blocking source, such as a terminal or a pipe, in a program with an event loop.
+
+A thread reads ahead up to a limit and passes the items on in lists: many at a time from a fast
+source, each immediately from a slow one. The thread is a daemon, so a read that never returns
+doesn't keep the process from exiting.
 
 A thread reads ahead up to a bound and hands items over in lists: many at a time from a fast source,
 each immediately from a slow one. The thread is a daemon: a read that never ends doesn't keep the
@@ -15,11 +19,11 @@ from typing import Final, Generic, TypeVar
 T = TypeVar("T")
 
 READ_AHEAD: Final = 2000
-"""Items read and not yet taken."""
+"""Most items read and not yet taken."""
 
 
 class BackgroundReader(Generic[T]):
-    """Takes items from an iterator in a thread.
+    """Reads an iterator in a thread.
 
     Args:
         items: may block; only the thread uses it.
@@ -36,10 +40,10 @@ class BackgroundReader(Generic[T]):
         threading.Thread(target=self._read, name="input", daemon=True).start()
 
     async def take(self) -> list[T]:
-        """The items read since the last call, at least one; an empty list at the end.
+        """Return the items read since the last call, at least one; an empty list at the end.
 
         Raises:
-            Exception: whatever the iterator raised, after all items before it.
+            Exception: raised by the iterator; all items before it have been returned.
         """
         await self._ready.wait()
         with self._room:

@@ -1,4 +1,7 @@
-"""Put a load on a cluster with our client: producing, consuming, and delivery.
+"""Load tests of a cluster: producing, consuming, and end-to-end latency.
+
+Messages sent during the warm-up are not counted. With a rate, a message's latency starts when it
+was due, not when it was sent, so that a cluster that can't keep up shows a high latency.
 
 A message counts from the end of the warm-up on. With a rate, a message's latency begins when it
 was due and not when it could be sent: a cluster that can't keep up shows as latency, not as calm.
@@ -20,31 +23,31 @@ GROUP: Final = "pocketmq-bench"
 GET_AT_ONCE: Final = 1024
 GET_TIMEOUT: Final = 0.2
 STAMP_BYTES: Final = 8
-"""A body of the latency test begins with the nanosecond at which it was sent."""
+"""A body of the latency test starts with the nanosecond at which it was sent, big-endian."""
 
 _STEP_BITS: Final = 7
 
 
 class BenchError(Exception):
-    """Nothing could be measured; the text has the reason and a remedy."""
+    """Nothing could be measured; the text says why and what to do."""
 
 
 @dataclass(slots=True)
 class Latencies:
-    """Counts in buckets that are less than 1 % wide: as small after an hour as after a second."""
+    """A histogram with buckets less than 1 % wide, whose size doesn't depend on the run time."""
 
     counts: dict[int, int] = field(default_factory=dict)
     total: int = 0
 
     def add(self, ns: int) -> None:
-        """Add one, in nanoseconds."""
+        """Add a latency in nanoseconds."""
         shift = max(ns.bit_length() - _STEP_BITS - 1, 0)
         bucket = (shift << (_STEP_BITS + 1)) + (ns >> shift)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.total += 1
 
     def quantile_ms(self, share: float) -> float | None:
-        """The latency that this share of the messages doesn't exceed; None without any."""
+        """Return the latency that this share of the messages doesn't exceed, or None if empty."""
         seen = 0
         for bucket in sorted(self.counts):
             seen += self.counts[bucket]
@@ -56,11 +59,11 @@ class Latencies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The load; times in seconds.
+    """The parameters of a load test. Times are in seconds.
 
     Attributes:
-        concurrency: sends in flight, or consumers.
-        rate: messages a second; None: as many as possible.
+        concurrency: sends in flight, or number of consumers.
+        rate: messages per second; None: as many as possible.
     """
 
     nameserver: str
@@ -79,9 +82,9 @@ class BenchResult:
 
     Attributes:
         what: produce, consume, acknowledge or deliver.
-        seconds: that counted.
-        failed: sends without an acknowledgement.
-        why: the error of the first of them.
+        seconds: measured time, without the warm-up.
+        failed: sends that were not acknowledged.
+        why: the first such error.
     """
 
     what: str
@@ -93,7 +96,7 @@ class BenchResult:
     latencies: Latencies = field(default_factory=Latencies)
 
     def row(self) -> dict[str, object]:
-        """The result as a row of a table."""
+        """Return the result as a row of a table."""
         seconds = self.seconds or 1.0
         return {
             "what": self.what,
@@ -115,11 +118,11 @@ def _rounded(value: float | None) -> float | None:
 COLUMNS: Final = tuple(BenchResult("").row())
 
 Tick = Callable[[int], None]
-"""Called with the messages done since the last call."""
+"""Called with the number of messages done since the last call."""
 
 
 class _Run:
-    """The time of a run: warm-up, then the time that counts, until its end or a stop."""
+    """The schedule of a run: warm-up, then the measured time, until its end or a stop signal."""
 
     def __init__(self, load: Load, stop: asyncio.Event) -> None:
         self.load = load
@@ -149,9 +152,9 @@ async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResu
 
 
 async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
-    """Read everything that the topic holds, from its first message on; commits nothing.
+    """Read all messages of the topic from the first one; commit nothing.
 
-    The consumers share the queues among them. It ends at what was there when it began.
+    The consumers divide the queues among themselves, and stop at the queues' ends as of the start.
     """
     result = BenchResult("consume")
     async with AsyncExitStack() as stack:
@@ -182,7 +185,7 @@ async def consume(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResu
 
 
 async def latency(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResult]:
-    """Send at a rate, and wait for each message at a consumer in this process."""
+    """Send at a rate, and measure when a consumer in this process receives each message."""
     await _create_topic(load)
     acknowledge, deliver = BenchResult("acknowledge"), BenchResult("deliver")
     async with (
@@ -283,7 +286,7 @@ async def _read_all(
 async def _deliver(
     run: _Run, consumer: client.PullConsumer[bytes], result: BenchResult, tick: Tick
 ) -> None:
-    """Record when messages arrive; those in flight at the end get a moment to arrive."""
+    """Record when messages arrive, and wait briefly for those in flight at the end."""
     while True:
         messages = await consumer.get_many(GET_AT_ONCE, timeout=GET_TIMEOUT)
         now = time.perf_counter_ns()
@@ -299,7 +302,7 @@ async def _deliver(
 
 
 async def _gather(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all of it; the first failure ends the rest and is raised as it is."""
+    """Run all; the first failure cancels the others and is raised unchanged."""
     tasks = [asyncio.ensure_future(part) for part in work]
     try:
         await asyncio.gather(*tasks)

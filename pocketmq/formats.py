@@ -1,4 +1,7 @@
-"""Messages to send and messages that were read, as lines, JSON lines, CSV or one blob.
+"""Messages as lines, JSON lines, CSV or one blob, for ``send`` and ``read``.
+
+Input is read lazily and with a bound: a line longer than the largest message is an error before it
+is read completely.
 
 Reading is lazy and bounded: however long a line of the input is, no more than the longest message
 is held in memory.
@@ -27,17 +30,17 @@ COLUMNS: Final = (
     *("topic", "broker", "queue", "offset", "id", "tag", "keys"),
     *("born_at", "stored_at", "retries", "properties", "body", "encoding"),
 )
-"""Of the CSV, and the fields of a JSON line."""
+"""Columns of the CSV, and fields of a JSON line."""
 
 Writer = Callable[[Iterable["ReceivedMessage[bytes]"]], None]
 
 
 def writer(form: str, stream: IO[bytes]) -> Writer:
-    """A function that writes messages to ``stream``.
+    """Return a function that writes messages to ``stream``.
 
     Args:
-        form: one of ``FORMATS``: ``text`` writes a body a line, ``raw`` bodies with nothing
-            between them.
+        form: one of ``FORMATS``: ``text`` writes one body per line, ``raw`` writes bodies without
+            separators.
     """
     if form == "jsonl":
         return lambda messages: _write(stream, (json_dumps(facts(m)) + b"\n" for m in messages))
@@ -49,7 +52,7 @@ def writer(form: str, stream: IO[bytes]) -> Writer:
 
 
 def facts(message: ReceivedMessage[bytes]) -> dict[str, object]:
-    """A message as a JSON object; a body that isn't UTF-8 is written in base64."""
+    """Return a message as a JSON object; a body that isn't UTF-8 is encoded in base64."""
     text, encoding = body_text(message.body)
     return {
         "topic": message.topic,
@@ -69,19 +72,19 @@ def facts(message: ReceivedMessage[bytes]) -> dict[str, object]:
 
 
 def iso(at: datetime | None) -> str | None:
-    """ISO 8601 to the millisecond; None for no time."""
+    """Return a time in ISO 8601 with milliseconds; None for None."""
     return None if at is None else at.isoformat(timespec="milliseconds")
 
 
 def iso_of_ms(timestamp_ms: int | None) -> str | None:
-    """The same of RocketMQ's milliseconds; None for a time that is not set."""
+    """Return RocketMQ's milliseconds since 1970 in ISO 8601; None for a time that is not set."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
     return iso(datetime.fromtimestamp(timestamp_ms / 1000, UTC))
 
 
 def body_text(body: bytes) -> tuple[str, str]:
-    """A body as text, and how: ``utf-8`` or ``base64``."""
+    """Return a body as text, and its encoding: ``utf-8`` or ``base64``."""
     try:
         return body.decode(), "utf-8"
     except UnicodeDecodeError:
@@ -107,12 +110,12 @@ def _write(stream: IO[bytes], pieces: Iterable[bytes]) -> None:
 
 
 class SourceError(ValueError):
-    """The input doesn't have the given format; the text names the line."""
+    """The input is not in the given format; the text names the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputEntry:
-    """The parts of one message to send."""
+    """A message to send, as read from the input."""
 
     body: bytes
     keys: tuple[str, ...] = ()
@@ -122,10 +125,10 @@ class InputEntry:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """The fields of an object, or columns of a row, that become parts of the message.
+    """The JSON fields or CSV columns from which the parts of a message are taken.
 
     Attributes:
-        body: None: the whole line.
+        body: None: the whole line is the body.
         key, tag, sharding_key: None: the message has none.
     """
 
@@ -136,20 +139,20 @@ class Fields:
 
     @property
     def named(self) -> list[str]:
-        """The fields that an object or row must have."""
+        """The fields that every object or row must have."""
         names = (self.body, self.key, self.tag, self.sharding_key)
         return [name for name in names if name is not None]
 
 
 def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[InputEntry]:
-    """The messages in ``stream``.
+    """Yield the messages in ``stream``.
 
     Args:
         form: one of ``FORMATS``.
-        fields: for ``jsonl`` and ``csv``.
+        fields: used for ``jsonl`` and ``csv``.
 
     Raises:
-        SourceError: something in it can't be read.
+        SourceError: the input is not in that format.
     """
     readers: dict[str, Callable[[], Iterator[InputEntry]]] = {
         "text": lambda: (InputEntry(_chomp(line)) for _, line in _lines(stream)),
@@ -161,7 +164,7 @@ def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[InputEntry
 
 
 def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines with their ends."""
+    """Yield line numbers and lines with their line ends."""
     number = 0
     while line := stream.readline(MAX_MESSAGE_BYTES + 2):
         number += 1
@@ -223,7 +226,7 @@ def _rows(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
 
 
 class _Record(Iterable[str]):
-    """Lines for the CSV reader, remembered until its record is complete."""
+    """Lines for the CSV reader, which keeps the bytes of the current record."""
 
     def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
         self._lines = lines
@@ -241,7 +244,7 @@ class _Record(Iterable[str]):
             yield line.decode()
 
     def take(self) -> bytes:
-        """The bytes of the record that was read."""
+        """Return the bytes of the record that was read, and start the next one."""
         text = _chomp(b"".join(self._taken))
         self._taken.clear()
         self._size = 0
@@ -267,7 +270,7 @@ def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -
 
 
 def _as_word(value: Mapping[str, Any], name: str | None) -> str | None:
-    """A field as a key, tag or sharding key; None for an empty one."""
+    """Return a field as key, tag or sharding key; None for an empty one."""
     if name is None or value[name] is None:
         return None
     word = value[name]

@@ -1,4 +1,7 @@
-"""How servers log: one line per event, to stderr, as text or as JSON.
+"""Logging of servers: one line per event on stderr, as text or JSON.
+
+Server code uses structlog; the parts that also run inside other programs (remoting, client) use the
+standard library's logging. Both are written in the same form.
 
 Servers use structlog, the parts that also run inside other programs (remoting, client) the standard
 library's logging; both are printed in one form.
@@ -22,8 +25,8 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
     """Set up logging for a server process.
 
     Args:
-        as_json: A JSON object a line instead of text.
-        level: The lowest level to show, by its standard name.
+        as_json: one JSON object per line instead of text.
+        level: name of the lowest level to show.
     """
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
@@ -58,7 +61,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
 def _unfold(
     _: object, __: str, event_dict: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Take event and facts of a line of ``remoting.log`` apart again."""
+    """Separate event and fields of a record that ``remoting.log`` made."""
     record = event_dict["_record"]
     facts = getattr(record, "facts", None)
     if facts is not None:

@@ -1,4 +1,4 @@
-"""The page of metrics: made at each scrape of the plain numbers that the servers keep."""
+"""The metrics page, rendered at each scrape from the counters of the servers."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
-"""``Counters.dropped_<reason>``."""
+"""Suffixes of the attributes ``Counters.dropped_<reason>``."""
 
 
 class MetricsPage(Collector):
-    """Makes all metrics of a process at each scrape.
+    """Collects all metrics of a process at each scrape.
 
     Args:
         name_servers, brokers: the servers of the process.
-        times: of their requests.
-        stalls: of their loop.
+        times: durations of requests.
+        stalls: delays of the event loop.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class MetricsPage(Collector):
         self._stalls = stalls
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics of this moment."""
+        """Yield the current metrics."""
         yield InfoMetricFamily(
             "pocketmq",
             "The version that runs, and whether on its compiled core.",
@@ -88,7 +88,7 @@ class MetricsPage(Collector):
 
 
 def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
-    # Each family is written once, with a row for each server.
+    # A metric family may appear only once on the page, so it gets a row per server.
     rows = list(servers)
     gauges: dict[str, tuple[str, Callable[[Counters], int]]] = {
         "connections": (
@@ -154,7 +154,8 @@ def _routes(server: NameServer) -> Iterator[Metric]:
 
 
 def _messages(broker: Broker) -> Iterator[Metric]:
-    # Messages in are the store's, those of retries and delays included; messages out are pulls'.
+    # Messages in are counted by the store, including retries and delayed messages; messages out
+    # are counted by pulls.
     counters, stats = broker.state.counters, broker.store.stats
     yield from _counters(
         ("pocketmq_messages_in", "Messages stored.", stats.puts),
@@ -253,7 +254,7 @@ def _store(broker: Broker) -> Iterator[Metric]:
         "1 while messages can be stored, 0 while the disk is full or broken.",
         value=int(store.writable),
     )
-    # Its thread counts; reading plain numbers needs no lock.
+    # The retention thread updates these numbers; reading an int needs no lock.
     yield from _retention(broker)
 
 
@@ -266,7 +267,7 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     free = GaugeMetricFamily(
         "pocketmq_disk_free_bytes", "What the broker may still write there.", labels=["path"]
     )
-    # As last measured: statvfs may block, and this thread must answer a scrape.
+    # Use the last measurement: statvfs may block, and a scrape must be answered.
     for path, use in deleted.places:
         used.add_metric([str(path)], use.ratio)
         free.add_metric([str(path)], use.free)
@@ -294,7 +295,7 @@ def _retention(broker: Broker) -> Iterator[Metric]:
 
 
 def _opening_and_index(broker: Broker) -> Iterator[Metric]:
-    """The last recovery, and the backlog of the index."""
+    """Yield metrics of the last recovery and of the index."""
     found, index = broker.store.recovery, broker.store.engine.index
     for name, text, value in (
         ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
@@ -385,10 +386,10 @@ def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str
 
 
 def _counters(*rows: tuple[str, str, float]) -> Iterator[Metric]:
-    """Counters without labels, by name, help and value."""
+    """Return counters without labels from name, help and value."""
     return (CounterMetricFamily(name, text, value=value) for name, text, value in rows)
 
 
 def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
-    """Gauges without labels, by name, help and value."""
+    """Return gauges without labels from name, help and value."""
     return (GaugeMetricFamily(name, text, value=value) for name, text, value in rows)

@@ -1,5 +1,10 @@
 """Output of the commands: a table at a terminal, plain text in a pipe, JSON with ``--json``.
 
+At a terminal a table has a title row, is drawn by rich and fits the width; values without spaces,
+such as ids and times, are never broken. In a pipe each row is one line of tab-separated values
+without a title row, for ``cut``, ``while read`` and the like. JSON output is one document: a list
+of objects, or one object. rich is imported only when it is used.
+
 At a terminal a table has a title row, is painted by rich and fits the width: values without spaces,
 such as ids and times, are never broken. In a pipe each row is one line of values separated by tabs,
 without a title row, for ``cut``, ``while read`` and the like. JSON is one document: a list of
@@ -24,14 +29,14 @@ _GAP: Final = 2
 """Spaces between the columns of a table at a terminal."""
 
 _INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{3}\+00:00")
-"""A time in UTC as rows carry it; a terminal gets it without milliseconds."""
+"""A UTC time as it is in rows; at a terminal it is shown without milliseconds."""
 
 
 class Progress(Protocol):
-    """Shows progress."""
+    """A progress display."""
 
     def advance(self, count: int) -> None:
-        """Count more as done."""
+        """Add to the number of items done."""
 
 
 class _NoProgress:
@@ -71,7 +76,7 @@ def show_rows(
 
 
 def show_facts(facts: Row, *, as_json: bool) -> None:
-    """Print one thing's facts, one a line."""
+    """Print the facts about one object, one per line."""
     if as_json:
         show_json(dict(facts))
     elif sys.stdout.isatty():
@@ -89,7 +94,7 @@ def show_facts(facts: Row, *, as_json: bool) -> None:
 
 
 def done(text: str, facts: Row, *, as_json: bool) -> None:
-    """Print what was done, as one sentence or one object."""
+    """Print what was done, as a sentence or as a JSON object."""
     if as_json:
         show_json(dict(facts))
     else:
@@ -97,7 +102,7 @@ def done(text: str, facts: Row, *, as_json: bool) -> None:
 
 
 def plain(value: object) -> str:
-    """A value as text of one line, without tabs."""
+    """Return a value as one line of text without tabs."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -110,18 +115,18 @@ def plain(value: object) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """A number with its noun, e.g. ``1 message`` or ``2 messages``; the plural ends in s."""
+    """Return a number with its noun, e.g. ``1 message`` or ``2 messages``; the plural ends in s."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
 def progress(label: str, total: int | None, *, shown: bool = True) -> Iterator[Progress]:
-    """A progress bar on stderr if that is a terminal, else nothing.
+    """Show a progress bar on stderr if that is a terminal.
 
     Args:
-        label: what is going on.
-        total: of how many; None: unknown.
-        shown: False: nothing in any case.
+        label: the text beside the bar.
+        total: the number of items; None if unknown.
+        shown: False: show nothing.
     """
     if not shown or not sys.stderr.isatty():
         yield _NoProgress()
@@ -155,8 +160,8 @@ class _Column:
     """One column of a table at a terminal.
 
     Attributes:
-        least: the width of its longest word, below which a value would be broken.
-        width: of its longest value or title line; ``shrink`` lowers it.
+        least: width of its longest word; a narrower column would break values.
+        width: current width, initially that of its longest value or title; ``_shrink`` lowers it.
     """
 
     def __init__(self, name: str, rows: Sequence[Row]) -> None:
@@ -172,7 +177,7 @@ class _Column:
 
 
 def _shrink(columns: Sequence[_Column], width: int) -> bool:
-    """Narrow the widest columns of text until all fit; False: words would be broken."""
+    """Narrow the widest text columns until all fit; False if words would be broken."""
     excess = sum(column.width + _GAP for column in columns) - _GAP - width
     for _ in range(excess):
         wrappable = [column for column in columns if column.width > column.least]
@@ -199,7 +204,7 @@ def _paint(
         left_out.append(spare[len(left_out)])
         columns = [_Column(name, rows) for name in names if name not in left_out]
     if not fits and rows:
-        # A terminal too narrow for any table: a value a line, one row below the other.
+        # The terminal is too narrow for a table: print one value per line.
         for number in range(len(rows)):
             if number:
                 click.echo()

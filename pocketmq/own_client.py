@@ -1,4 +1,4 @@
-"""PocketMQ's ``client``, or an ``ImportError`` about the module of the application in its way."""
+"""Imports PocketMQ's ``client``; raises ``ImportError`` if a module of the application hides it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOME = Path(__file__).resolve().parent.parent
 
 for _name in ("client", "remoting"):
     _loaded = sys.modules.get(_name)
-    # ``find_spec`` doesn't run an application's module that is not loaded yet.
+    # ``find_spec`` finds a module without executing it.
     _spec = find_spec(_name) if _loaded is None else _loaded.__spec__
     _found = "a module without a file" if _spec is None or _spec.origin is None else _spec.origin
     if Path(_found).resolve().parent != HOME / _name:

@@ -1,4 +1,4 @@
-"""Send one request to one server, without an event loop; for health checks and the doctor."""
+"""Sending one request to one server without an event loop, for health checks and the doctor."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from remoting.protocol.errors import ProtocolError
 B = TypeVar("B", bound=Body)
 
 TIMEOUT: Final = 3.0
-"""Seconds to connect, and as many to be answered."""
+"""Seconds to connect, and seconds to wait for the answer."""
 
 
 class NoAnswer(Exception):
-    """A server can't be reached, or refuses a request; the text has its address and the reason.
+    """A server can't be reached or refuses a request; the text has its address and the reason.
 
     Attributes:
-        code: of its answer; None when there was none.
+        code: response code of its answer; None without an answer.
     """
 
     def __init__(self, text: str, code: int | None = None) -> None:
@@ -31,7 +31,7 @@ class NoAnswer(Exception):
 
 
 def addresses(text: str) -> list[str]:
-    """The addresses in ``host:port;host:port``."""
+    """Return the addresses in ``host:port;host:port``."""
     return [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
 
 
@@ -43,10 +43,10 @@ def ask(
     *,
     timeout: float = TIMEOUT,
 ) -> B:
-    """The body of the server's answer.
+    """Send a request and return the decoded body of the answer.
 
     Raises:
-        NoAnswer: there is none, or it is a refusal.
+        NoAnswer: the server did not answer, or refused.
     """
     try:
         with BlockingConnection(address, timeout=timeout, connect_timeout=timeout) as connection:

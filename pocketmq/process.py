@@ -1,4 +1,12 @@
-"""Measurements of a server process: its memory, stalls of its loop, times of requests.
+"""Measurements of a server process: private memory, event loop stalls, request times.
+
+A timer fires every ``PERIOD`` seconds; its delay shows how long the loop was blocked by one
+callback. It is cheap, but runs only with ``--metrics-port``.
+
+The time of a request is that of its handler, from the decoded request to the answer, or to the
+point where the request waits: for the disk with SYNC_FLUSH, or for a message in a held pull.
+Waiting doesn't occupy the loop and has separate metrics. Requests that the fast path handles
+together share the time of that call.
 
 A timer fires every ``PERIOD`` seconds; its delay shows how long the loop was busy with one
 callback. It is cheap, but runs only with ``--metrics-port``.
@@ -35,11 +43,11 @@ _MEGABYTE = 1024 * 1024
 
 
 def private_bytes(pid: int) -> int:
-    """The memory that only this process has, in bytes; 0 where the system doesn't say.
+    """Return the memory that only this process uses, in bytes; 0 if the system doesn't report it.
 
-    That is Private_Clean and Private_Dirty of every mapping but the shared ones: the pages of a
-    file that is mapped to be shared belong to the page cache, and the kernel counts them as
-    private only as long as nobody else maps the same file.
+    That is Private_Clean and Private_Dirty of every mapping except shared ones: the pages of a
+    shared file mapping belong to the page cache, and the kernel counts them as private only while
+    no other process maps the same file.
     """
     kilobytes, shared = 0, False
     try:
@@ -56,25 +64,25 @@ def private_bytes(pid: int) -> int:
 
 
 def private_megabytes(pid: int) -> float:
-    """``private_bytes`` in MiB."""
+    """Return ``private_bytes`` in MiB."""
     return private_bytes(pid) / _MEGABYTE
 
 
 PERIOD: Final = 0.05
-"""Seconds between two samples; stalls shorter than this are caught only by chance."""
+"""Seconds between two samples; shorter stalls are caught only by chance."""
 
 STALL_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""Upper bounds, seconds; one more bucket holds longer stalls."""
+"""Upper bounds in seconds; one more bucket counts longer stalls."""
 
 
 class Durations:
     """A histogram of durations.
 
     Attributes:
-        bounds: upper bounds of the buckets, seconds.
-        buckets: counts; one more bucket holds what is longer than all bounds.
-        total: sum of all durations, seconds.
-        longest: the longest duration, seconds.
+        bounds: upper bounds of the buckets, in seconds.
+        buckets: counts; one more bucket counts durations above all bounds.
+        total: sum of all durations, in seconds.
+        longest: longest duration, in seconds.
     """
 
     __slots__ = ("bounds", "buckets", "longest", "total")
@@ -85,7 +93,7 @@ class Durations:
         self.total = self.longest = 0.0
 
     def count(self, seconds: float, number: int = 1) -> None:
-        """Add one duration, or several that took ``seconds`` together; negative ones count as 0."""
+        """Add a duration, or several that took ``seconds`` in total; negative ones count as 0."""
         if seconds < 0:
             seconds = 0.0
         self.buckets[bisect_left(self.bounds, seconds / number)] += number
@@ -93,14 +101,14 @@ class Durations:
         self.longest = max(self.longest, seconds)
 
     def cumulated(self) -> list[tuple[str, float]]:
-        """The buckets as Prometheus has them: a bound, and the number of durations up to it."""
+        """Return Prometheus' buckets: an upper bound, and the number of durations up to it."""
         names = [*(str(bound) for bound in self.bounds), "+Inf"]
         counts = map(float, accumulate(self.buckets))
         return list(zip(names, counts, strict=True))
 
 
 class LoopMonitor:
-    """Watches the running loop between ``start`` and ``stop``."""
+    """Measures stalls of the running event loop between ``start`` and ``stop``."""
 
     def __init__(self) -> None:
         self.stalls = Durations(STALL_BUCKETS)
@@ -108,7 +116,7 @@ class LoopMonitor:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin to sample the running loop."""
+        """Start to sample the running loop."""
         self._loop = asyncio.get_running_loop()
         self._arm(self._loop)
 
@@ -130,7 +138,7 @@ LATENCY_BUCKETS: Final = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
     *(0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0),
 )
-"""Upper bounds, seconds; one more bucket holds longer requests."""
+"""Upper bounds in seconds; one more bucket counts longer requests."""
 
 _FAMILIES: Final[dict[str, tuple[RequestCode, ...]]] = {
     "send": (
@@ -163,21 +171,21 @@ _FAMILIES: Final[dict[str, tuple[RequestCode, ...]]] = {
 }
 _FAMILY_OF: Final = {int(code): name for name, codes in _FAMILIES.items() for code in codes}
 OTHER: Final = "admin"
-"""The family of every other request."""
+"""The family of all other requests."""
 
 
 class RequestTimes:
-    """Measures the requests that one handler does.
+    """Measures the durations of requests by family.
 
     Attributes:
-        families: name -> its times; a family is there from its first request on.
+        families: family name -> durations; a family is added with its first request.
     """
 
     def __init__(self) -> None:
         self.families: dict[str, Durations] = {}
 
     def around(self, handler: Handler) -> Handler:
-        """The same handler, measured."""
+        """Return a handler that calls ``handler`` and measures it."""
 
         def timed(
             command: Command, connection: Connection
@@ -191,7 +199,7 @@ class RequestTimes:
         return timed
 
     def count(self, code: int, requests: int, seconds: float) -> None:
-        """Add requests of one code that took ``seconds`` together."""
+        """Add requests of one code that took ``seconds`` in total."""
         name = _FAMILY_OF.get(code, OTHER)
         times = self.families.get(name)
         if times is None:

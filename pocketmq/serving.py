@@ -1,4 +1,10 @@
-"""Run the servers of a process, name server and broker, until they are stopped.
+"""Running the servers of a process, name server and broker, until they are stopped.
+
+A server's code is imported when the server is created: a name server doesn't load a broker's code.
+
+A server process prints one line to stdout when it is ready and nothing else. It stops cleanly on
+SIGTERM and SIGINT and, with an option, when its standard input closes, so that the servers of a
+test end with the test in any case. A signal during the start cancels it.
 
 A server's code is imported when it is created: a name server doesn't load a broker's code.
 
@@ -33,38 +39,38 @@ if TYPE_CHECKING:
 
 COLLECT_EVERY: Final = 10_000
 """New objects that trigger a garbage collection of the youngest generation, instead of Python's
-700: the objects of a request are freed by their reference counts."""
+700: the objects of a request are freed by reference counting."""
 
 
 class ServerPart(Protocol):
-    """Something that serves between its start and its stop."""
+    """A server that can be started and stopped."""
 
     async def start(self) -> None:
-        """Begin to serve. Raises an error whose text explains why it can't."""
+        """Start to serve. Raises an error whose text says why it can't."""
 
     async def stop(self) -> None:
         """Stop cleanly; also after a failed start."""
 
     def ready(self) -> Mapping[str, str]:
-        """Names and addresses for the ready line."""
+        """Return names and addresses for the ready line."""
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Futures that get an error when one of its tasks dies."""
+        """Return futures that get an exception when a task of the part fails."""
 
 
 class Failed(Exception):
-    """A part of a running server died; the cause is chained."""
+    """A part failed while it served; the cause is chained."""
 
 
 @dataclass(kw_only=True)
 class ServerRunner:
-    """The parts of this process, and how it reports.
+    """Runs the parts of this process.
 
     Attributes:
-        parts: Started in this order, stopped in the opposite one.
-        as_json: The ready line as JSON.
-        until_end_of: Stop when this descriptor is at its end; None for no such one.
-        echo: Where the ready line goes.
+        parts: started in this order, stopped in reverse order.
+        as_json: print the ready line as JSON.
+        until_end_of: file descriptor; stop when it reaches its end. None: don't watch any.
+        echo: prints the ready line.
     """
 
     parts: Sequence[ServerPart]
@@ -73,15 +79,15 @@ class ServerRunner:
     echo: Callable[[str], object] = click.echo
 
     def run(self) -> None:
-        """Serve until a signal, or the end of the input.
+        """Serve until a signal, or the end of ``until_end_of``.
 
         Raises:
-            Failed: A part died while it served.
+            Failed: a part failed while it served.
         """
         loop.run(self._serve())
 
     async def _serve(self) -> None:
-        # A second signal must not cut off a clean stop.
+        # A second signal must not interrupt a clean stop.
         stop = loop.stop_signal(once=False)
         if self.until_end_of is not None:
             asyncio.get_running_loop().add_reader(
@@ -97,7 +103,7 @@ class ServerRunner:
             await self._until_stopped(stop)
 
     async def _until_stopped(self, stop: asyncio.Event) -> None:
-        """Wait for a signal, or for the death of a part, which is raised."""
+        """Wait for a signal, or for the failure of a part, which is raised."""
         stopped = asyncio.ensure_future(stop.wait())
         failures = [failure for part in self.parts for failure in part.failures()]
         try:
@@ -119,9 +125,9 @@ class ServerRunner:
 
 
 async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
-    """Start a part; False when a signal came before it had started.
+    """Start a part; return False if a signal arrived first.
 
-    A long start, such as the recovery of a store, is cancelled then. Raises what the start raises.
+    A long start, such as the recovery of a store, is then cancelled. Raises what the start raises.
     """
     starting = asyncio.ensure_future(part.start())
     stopped = asyncio.ensure_future(stop.wait())
@@ -136,9 +142,10 @@ async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
 
 @contextmanager
 def _spared_collector() -> Iterator[None]:
-    """Exempt the objects that a server has when it is ready from garbage collection: they stay.
+    """Exempt the objects that exist when a server is ready from garbage collection.
 
-    With ten thousand queues they are 82,000 objects, and a collection of them takes 12 ms.
+    They live as long as the server. With ten thousand queues they are 82,000 objects, and a
+    collection of them takes 12 ms.
     """
     usual = gc.get_threshold()
     gc.collect()
@@ -161,8 +168,8 @@ class NameServerPart:
     """A name server.
 
     Args:
-        config: what it was told.
-        room: for connections, if a broker runs in this process.
+        config: its settings.
+        room: limits the connections of this process together with a broker.
     """
 
     def __init__(self, config: NameServerConfig, room: ConnectionRoom | None = None) -> None:
@@ -171,7 +178,7 @@ class NameServerPart:
         self.server: NameServer = NameServer(config, room=room)
 
     async def start(self) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         await self.server.start()
 
     async def stop(self) -> None:
@@ -179,11 +186,11 @@ class NameServerPart:
         await self.server.stop()
 
     def ready(self) -> Mapping[str, str]:
-        """Its address."""
+        """Return its address."""
         return {"nameserver": self.server.address}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Ends when one of its tasks dies."""
+        """Return a future that gets an exception when a task of the server fails."""
         return [self.server.failed]
 
 
@@ -192,9 +199,10 @@ class BrokerPart:
 
     Args:
         config: its settings.
-        room: for connections, if a name server runs in this process.
-        name_server: the one that it registers with, in this process; it starts before the broker,
-            so its address is known then. A new store gets the default name: it is the only broker.
+        room: limits the connections of this process together with a name server.
+        name_server: the name server in this process to register with. It starts before the broker,
+            so its address is then known. A new store gets the default name, because this is the
+            only broker.
     """
 
     def __init__(
@@ -213,12 +221,12 @@ class BrokerPart:
 
     @property
     def server(self) -> Broker:
-        """The broker; there once it starts."""
+        """The broker; exists from the start on."""
         assert self._server is not None
         return self._server
 
     async def start(self) -> None:
-        """Open the store and begin to serve."""
+        """Open the store and start to serve."""
         config = self._config
         if self._name_server is not None:
             from broker.config import DEFAULT_NAME  # noqa: PLC0415 - see above
@@ -237,18 +245,18 @@ class BrokerPart:
             await self._server.stop()
 
     def ready(self) -> Mapping[str, str]:
-        """Its address, and which core it runs on."""
+        """Return its address, and whether it uses the compiled core."""
         from broker import fast_path  # noqa: PLC0415 - see above
 
         return {"broker": self.server.address, "core": fast_path.KIND}
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Ends when one of its tasks dies."""
+        """Return a future that gets an exception when a task of the server fails."""
         return [self.server.failed]
 
 
 def standalone_parts(nameserver: NameServerConfig, broker: BrokerConfig) -> list[ServerPart]:
-    """A name server, and a broker that registers with it, in one event loop."""
+    """Return a name server, and a broker that registers with it, for one event loop."""
     from broker.app import connection_room  # noqa: PLC0415 - see above
 
     room = connection_room()
@@ -257,7 +265,7 @@ def standalone_parts(nameserver: NameServerConfig, broker: BrokerConfig) -> list
 
 
 def servers_of(parts: Sequence[ServerPart]) -> tuple[list[NameServer], list[Broker]]:
-    """The name servers and the brokers in parts that were started."""
+    """Return the name servers and the brokers of parts that were started."""
     return (
         [part.server for part in parts if isinstance(part, NameServerPart)],
         [part.server for part in parts if isinstance(part, BrokerPart)],

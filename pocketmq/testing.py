@@ -5,9 +5,9 @@
     with testing.broker() as server:
         producer = client.Producer(server.nameserver)
 
-It is a process of its own (``pocketmq standalone``) on free ports with a store that is deleted
-afterwards, and it ends with the process that started it, however that ends. The pytest plugin
-offers the same as the fixture ``pocketmq_broker``.
+The broker is a separate process (``pocketmq standalone``) on free ports, with a store that is
+deleted afterwards. It ends with the process that started it, however that ends. The pytest fixture
+``pocketmq_broker`` offers the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Final
 
 START_TIMEOUT: Final = 30.0
-"""Seconds until a server must have said that it is ready; a busy CI machine needs a few."""
+"""Seconds until a server must be ready; a busy CI machine needs a few."""
 
 STOP_TIMEOUT: Final = 20.0
 """Seconds for a clean stop, after which the process is killed."""
@@ -37,13 +37,14 @@ SMALL_STORE: Final = {
     "diskSpaceCleanForciblyRatio": "100",
     "diskSpaceWarningLevelRatio": "100",
 }
-"""A test's store takes 64 MiB files, not RocketMQ's 1 GiB, and the last tenth of a disk too."""
+"""A test's store uses log files of 64 MiB instead of RocketMQ's 1 GiB, and works on a nearly full
+disk."""
 
 _LOG_LINES_KEPT: Final = 1000
 
 
 class ServerError(RuntimeError):
-    """A server process did not start or stop; the text ends with its last log lines."""
+    """A server process did not start or stop cleanly; the text ends with its last log lines."""
 
 
 class ServerProcess:
@@ -51,7 +52,7 @@ class ServerProcess:
 
     Args:
         command: ``standalone``, ``nameserver`` or ``broker`` with its options.
-        environment: Variables over those of this process.
+        environment: variables that are added to those of this process.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """The process's id; it must be running."""
+        """The process id; the process must be running."""
         return self._running().pid
 
     @property
@@ -76,14 +77,14 @@ class ServerProcess:
 
     @property
     def log(self) -> str:
-        """The last lines the server wrote to stderr, of all its lives."""
+        """The last lines that the server wrote to stderr, across restarts."""
         return "".join(self._log)
 
     def start(self) -> None:
         """Start the process and wait until it is ready.
 
         Raises:
-            ServerError: It ended, did not get ready in time, or runs already.
+            ServerError: it ended, was not ready in time, or is already running.
         """
         if self._process is not None:
             raise ServerError(self._complaint("runs already"))
@@ -106,7 +107,7 @@ class ServerProcess:
         self._process = process
         assert process.stderr is not None
         assert process.stdout is not None
-        # Read all the time: a full pipe would stop the server.
+        # Read stderr continuously: a full pipe would block the server.
         self._reader = threading.Thread(
             target=self._log.extend, args=(process.stderr,), daemon=True
         )
@@ -125,7 +126,7 @@ class ServerProcess:
         """Stop cleanly (SIGTERM) and wait.
 
         Raises:
-            ServerError: It did not end in time, or with another exit code than 0.
+            ServerError: it did not end in time, or its exit code was not 0.
         """
         if self._process is None:
             return
@@ -141,7 +142,7 @@ class ServerProcess:
             raise ServerError(self._complaint(f"ended with {code} instead of a clean stop"))
 
     def kill(self) -> None:
-        """Kill it as a power cut would (SIGKILL), and wait until it is gone."""
+        """Kill the process (SIGKILL) and wait until it has ended."""
         if self._process is None:
             return
         self._process.kill()
@@ -178,7 +179,7 @@ class ServerProcess:
 class StandaloneServer(ServerProcess):
     """A name server and a broker in one child process; see ``broker()``.
 
-    A restart comes back at the same addresses with the same store.
+    A restart uses the same addresses and the same store.
     """
 
     def __init__(self, store: Path, settings: Mapping[str, str]) -> None:
@@ -197,7 +198,7 @@ class StandaloneServer(ServerProcess):
         return self.addresses["broker"]
 
     def restart(self) -> None:
-        """Start again after ``stop()`` or ``kill()``, at the same addresses."""
+        """Start again at the same addresses, after ``stop()`` or ``kill()``."""
         ports = [address.rpartition(":")[2] for address in (self.nameserver, self.broker)]
         self.command = self._arguments(*ports)
         self.start()
@@ -217,14 +218,14 @@ class StandaloneServer(ServerProcess):
 def broker(
     *, store: Path | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[StandaloneServer]:
-    """Run a name server and a broker for the time of the ``with`` block.
+    """Run a name server and a broker during the ``with`` block.
 
     Args:
-        store: Where messages are kept; without it a temporary directory that is deleted.
-        settings: RocketMQ's broker keys, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
+        store: the store's directory; by default a temporary directory that is deleted.
+        settings: RocketMQ's broker configuration, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
 
     Raises:
-        ServerError: The server did not start.
+        ServerError: the server did not start, or did not stop cleanly.
     """
     directory = store or Path(tempfile.mkdtemp(prefix="pocketmq-"))
     server = StandaloneServer(directory, settings or {})
@@ -239,7 +240,10 @@ def broker(
 
 
 def _read_line(stream: IO[str], timeout: float) -> str:
-    """A line of a pipe, or nothing when none came in time; works where ``select`` does not."""
+    """Return a line of a pipe, or an empty string after the timeout.
+
+    Works without ``select``, which some systems lack for pipes.
+    """
     lines: list[str] = []
     reader = threading.Thread(target=lambda: lines.append(stream.readline()), daemon=True)
     reader.start()

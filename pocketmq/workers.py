@@ -1,4 +1,15 @@
-"""``pocketmq broker --workers N``: several brokers behind one command.
+"""``pocketmq broker --workers N``: several broker processes run by one command.
+
+A Python process uses one core, so a larger broker is several brokers: each worker has its own name
+(``NAME-0``, ``NAME-1``, ...), port (in steps of ten, because the VIP port and the HA port are next
+to it) and store (``DIR/NAME-0``), and all are in the route. That is how RocketMQ scales too: every
+client spreads its messages over them, and administrators change a topic at every master of the
+cluster.
+
+The supervisor in this module only starts, watches and restarts them: messages never pass through
+it. A worker that dies is restarted at its old port after a delay that doubles while it keeps dying.
+A worker's standard input is a pipe from the supervisor: when the supervisor ends, for whatever
+reason, the workers read the end of the pipe and stop cleanly.
 
 One Python process uses one core, so a bigger broker is several brokers: each worker has a name
 (``NAME-0``, ``NAME-1``, ...), a port (in steps of ten: the VIP port and the HA port lie beside it)
@@ -33,31 +44,33 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
 
 ENDING_SECONDS: Final = 5.0
-"""For a worker that has closed its output to end by itself."""
+"""Seconds for a worker that has closed its output to exit."""
 
 PORT_STEP: Final = 10
-"""Between the ports of neighbours: VIP is the port less 2, HA the port plus 1."""
+"""Between the ports of two workers: the VIP port is the port less 2, the HA port is the port plus
+1."""
 
 MAX_WORKERS: Final = 64
 """More workers than cores bring nothing."""
 
 FIRST_DELAY: Final = 0.1
-"""Seconds before a dead worker is started again."""
+"""Seconds before a worker that died is restarted."""
 
 LONGEST_DELAY: Final = 30.0
-"""The longest delay; a full disk is not fixed by more attempts."""
+"""The longest delay in seconds; more attempts don't fix, for example, a full disk."""
 
 STEADY_AFTER: Final = 30.0
 """Seconds of service after which the delay starts over."""
 
 STOP_TIMEOUT: Final = 60.0
-"""Seconds for a worker's clean stop, after which it is killed; syncing a slow disk takes some."""
+"""Seconds for a worker's clean stop, after which it is killed; syncing to a slow disk takes time.
+"""
 
 _log = structlog.get_logger("broker")
 
 
 class WorkerFailed(Failed):
-    """A worker did not start; its own log has the reason."""
+    """A worker did not start; the reason is in its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +79,8 @@ class WorkerPlan:
 
     Attributes:
         name: its broker name.
-        settings: RocketMQ's keys; they beat the file and the environment.
-        options: further words of its command line.
+        settings: RocketMQ's configuration keys; they override the file and the environment.
+        options: further arguments of its command line.
     """
 
     name: str
@@ -75,7 +88,7 @@ class WorkerPlan:
     options: Sequence[str] = ()
 
     def command(self, addresses: Mapping[str, str]) -> list[str]:
-        """The command line; with the ports that an earlier life had, if it had one."""
+        """Return the command line, with the ports of the previous process if there was one."""
         settings, options = dict(self.settings), list(self.options)
         if "broker" in addresses:
             settings["listenPort"] = _port(addresses["broker"])
@@ -97,17 +110,17 @@ def plans(
     options: Sequence[str] = (),
     metrics_port: int | None = None,
 ) -> list[WorkerPlan]:
-    """One plan a worker.
+    """Return one plan per worker.
 
     Args:
-        config: what all of them were told, as if it were one broker.
-        count: how many workers.
-        settings: the keys that were given on the command line.
-        options: words for each worker's command line.
-        metrics_port: the first one's; each further one has the next. 0: any.
+        config: the common configuration, as for a single broker.
+        count: number of workers.
+        settings: the keys set on the command line.
+        options: arguments for each worker's command line.
+        metrics_port: the first worker's; each further one uses the next port. 0: any free port.
 
     Raises:
-        ConfigError: no name was given, and there are stores of several.
+        ConfigError: no name is given, and the directory has stores of several brokers.
     """
     made = []
     base = config.broker_name or _kept_name(config)
@@ -130,7 +143,7 @@ def plans(
 
 
 def _kept_name(config: BrokerConfig) -> str:
-    """The name that the workers' stores have in common; when there are none, a new store's."""
+    """Return the common name of the workers' stores; without stores, a new store's name."""
     stores = _stores(config.store_path_root_dir)
     names = {store.removesuffix("-0") for store in stores if store.endswith("-0")}
     if len(names) > 1:
@@ -142,14 +155,15 @@ def _kept_name(config: BrokerConfig) -> str:
 
 
 def _stores(root: Path) -> set[str]:
-    """The names of workers' stores in a directory: each has that of its broker."""
+    """Return the names of the workers' stores in a directory; each is named like its broker."""
     return {path.parent.name for path in root.glob("*-[0-9]*/config")}
 
 
 def forgotten(plans: Sequence[WorkerPlan]) -> list[str]:
-    """Names of stores beside the workers' that were probably theirs, and that no worker opens.
+    """Return the names of stores in the workers' directory that no worker opens.
 
-    Those are stores with higher numbers, or of another name if all the workers' are new.
+    These are stores with higher numbers or, if all stores of these workers are new, with another
+    name.
     """
     opened = {plan.name for plan in plans}
     found = _stores(Path(plans[0].settings["storePathRootDir"]).parent)
@@ -159,11 +173,11 @@ def forgotten(plans: Sequence[WorkerPlan]) -> list[str]:
 
 
 def next_delay(delay: float, served: float) -> float:
-    """The delay before the next start of a worker.
+    """Return the delay in seconds before the next start of a worker.
 
     Args:
-        delay: the one before; 0 for the first death.
-        served: seconds that it was ready.
+        delay: the previous delay; 0 for the first failure.
+        served: seconds for which it was ready.
     """
     if not delay or served >= STEADY_AFTER:
         return FIRST_DELAY
@@ -171,7 +185,7 @@ def next_delay(delay: float, served: float) -> float:
 
 
 def facts_of(line: str) -> dict[str, str]:
-    """Names and addresses of a ready line of either form; nothing if it isn't one."""
+    """Return the names and addresses of a ready line in either form, or an empty dict."""
     if line.startswith("ready: "):
         pairs = (part.rpartition(" ") for part in line.removeprefix("ready: ").split(", "))
         return {name: address.strip() for name, _, address in pairs}
@@ -185,11 +199,11 @@ def facts_of(line: str) -> dict[str, str]:
 
 
 class BrokerWorker:
-    """One broker process over all of its lives.
+    """One worker, across restarts of its process.
 
     Args:
         plan: how it is started.
-        now: seconds of a clock that never goes back.
+        now: returns seconds of a monotonic clock.
     """
 
     def __init__(self, plan: WorkerPlan, now: Callable[[], float]) -> None:
@@ -200,16 +214,16 @@ class BrokerWorker:
         self._ready_at = 0.0
 
     async def start(self) -> None:
-        """Start the process and wait until it serves.
+        """Start the process and wait until it is ready.
 
         Raises:
-            WorkerFailed: it ended before that.
+            WorkerFailed: the process ended before that.
         """
         self._process = process = await asyncio.create_subprocess_exec(
             *self.plan.command(self.addresses),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            # A Ctrl-C at the terminal is the supervisor's business alone.
+            # A new session, so that Ctrl-C at the terminal reaches only the supervisor.
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -223,7 +237,7 @@ class BrokerWorker:
         self._ready_at = self._now()
 
     async def keep(self) -> None:
-        """Start the process again whenever it dies; for ever."""
+        """Restart the process whenever it ends, until cancelled."""
         delay = 0.0
         serves = True
         while True:
@@ -247,10 +261,10 @@ class BrokerWorker:
                 _log.info("worker is back", worker=self.plan.name, broker=self.addresses["broker"])
 
     async def _end(self, process: subprocess.Process) -> int:
-        """The exit code of a process that has closed its output.
+        """Return the exit code of a process that has closed its output.
 
-        It usually ends by itself. A signal meanwhile may lose its exit code: ``Popen`` polls the
-        process before it sends one, and the waiter doesn't get the code any more.
+        It usually exits by itself. Sending it a signal meanwhile may lose its exit code: ``Popen``
+        polls the process before it sends the signal, and the waiter then doesn't get the code.
         """
         try:
             async with asyncio.timeout(ENDING_SECONDS):
@@ -259,7 +273,7 @@ class BrokerWorker:
             return await self.stop()
 
     async def stop(self) -> int:
-        """Stop the process cleanly, or kill it if it doesn't; its exit code."""
+        """Stop the process cleanly, or kill it after STOP_TIMEOUT; return its exit code."""
         process = self._process
         if process is None:
             return 0
@@ -275,10 +289,10 @@ class BrokerWorker:
 
 
 class WorkersPart:
-    """All workers as one part of the supervisor's process.
+    """All workers, as one part of the supervisor's process.
 
     Args:
-        plans: one a worker.
+        plans: one per worker.
     """
 
     def __init__(self, plans: Sequence[WorkerPlan]) -> None:
@@ -287,10 +301,10 @@ class WorkersPart:
         self._tasks: Supervisor | None = None
 
     async def start(self) -> None:
-        """Start them all at once.
+        """Start all workers concurrently.
 
         Raises:
-            WorkerFailed: one of them didn't start.
+            WorkerFailed: a worker didn't start.
         """
         if stores := forgotten(self._plans):
             _log.warning(
@@ -311,20 +325,23 @@ class WorkersPart:
             self._tasks.spawn(worker.keep(), f"worker {worker.plan.name}")
 
     async def stop(self) -> None:
-        """Stop them all at once, also those of a failed start."""
+        """Stop all workers concurrently, also after a failed start."""
         if self._tasks is not None:
             await self._tasks.close()
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     def ready(self) -> Mapping[str, str]:
-        """All addresses, each kind joined by semicolons as RocketMQ's lists are."""
+        """Return all addresses, those of one kind joined by semicolons as in RocketMQ's lists."""
         names = dict.fromkeys(name for worker in self._workers for name in worker.addresses)
         return {
             name: ";".join(worker.addresses[name] for worker in self._workers) for name in names
         }
 
     def failures(self) -> Sequence[asyncio.Future[None]]:
-        """Gets an error when the supervision of a worker fails; a worker's death is no failure."""
+        """Return a future that gets an exception if supervising fails.
+
+        A worker that dies is restarted instead.
+        """
         return [self._tasks.failed] if self._tasks is not None else []
 
 

@@ -1,4 +1,7 @@
-"""The command line's root.
+"""The root of the command line.
+
+The module of each command is imported when the command is called, so that a server process imports
+only what it needs.
 
 Each command lives in a module of its own that is imported when the command is called, so that a
 server imports nothing but what serving needs.
@@ -43,10 +46,10 @@ _SERVERS: Final = "pocketmq.cli.servers"
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A click group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The commands in the order of the table."""
+        """Return the commands in the order of the table."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
@@ -61,7 +64,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        """The list of the help page, without importing a single command."""
+        """Write the command list of the help page without importing a command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
@@ -78,30 +81,32 @@ def root() -> None:
 
 def main() -> None:
     """Run the command line; the entry point of the ``pocketmq`` script."""
-    # The directory of somebody's client.py or broker.py is searched after the others. Processes
-    # that this one starts get its search path.
+    # Search directories last that contain modules with the names of PocketMQ's packages, e.g. a
+    # client.py in the current directory. multiprocessing passes sys.path to its processes.
     sys.path[:] = sorted(sys.path, key=_hides_ours)
     root(prog_name="pocketmq")
 
 
 def import_structlog() -> None:
-    """Import structlog, hiding rich from it; rich itself can be imported afterwards as ever.
+    """Import structlog while hiding rich from it; rich can be imported afterwards.
 
-    structlog imports rich if it is installed, to format tracebacks: some 20 ms and 4 MB that a
-    server doesn't need.
+    structlog imports rich, if installed, to format tracebacks: some 20 ms and 4 MB that a server
+    doesn't need.
     """
     if "structlog" in sys.modules or "rich" in sys.modules:
         return
-    # None makes ``import rich`` raise ImportError, which structlog is prepared for.
+    # None makes ``import rich`` raise ImportError, which structlog handles.
     sys.modules["rich"] = None  # type: ignore[assignment]  # documented, but not in the stubs
     try:
-        import structlog  # noqa: F401, PLC0415 - imported for its effect, at this moment
+        import structlog  # noqa: F401, PLC0415 - imported now, while rich is hidden
     finally:
         del sys.modules["rich"]
 
 
 def _hides_ours(directory: str) -> bool:
-    """Whether modules there would be taken for PocketMQ's own packages."""
+    """Return whether a directory has a module that would be imported instead of a package of
+    PocketMQ.
+    """
     found = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
     return any(
         spec is not None

@@ -20,7 +20,7 @@ TOPIC = "pocketmq-bench"
 
 
 def common_options(function: F) -> F:
-    """The options of every kind of load; their names, and those below, are ``Load``'s."""
+    """Add the options of every kind of load; option names are the fields of ``Load``."""
     options = [
         click.option(
             "--topic",
@@ -145,7 +145,7 @@ def _measure(
 
 
 def _in_portions(advance: Tick) -> Tick:
-    """The same, but called seldom: a display costs more than a message."""
+    """Return a tick that calls ``advance`` once per 1000 messages: updating the display is slow."""
     waiting = 0
 
     def tick(count: int) -> None:

@@ -1,4 +1,4 @@
-"""``pocketmq completion``, and completing the names that a cluster has."""
+"""``pocketmq completion``, and completion of topic, group and broker names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import client
 
 COMPLETION_SECONDS: Final = 1.0
-"""How long a shell waits for names at most: a key press should not hang."""
+"""Longest time to wait for names, so that a key press doesn't hang."""
 
 _WHERE = {
     "bash": "~/.bashrc",
@@ -29,7 +29,7 @@ _WHERE = {
 @click.argument("shell", type=click.Choice(list(_WHERE)))
 def completion(shell: str) -> None:
     """Print the script that makes SHELL complete commands, options and their values."""
-    from pocketmq.cli import root  # noqa: PLC0415 - the root knows this command
+    from pocketmq.cli import root  # noqa: PLC0415 - an import cycle otherwise
 
     kind = get_completion_class(shell)
     assert kind is not None, "click knows these three"
@@ -38,17 +38,17 @@ def completion(shell: str) -> None:
 
 
 def topic_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The cluster's topics that begin like this."""
+    """Return the cluster's topics that start with ``incomplete``."""
     return _names(ctx, incomplete, lambda admin: admin.topics())
 
 
 def group_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The cluster's consumer groups that begin like this."""
+    """Return the cluster's consumer groups that start with ``incomplete``."""
     return _names(ctx, incomplete, lambda admin: admin.groups())
 
 
 def broker_names(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """The cluster's brokers that begin like this."""
+    """Return the cluster's brokers that start with ``incomplete``."""
 
     async def ask(admin: client.Admin) -> set[str]:
         return {broker.name for broker in await admin.brokers()}
@@ -61,7 +61,7 @@ def _names(
     incomplete: str,
     ask: Callable[[client.Admin], Awaitable[Iterable[str]]],
 ) -> list[str]:
-    import client  # noqa: PLC0415 - the help pages do without
+    import client  # noqa: PLC0415 - slow, and not needed for help pages
     from pocketmq.cli.running import quiet  # noqa: PLC0415 - as above
 
     nameserver = (
@@ -76,5 +76,5 @@ def _names(
     try:
         return asyncio.run(asyncio.wait_for(names(), COMPLETION_SECONDS))
     except (client.PocketMQError, OSError, TimeoutError):
-        # A shell has no place for an error; without a cluster there are no names.
+        # A completion can't show an error; without a cluster there are no names.
         return []

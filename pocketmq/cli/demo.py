@@ -1,4 +1,4 @@
-"""``pocketmq demo``: every flight of a year through a broker of its own, and every one checked."""
+"""``pocketmq demo``: send every flight of a year through a temporary broker and check each."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ QUEUES: Final = 12
 CONSUMERS: Final = 3
 
 PORTION: Final = 500
-"""Messages that are accepted in one go."""
+"""Messages passed to the producer between two awaits."""
 PORTIONS_IN_FLIGHT: Final = 6
-"""Enough to keep the broker busy; with more each one only waits longer."""
+"""Portions not yet acknowledged: enough to keep the broker busy; more only raises latency."""
 
 SINGLE_SENDS: Final = 1000
-"""Messages sent one after the other, for the latency of a send without other load."""
+"""Messages sent one after another, for the latency of a send without other load."""
 PATIENCE: Final = 10.0
-"""Seconds without a message after which the missing ones are lost."""
+"""Seconds without a message after which missing messages count as lost."""
 READ_PORTION: Final = 1024
 
 
 class DemoFailed(Exception):
-    """The result is not what was expected."""
+    """The result is not as expected."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """The measurements of the demo. Times in seconds; 0 megabytes of the broker: unknown.
+    """The measurements of the demo. Times in seconds; ``broker_megabytes`` is 0 if unknown.
 
-    ``batch`` is the time until a portion was acknowledged with others in flight, ``single`` that of
-    a message without other load.
+    ``batch_*`` is the time until a portion was acknowledged while others were in flight,
+    ``single_*`` that of one message without other load.
     """
 
     messages: int
@@ -76,7 +76,7 @@ def demo(limit: int | None, as_json: bool) -> None:
     """
     quiet()
     try:
-        next(flights(1))  # The data are looked for before a broker is started.
+        next(flights(1))  # Fail before a broker is started if the data are missing.
         with testing.broker() as server:
             result = loop.run(Demo(server, limit).run())
     except (DemoFailed, NoFlights, PocketMQError, ServerError) as problem:
@@ -100,10 +100,10 @@ def demo(limit: int | None, as_json: bool) -> None:
 
 
 class Demo:
-    """One run against a running broker.
+    """One run of the demo against a running broker.
 
     Args:
-        limit: only so many flights.
+        limit: the number of flights; None for all.
     """
 
     def __init__(self, server: testing.StandaloneServer, limit: int | None) -> None:
@@ -117,14 +117,15 @@ class Demo:
         """Send, read, handle and check.
 
         Raises:
-            DemoFailed: something came out differently.
+            DemoFailed: a check failed.
         """
         nameserver = self._server.nameserver
         async with (
             client.Admin(nameserver) as admin,
             client.Producer(nameserver, group="demo") as producer,
         ):
-            # Created first: a first send would make it with the broker's number of queues.
+            # Create the topic now: the first send would create it with the broker's default number
+            # of queues.
             await admin.create_topic(TOPIC, queues=QUEUES)
             send_seconds = await self._send(producer)
             received, handled = Sum(), Sum()
@@ -163,7 +164,7 @@ class Demo:
                 if len(in_flight) >= PORTIONS_IN_FLIGHT:
                     bar.advance(await self._acknowledged(in_flight.popleft()))
                 in_flight.append(self._accept(producer, portion))
-                # Let the loop turn: what was accepted leaves while the next portion is prepared.
+                # Let the loop send this portion while the next one is prepared.
                 await asyncio.sleep(0)
             while in_flight:
                 bar.advance(await self._acknowledged(in_flight.popleft()))
@@ -180,7 +181,7 @@ class Demo:
                     flight.line,
                     tag=flight.carrier,
                     keys=(flight.tail_number,) if flight.tail_number is not None else (),
-                    # Flights to one destination are in one queue, and so in order.
+                    # Flights to the same destination go to the same queue, so they stay in order.
                     sharding_key=flight.destination,
                 )
             )
@@ -193,7 +194,7 @@ class Demo:
         return len(portion.futures)
 
     async def _read(self, received: Sum) -> float:
-        """Three pull consumers share the queues and read at the same time."""
+        """Read all flights with three pull consumers that divide the queues among themselves."""
         started = time.perf_counter()
         async with client.Instance(self._server.nameserver) as instance:
             consumers = [instance.pull_consumer(group="demo") for _ in range(CONSUMERS)]
@@ -229,7 +230,7 @@ class Demo:
                 return
 
     async def _handle(self, handled: Sum) -> float:
-        """A group of three members handles all flights, each queue in order."""
+        """Handle all flights in a group of three members, each queue in order."""
         started = time.perf_counter()
         done = asyncio.Event()
 
@@ -252,14 +253,14 @@ class Demo:
             for _ in range(CONSUMERS)
         ]
         async with members[0], members[1], members[2]:
-            # The comparison with what was sent finds messages that are missing then.
+            # After a timeout, the comparison with the sent flights reports the missing ones.
             with suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), 6 * PATIENCE)
         return time.perf_counter() - started
 
 
 class _Portion(NamedTuple):
-    """Messages that were accepted together."""
+    """Messages that were passed to the producer together."""
 
     started: float
     futures: list[asyncio.Future[client.Receipt]]
@@ -277,14 +278,14 @@ def _check(message: client.ReceivedMessage[bytes], seen: Sum) -> None:
 
 
 def portions(items: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
-    """The items in lists of ``size``."""
+    """Yield the items in lists of at most ``size``."""
     rest = iter(items)
     while portion := list(islice(rest, size)):
         yield portion
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The smallest of ``values`` that is not below ``share`` of them; 0 for none."""
+    """Return the smallest value that at least ``share`` of the values don't exceed; 0 if empty."""
     ordered = sorted(values)
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else 0.0
 

@@ -40,7 +40,7 @@ def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool)
     if as_json:
         output.show_json({"healthy": not failed, "findings": rows})
     else:
-        # At a terminal remedies have lines of their own: the links in them must not be broken.
+        # At a terminal each remedy gets its own line, so that links in it are not wrapped.
         shown = ["verdict", "check", "found"]
         columns = shown if sys.stdout.isatty() else [*shown, "remedy"]
         output.show_rows(rows, columns, as_json=False, colour=lambda row: COLOURS[row["verdict"]])

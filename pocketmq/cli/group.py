@@ -200,7 +200,7 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
     try:
         description, lag = await admin.describe_group(name), await admin.lag(name)
     except client.PocketMQError as problem:
-        # A group deleted meanwhile, or a broker that is gone, must not hide the others.
+        # A group deleted meanwhile, or an unreachable broker, must not hide the other groups.
         unknown = dict.fromkeys(("members", "topics", "lag"))
         return {"group": name, **unknown, "state": str(problem)}
     topics = {topic for member in description.members for topic in member.subscriptions}
@@ -216,7 +216,7 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
 
 
 def _state_colour(row: output.Row) -> str:
-    """Red for messages that wait without a consumer, yellow for problems."""
+    """Return red for unread messages of an offline group, yellow for problems."""
     if row["state"] == "offline" and row["lag"]:
         return "red"
     return "" if row["state"] in {"online", "offline"} else "yellow"
@@ -269,7 +269,7 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
     output.done(f"deleted group {name}", {"group": name}, as_json=as_json)
 
 
-# Looking
+# Inspection
 
 
 @group.command(epilog="Example: pocketmq group show billing")
@@ -312,7 +312,7 @@ def _facts(
 ) -> dict[str, object]:
     members = description.members
     first = members[0] if members else None
-    # Members that contradict each other have several for one topic.
+    # Conflicting members can have several expressions for one topic.
     subscriptions = {(topic, text) for one in members for topic, text in one.subscriptions.items()}
     blocked = [str(state.queue) for state in description.queues if state.blocked is not None]
     return {
@@ -384,7 +384,7 @@ def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -
 
 
 def _show_all_lags(found: Sequence[tuple[str, client.Lag]], *, as_json: bool) -> None:
-    """A row for each topic of each group."""
+    """Print one row per topic of each group."""
     rows = []
     for name, lag in found:
         for topic in sorted({queue.topic for queue in lag.queues}):
@@ -419,7 +419,7 @@ def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, ob
 
 
 def _lag_colour(row: output.Row) -> str:
-    """Red for messages that wait without a consumer, yellow with one."""
+    """Return red for unread messages without a consumer, yellow with one."""
     if not row["lag"]:
         return ""
     return "yellow" if row.get("owner") or row.get("members") else "red"

@@ -50,7 +50,10 @@ def health(nameserver: str | None, broker: str | None, timeout: float, as_json: 
 
 
 def _found(name_servers: list[str], brokers: list[str], timeout: float) -> list[str]:
-    """What answered, in words. Raises NoAnswer for the first that doesn't."""
+    """Return descriptions of the servers that answer.
+
+    Raises NoAnswer for the first that doesn't.
+    """
     found = []
     for address in name_servers:
         info = ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, timeout=timeout)

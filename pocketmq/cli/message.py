@@ -29,7 +29,7 @@ from pocketmq.formats import Writer, body_text, facts, iso, writer
 from remoting.tasks import stop_signal
 
 GROUP: Final = "pocketmq-tail"
-"""The group of ``tail``; nothing is ever committed for it."""
+"""The consumer group of ``tail``; it never commits."""
 
 _TIME_HELP: Final = "a time (2026-01-31T12:00) or how long ago (-1h)."
 _COLUMNS: Final = ("broker", "queue", "offset", "id", "tag", "keys", "stored_at", "body")
@@ -44,7 +44,7 @@ def message() -> None:
 def parse_instant(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> datetime | None:
-    """An option's callback: a time, or how long ago."""
+    """Parse an option that is a time, or a time ago."""
     where = parse_place(context, parameter, text)
     if where is None or isinstance(where, datetime):
         return where

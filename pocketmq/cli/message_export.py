@@ -42,7 +42,7 @@ from remoting.protocol.message.tags import TagExpression
 from remoting.tasks import stop_signal
 
 MAX_REPORTED: Final = 20
-"""Damaged messages that are named; the others are counted."""
+"""Damaged messages that are reported one by one; the others are only counted."""
 
 
 def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpression:
@@ -159,7 +159,7 @@ def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -
 
 
 class _Exporting:
-    """Brings messages from a source to a writer, and counts."""
+    """Copies messages from a source to a writer, and counts them."""
 
     def __init__(self, selection: ExportSelection, *, shown: bool) -> None:
         self._selection = selection
@@ -211,7 +211,7 @@ class _Exporting:
                 _report_line(sentence)
 
     def report(self, path: Path) -> None:
-        """Report the result; the exit code is 1 when something was left out."""
+        """Report the result; exit with code 1 if a message was left out."""
         if self._damaged > MAX_REPORTED:
             _report_line(f"left out {self._damaged - MAX_REPORTED} more")
         where = "" if path == STDOUT else f" to {path}"
@@ -223,7 +223,7 @@ class _Exporting:
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """Turn errors of writing into ``ExportError``, to distinguish them from network errors."""
+    """Turn write errors into ``ExportError``, to distinguish them from network errors."""
     try:
         yield
     except BrokenPipeError:

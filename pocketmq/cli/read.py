@@ -31,16 +31,16 @@ from pocketmq.formats import FORMATS, Writer, writer
 from remoting.tasks import stop_signal
 
 DEFAULT_GROUP: Final = "pocketmq-read"
-"""The default group; nothing is ever committed for it."""
+"""The consumer group unless ``--group`` is given; it never commits."""
 
 PORTION: Final = 1000
-"""Messages written in one go."""
+"""Most messages taken and written at a time."""
 
 LOOK_SECONDS: Final = 0.1
-"""How often to check for the end and for signals while no message arrives."""
+"""Seconds between checks for the end and for signals while no message arrives."""
 
 Start = Position | None
-"""None: where the group is, else the beginning."""
+"""None: the group's committed offset, else the beginning."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
 
 
 def _tell(event: client.Event) -> None:
-    """Report on stderr why nothing arrives; reading resumes when the broker is back."""
+    """Report on stderr why no message arrives; the consumer keeps trying."""
     if isinstance(event, client.QueueWaiting):
         click.echo(f"waiting: {event.error}", err=True)
 
@@ -154,7 +154,7 @@ def _tell(event: client.Event) -> None:
 async def ends_of(
     admin: client.Admin, queues: Sequence[client.MessageQueue]
 ) -> dict[client.MessageQueue, int]:
-    """The current end of each queue; later messages are not read."""
+    """Return the current end of each queue."""
     ends = await asyncio.gather(*(admin.max_offset(queue) for queue in queues))
     return dict(zip(queues, ends, strict=True))
 
@@ -162,7 +162,7 @@ async def ends_of(
 async def has_read(
     consumer: client.PullConsumer[bytes], ends: Mapping[client.MessageQueue, int]
 ) -> bool:
-    """Whether a consumer has reached these offsets in all queues."""
+    """Return whether the consumer has reached these offsets in all queues."""
     for queue, end in ends.items():
         if await consumer.position(queue) < end:
             return False
@@ -176,9 +176,9 @@ async def _write_all(
     write: Writer,
     stop: asyncio.Event,
 ) -> int:
-    """Write until the ends, the limit, or the signal; how many messages were written."""
+    """Write messages up to the ends, the limit, or a signal; return how many were written."""
     count, limit = 0, wanted.limit
-    # Beside messages on the same terminal a bar would only be in the way.
+    # No progress bar if the messages go to the same terminal.
     shown = wanted.bar and not wanted.follow and limit != 1
     with output.progress(f"reading {wanted.topic}", limit, shown=shown) as bar:
         while not stop.is_set() and (limit is None or count < limit):

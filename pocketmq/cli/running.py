@@ -1,4 +1,4 @@
-"""Shared by the commands: options, positions, questions to a cluster, signals and errors."""
+"""Shared by the commands: options, parsing of positions and queues, calls of a cluster, errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
 def nameserver_option(function: F) -> F:
-    """``--nameserver``: where the routes are."""
+    """Add ``--nameserver``."""
     return click.option(
         "--nameserver",
         metavar="HOST:PORT[;…]",
@@ -37,29 +37,29 @@ def nameserver_option(function: F) -> F:
 
 
 def json_option(function: F) -> F:
-    """``--json``: for programs."""
+    """Add ``--json``."""
     return click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")(function)
 
 
 def yes_option(function: F) -> F:
-    """``--yes``: no question at a terminal."""
+    """Add ``--yes``, which skips the confirmation."""
     return click.option("--yes", "-y", is_flag=True, help="Don't ask at a terminal.")(function)
 
 
 def dry_run_option(function: F) -> F:
-    """``--dry-run``: change nothing."""
+    """Add ``--dry-run``."""
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
 
 
 def queues_option(function: F) -> F:
-    """``--queue``: see ``choose_queues``."""
+    """Add ``--queue``: see ``choose_queues``."""
     return click.option(
         "--queue", "queues", multiple=True, metavar="[BROKER/]ID", help="Only this queue."
     )(function)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask at a terminal, unless the answer was given; anything but yes ends the command."""
+    """Ask for confirmation at a terminal unless ``yes``; any other answer aborts the command."""
     if not yes and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
 
@@ -68,11 +68,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 REQUESTS_AT_ONCE: Final = 32
-"""Requests in flight: a list of thousands of topics is quick, without flooding a broker."""
+"""Requests in flight: fast for thousands of topics, without overloading a broker."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; an expected error is shown without a traceback, exit code 1."""
+    """Run a command's coroutine.
+
+    Expected errors are shown without a traceback; exit code 1.
+    """
     quiet()
     try:
         return loop.run(main)
@@ -86,7 +89,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
-    """Call ``ask`` with a connected ``Admin``; errors are shown as by ``run``."""
+    """Return the result of ``ask`` with a connected ``Admin``; errors are shown as by ``run``."""
 
     async def main() -> T:
         async with client.Admin(nameserver) as admin:
@@ -97,11 +100,11 @@ def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """End the command quietly when the reader of its output has seen enough."""
+    """End the command without an error when the reader of a pipe closes it."""
     try:
         yield
     except BrokenPipeError:
-        # Python flushes stdout at its end, and must not complain again.
+        # Python flushes stdout at exit, which would report the broken pipe once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
@@ -109,7 +112,7 @@ def reader_may_leave() -> Iterator[None]:
 async def at_once(
     items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
 ) -> list[R]:
-    """Call ``ask`` for all items, ``limit`` at a time; the answers are in the items' order."""
+    """Call ``ask`` for all items, at most ``limit`` at a time; return the results in order."""
     places = asyncio.Semaphore(limit)
 
     async def one(item: T) -> R:
@@ -120,7 +123,7 @@ async def at_once(
 
 
 def quiet() -> None:
-    """Keep the client's warnings out of the output: a command reports its errors itself."""
+    """Suppress the client's warnings: a command reports its errors itself."""
     logging.getLogger(LOGGERS).setLevel(logging.ERROR)
 
 
@@ -132,7 +135,7 @@ PLACE_HELP: Final = (
 
 
 def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Position | None:
-    """An option's callback; a time without a zone is this machine's."""
+    """Parse an option that is a position; a time without a zone is in the local time zone."""
     if text is None:
         return None
     try:
@@ -144,10 +147,10 @@ def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Posi
 def choose_queues(
     queues: Sequence[client.MessageQueue], wanted: Sequence[str], topic: str
 ) -> list[client.MessageQueue]:
-    """The queues named by ``ID`` or ``BROKER/ID``; all for no names.
+    """Return the queues named by ``ID`` or ``BROKER/ID``; all queues if none is named.
 
     Raises:
-        UsageError: the topic does not exist.
+        UsageError: the topic has no such queue.
     """
     if not wanted:
         return list(queues)
@@ -164,7 +167,7 @@ def choose_queues(
 
 
 def parse_queue(_: click.Context, __: click.Parameter, text: str) -> client.MessageQueue:
-    """An argument's callback: ``TOPIC/BROKER/ID``, as tables and logs write queues."""
+    """Parse an argument ``TOPIC/BROKER/ID``, the form used in tables and logs."""
     topic, _slash, rest = text.partition("/")
     broker, _slash, number = rest.rpartition("/")
     if not topic or not broker or not number.isdecimal():

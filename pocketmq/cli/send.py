@@ -21,13 +21,13 @@ from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
 from remoting.tasks import stop_signal
 
 WINDOW: Final = 10_000
-"""Messages sent and not yet acknowledged: enough for any network, small in memory."""
+"""Messages sent and not yet acknowledged: enough for any network, little memory."""
 
 ERRORS_SHOWN: Final = 5
-"""Further failures are only counted."""
+"""Errors that are printed; further ones are only counted."""
 
 PACE_STEP: Final = 0.02
-"""With ``--rate`` messages are sent in portions of this many seconds."""
+"""Seconds: ``--rate`` lets messages get ahead of schedule by up to this time, and then waits."""
 
 
 def _split_property(
@@ -151,7 +151,7 @@ def _input(
 
 
 def _stdin() -> IO[bytes]:
-    """Standard input as a separate file.
+    """Return standard input as a separate file object.
 
     The interpreter closes ``sys.stdin`` at exit, and crashes if a thread is reading from it.
     """
@@ -171,7 +171,7 @@ async def _send(
     one: bool,
     as_json: bool,
 ) -> bool:
-    """Send all; True if all were acknowledged and the input was read to its end."""
+    """Send all messages; return whether all were acknowledged and the input was read to its end."""
     stop = stop_signal()
     started = time.monotonic()
     problem: SourceError | None = None
@@ -190,12 +190,12 @@ async def _send(
 
 
 class _Sending:
-    """Sends what is read, with a window of messages in flight.
+    """Sends the messages of the reader, with a bounded number in flight.
 
     Attributes:
-        sent, failed, size: acknowledged messages, others, and bytes of the former.
-        errors: why the first of the others failed.
-        last: of the last acknowledged message.
+        sent, failed, size: acknowledged messages, failed messages, and bytes of the acknowledged.
+        errors: the first errors.
+        last: receipt of the last acknowledged message.
     """
 
     def __init__(self, producer: client.Producer[bytes], bar: output.Progress) -> None:
@@ -213,7 +213,7 @@ class _Sending:
         stop: asyncio.Event,
         rate: float | None,
     ) -> None:
-        """Send until the input ends or a signal comes."""
+        """Send until the input ends or a stop signal arrives."""
         pace = _Pace(rate, stop)
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -250,7 +250,7 @@ class _Sending:
         future.add_done_callback(lambda done: self._acknowledged(done, size))
 
     async def wait_for_room(self, limit: int) -> None:
-        """Wait until fewer than ``limit`` messages are unacknowledged."""
+        """Wait until fewer than ``limit`` messages are in flight."""
         while self._in_flight >= max(limit, 1):
             self._moved.clear()
             await self._moved.wait()
@@ -274,7 +274,7 @@ class _Sending:
 
 
 class _Pace:
-    """Limits the rate of messages, in small portions; a stop ends the waiting."""
+    """Limits the rate of messages; a stop signal ends the wait."""
 
     def __init__(self, rate: float | None, stop: asyncio.Event) -> None:
         self._rate = rate

@@ -40,7 +40,7 @@ EXPECTED = (
 
 
 class ServerOptions(TypedDict):
-    """The options of all server commands, see ``server_options``."""
+    """The options common to all server commands; see ``server_options``."""
 
     host: str | None
     file: Path | None
@@ -52,7 +52,7 @@ class ServerOptions(TypedDict):
 
 
 def server_options(function: F) -> F:
-    """The options of ``ServerOptions``."""
+    """Add the options of ``ServerOptions``."""
     options = [
         click.option("--host", help="Where to listen.  [default: 127.0.0.1]"),
         click.option(
@@ -82,7 +82,7 @@ def server_options(function: F) -> F:
         click.option("--json", "as_json", is_flag=True, help="Ready line and log as JSON."),
         click.option("--until-stdin-closes", is_flag=True, hidden=True),
     ]
-    # click lists options in the order of the innermost decorator first.
+    # click lists the options of the outermost decorator first.
     for option in reversed(options):
         function = option(function)
     return function
@@ -116,8 +116,8 @@ def standalone(
         storePathRootDir=store,
         pocketmqBindHost=options["host"],
     )
-    from broker.config import BrokerConfig  # noqa: PLC0415 - a name server carries no broker
-    from nameserver.config import NameServerConfig  # noqa: PLC0415 - and the other way round
+    from broker.config import BrokerConfig  # noqa: PLC0415 - a name server doesn't load it
+    from nameserver.config import NameServerConfig  # noqa: PLC0415 - a broker doesn't load it
 
     with _errors():
         broker = BrokerConfig.from_sources(options["file"], os.environ, settings)
@@ -195,7 +195,7 @@ def broker(
 def _serve_workers(
     config: BrokerConfig, workers: int, settings: Mapping[str, str], options: ServerOptions
 ) -> None:
-    from pocketmq.workers import WorkersPart, plans  # noqa: PLC0415 - costs those who ask for it
+    from pocketmq.workers import WorkersPart, plans  # noqa: PLC0415 - only for --workers
 
     words = ["--log-level", options["log_level"]]
     if options["host"] is not None:
@@ -208,12 +208,12 @@ def _serve_workers(
     made = plans(
         config, workers, settings=settings, options=words, metrics_port=options["metrics_port"]
     )
-    # The workers serve the metrics, each its own.
+    # Each worker serves its own metrics; the supervisor serves none.
     _serve([WorkersPart(made)], {**options, "metrics_port": None})
 
 
 def _settings(options: ServerOptions, **by_option: object) -> dict[str, str]:
-    """RocketMQ's keys as set by the options and by ``--set``.
+    """Return RocketMQ's configuration keys as set by the options and by ``--set``.
 
     Raises:
         click.UsageError: A key is given twice, or a ``--set`` has no ``=``.
@@ -237,7 +237,7 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
     _raise_descriptor_limit()
     port = options["metrics_port"]
     if port is not None:
-        from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - costs those who ask for it
+        from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - only for --metrics-port
 
         parts = [MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
     until_end_of = sys.stdin.fileno() if options["until_stdin_closes"] else None
@@ -245,7 +245,7 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    import structlog  # noqa: PLC0415 - logs.configure has imported it without rich
+    import structlog  # noqa: PLC0415 - after import_structlog, which hides rich from it
 
     log = structlog.get_logger("pocketmq")
     before, now = descriptors.raise_limit()
@@ -261,7 +261,7 @@ def _raise_descriptor_limit() -> None:
 
 @contextmanager
 def _errors() -> Iterator[None]:
-    """Show an expected error as its one sentence instead of a traceback."""
+    """Show an expected error as its message instead of a traceback."""
     try:
         yield
     except EXPECTED as problem:

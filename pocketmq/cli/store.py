@@ -1,4 +1,4 @@
-"""``pocketmq store copy``."""
+"""``pocketmq store``."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
 
 
 def _show_report(report: Report, mended: Repair | None) -> None:
-    # Findings go to stdout, for a pipe; what is said about them goes to stderr.
+    # Findings go to stdout, so that they can be piped; the summary goes to stderr.
     if mended is not None:
         for sentence in mended.done:
             click.echo(sentence, err=True)

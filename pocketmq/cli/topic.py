@@ -26,7 +26,7 @@ from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 DEFAULT_QUEUES = 8
 RATE_SECONDS = 1.0
-"""How long ``topic list --rate`` counts."""
+"""How long ``topic list --rate`` counts messages."""
 
 permission_option = click.option(
     "--permission",
@@ -76,7 +76,7 @@ async def _stats(admin: client.Admin, name: str) -> Stats | None:
     try:
         return await admin.topic_stats(name)
     except client.PocketMQError:
-        # A broker that is gone, or a topic deleted meanwhile, must not hide the others.
+        # An unreachable broker, or a topic deleted meanwhile, must not hide the other topics.
         return None
 
 
@@ -205,7 +205,7 @@ def update(
             "older ones that still wait in its old queue",
             err=True,
         )
-        # A program that reads JSON can't answer, even if it was started at a terminal.
+        # With --json a program reads the output and can't answer, even at a terminal.
         confirm(f"Change topic {name}?", yes=yes or as_json)
     ask_admin(
         nameserver,
@@ -288,6 +288,6 @@ def _letters(permission: str) -> str:
 
 
 def permission_text(perm: int) -> str:
-    """``rw``, ``r``, ``w`` or ``none``."""
+    """Return ``rw``, ``r``, ``w`` or ``none``."""
     letters = ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
     return letters or "none"

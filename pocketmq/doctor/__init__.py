@@ -1,4 +1,8 @@
-"""Look for problems in a cluster, and say what to do about each.
+"""Checks of a cluster, each problem with a remedy.
+
+A check is a function that takes the case and yields results; later checks use what earlier ones
+stored in the case, such as the addresses of brokers. Nothing is changed anywhere. Nearly all
+requests are RocketMQ's own, so Apache clusters can be checked too.
 
 A check is a function that takes the case and yields its results; later ones use what earlier ones
 learnt, such as the addresses of brokers. Nothing is changed anywhere. Nearly all requests are
@@ -28,6 +32,6 @@ CHECKS: Final[tuple[Callable[[Case], Iterator[CheckResult]], ...]] = (
 
 
 def examine(case: Case) -> Iterator[CheckResult]:
-    """The results of all checks, one after the other."""
+    """Yield the results of all checks, in order."""
     for check in CHECKS:
         yield from check(case)

@@ -1,4 +1,4 @@
-"""What the doctor's checks share: what is examined, and what each of them finds."""
+"""Shared by the doctor's checks: the case and its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACCELERATORS: Final = {
 
 
 class CheckVerdict(StrEnum):
-    """How bad it is."""
+    """The severity of a result."""
 
     OK = "ok"
     WARNING = "warning"
@@ -36,9 +36,9 @@ class CheckResult:
 
     Attributes:
         check: what was checked.
-        verdict: how bad it is.
+        verdict: its severity.
         found: the observation.
-        remedy: what to do; empty for nothing.
+        remedy: what to do; empty if nothing.
     """
 
     check: str
@@ -51,9 +51,9 @@ class Machine(NamedTuple):
     """The machine that the doctor runs on.
 
     Attributes:
-        why_not_compiled: why PocketMQ runs without its compiled core; empty when it has it.
-        descriptors: hard limit of file descriptors; -1 for none.
-        accelerators: those of ``ACCELERATORS`` that are installed.
+        why_not_compiled: why PocketMQ runs without its compiled core; empty if it uses the core.
+        descriptors: hard limit of file descriptors; -1 if unlimited.
+        accelerators: the packages of ``ACCELERATORS`` that are installed.
     """
 
     why_not_compiled: str
@@ -62,7 +62,7 @@ class Machine(NamedTuple):
 
 
 def this_machine() -> Machine:
-    """Examine this machine."""
+    """Return the properties of this machine."""
     # A server raises its soft limit to the hard one when it starts.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return Machine(
@@ -73,7 +73,7 @@ def this_machine() -> Machine:
 
 
 class Ask(Protocol):
-    """Asks one server: see ``probe.ask``."""
+    """Sends one request to one server: see ``probe.ask``."""
 
     def __call__(
         self, address: str, code: int, kind: type[B], header: Header | None = None
@@ -82,15 +82,15 @@ class Ask(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Case:
-    """The subject of the examination, and the results so far that later checks need.
+    """The cluster to check, and what checks have found so far.
 
     Attributes:
-        name_servers: their addresses.
-        topic, group: are examined as well when given.
-        clock: this machine's.
-        ask: asks a server.
+        name_servers: the name servers' addresses.
+        topic, group: checked too if given.
+        clock: this machine's clock.
+        ask: sends a request to a server.
         machine: the machine that the doctor runs on.
-        brokers: broker name -> id -> address, of all name servers that answered.
+        brokers: broker name -> broker id -> address, from all name servers that answered.
         answering: the addresses of name servers and brokers that answered.
     """
 
@@ -105,7 +105,7 @@ class Case:
 
     @property
     def masters(self) -> dict[str, str]:
-        """Name and address of each master broker that answered."""
+        """The address of each master broker that answered, by broker name."""
         return {
             name: members[0]
             for name, members in sorted(self.brokers.items())
@@ -113,7 +113,7 @@ class Case:
         }
 
     def ask_masters(self, code: int, kind: type[B], header: Header | None = None) -> Iterator[B]:
-        """Ask each master broker that answered before; those that don't answer are left out."""
+        """Yield the answer of each master broker; skip those that don't answer."""
         for address in self.masters.values():
             try:
                 answer = self.ask(address, code, kind, header)
@@ -123,15 +123,15 @@ class Case:
 
 
 def ok(check: str, found: str) -> CheckResult:
-    """Nothing to do."""
+    """Return a result that needs no action."""
     return CheckResult(check, CheckVerdict.OK, found)
 
 
 def warning(check: str, found: str, remedy: str) -> CheckResult:
-    """It works, but not as it should."""
+    """Return a result about something that works, but not as it should."""
     return CheckResult(check, CheckVerdict.WARNING, found, remedy)
 
 
 def failed(check: str, found: str, remedy: str) -> CheckResult:
-    """It doesn't work."""
+    """Return a result about something that doesn't work."""
     return CheckResult(check, CheckVerdict.FAILED, found, remedy)

@@ -1,4 +1,8 @@
-"""Consumer groups: members, offsets, blocked queues, dead letters.
+"""Checks of consumer groups: members, offsets, blocked queues, dead letters.
+
+PocketMQ brokers report a group's problems themselves. For Apache's brokers the doctor requests
+connections, offsets, and the running info of each member. Every remedy ends with the section of the
+docs that explains it.
 
 PocketMQ's brokers report the problems of a group. Of Apache's brokers the doctor requests
 connections, offsets, and the running info of each member. Every remedy ends with the section of the
@@ -44,13 +48,13 @@ from remoting.protocol.own_codes import OwnRequestCode
 PAGE: Final = f"{DOCS}consumer-groups.md"
 
 MAX_GROUPS: Final = 200
-"""Groups checked when none is named: one request each to every broker."""
+"""Most groups checked if none is named: one request each to every broker."""
 
 MAX_ASKED_MEMBERS: Final = 20
-"""Members whose running info is requested: a hung one takes three seconds."""
+"""Most members whose running info is requested: one that hangs takes three seconds."""
 
 SILENT_SECONDS: Final = 45.0
-"""Heartbeats come every 30 s; a member that is silent for longer than this has missed one."""
+"""Seconds since the last heartbeat after which a member has missed one: the period is 30 s."""
 
 _CHECKS: Final = {
     FindingKind.SUBSCRIPTION: "subscriptions",
@@ -65,11 +69,11 @@ _CHECKS: Final = {
     FindingKind.OFFSET_BACKWARDS: "offset backwards",
     FindingKind.QUEUES_CHANGED: "queues changed",
 }
-"""Names of a broker's findings in the report; other kinds keep their own names."""
+"""Names of a broker's findings in the report; other kinds are reported under their own name."""
 
 
 def all_groups(case: Case) -> Iterator[CheckResult]:
-    """Problems of all groups as reported by PocketMQ's brokers, when no group is named."""
+    """If no group is named, yield the problems of all groups that PocketMQ brokers report."""
     if case.group is not None:
         return
     names = _names(case)
@@ -86,7 +90,7 @@ def all_groups(case: Case) -> Iterator[CheckResult]:
 
 
 def group(case: Case) -> Iterator[CheckResult]:
-    """The group that was named, if one was."""
+    """If a group is named, check it."""
     if case.group is None or not case.masters:
         return
     description = _describe(case, case.group)
@@ -107,7 +111,7 @@ def group(case: Case) -> Iterator[CheckResult]:
     yield from _dead_letters(case, description)
 
 
-# Asking
+# Requests
 
 
 def _names(case: Case) -> list[str]:
@@ -118,7 +122,7 @@ def _names(case: Case) -> list[str]:
 
 
 def _describe(case: Case, name: str) -> GroupDescription:
-    """The description of a group, merged from all brokers that answer."""
+    """Return the description of a group, merged from all brokers that answer."""
     now = instant(case.clock.now_ms())
     parts = [_described(case, broker, name, now) for broker in case.masters]
     return merged(name, [part for part in parts if part is not None])
@@ -162,7 +166,7 @@ def _told(problem: Problem) -> CheckResult:
 
 
 def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
-    """More members than queues, as far as an Apache broker shows it."""
+    """Check for more members than queues at Apache's brokers, which don't report it."""
     members = description.members
     if any(member.model == MessageModel.BROADCASTING for member in members):
         return
@@ -194,7 +198,7 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResul
 
 
 def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
-    """Members that retry a failing ordered message for ever, by their running info."""
+    """Check for members that retry a failing ordered message endlessly, by their running info."""
     for member in description.members[:MAX_ASKED_MEMBERS]:
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=description.group, client_id=member.client_id
@@ -219,7 +223,7 @@ def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]
 
 
 def _without_offset(description: GroupDescription) -> Iterator[CheckResult]:
-    """Queues with messages in which a group has committed nothing, by topic."""
+    """Check for queues with messages in which a group has committed nothing, by topic."""
     topics: dict[str, list[QueueState]] = {}
     for state in description.queues:
         if state.end > 0 and not state.queue.topic.startswith(RETRY_PREFIX):

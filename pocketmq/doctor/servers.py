@@ -1,4 +1,6 @@
-"""Checks of the machine, of the name servers, and of every broker at its advertised address.
+"""Checks of this machine, the name servers, and every broker at its advertised address.
+
+For a PocketMQ broker this includes the state of its store.
 
 A broker of ours also reports on the files of its store.
 """
@@ -22,7 +24,7 @@ from remoting.protocol.codes import RequestCode
 
 
 def core(why: str, broker: str = "") -> CheckResult:
-    """Which core runs, here or in a broker."""
+    """Report whether the compiled core is used, here or in a broker."""
     who = f"{broker} runs on" if broker else "PocketMQ runs on"
     if not why:
         return ok("core", f"{who} the compiled core")
@@ -35,7 +37,7 @@ def core(why: str, broker: str = "") -> CheckResult:
 
 
 def here(case: Case) -> Iterator[CheckResult]:
-    """Version, core, accelerators, limits."""
+    """Check version, core, accelerators and limits of this machine."""
     yield ok("version", f"PocketMQ {pocketmq.__version__}")
     yield ok("interpreter", f"{platform.python_implementation()} {platform.python_version()}")
     yield core(case.machine.why_not_compiled)
@@ -57,11 +59,14 @@ def here(case: Case) -> Iterator[CheckResult]:
 
 
 INDEX_BACKLOG: Final = 256 * 1024 * 1024
-"""Bytes of log, eight times what the index's thread lets wait before it goes on at any load."""
+"""Bytes of the log not yet indexed that are reported: eight times the backlog at which the index
+thread catches up at any load."""
 
 
 def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Lost offsets, another name, damage found by recovery, and a backlog of the index."""
+    """Check for lost offsets, a changed broker name, damage found by recovery, and an index
+    backlog.
+    """
     if table.get("pocketmqOffsetsLost") == "true":
         yield failed(
             "offsets",
@@ -86,7 +91,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "messages there are lost",
             "look at the disk; pocketmq store verify names the places",
         )
-    # A backlog is usual while the broker is busy, so only a large one is worth a warning.
+    # A busy broker usually has some backlog, so only a large one is reported.
     docs = f"see {DOCS}operating.md#finding-messages"
     backlog = table.get("pocketmqIndexBacklogBytes", "0")
     if trouble := table.get("pocketmqIndexTrouble"):
@@ -101,11 +106,11 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
-"""Differences below this are ignored: the broker's clock is known only to the second."""
+"""Differences up to this are ignored: the broker's uptime is known only to the second."""
 
 DISK_WARNING: Final = 0.75
 CONNECTIONS_WARNING: Final = 0.9
-"""Share of the connections there may be at a time."""
+"""Share of the maximum number of connections above which a warning is given."""
 
 DISK_FULL: Final = 0.90
 """Shares of the disk in use, as ``df`` shows them; beyond the first one old messages are deleted at
@@ -113,7 +118,7 @@ any hour, beyond the second one nothing is stored (defaults of RocketMQ's and ou
 
 
 def name_servers(case: Case) -> Iterator[CheckResult]:
-    """Whether the name servers answer, and have the same brokers."""
+    """Check that the name servers answer, and list the same brokers."""
     views: dict[str, set[str]] = {}
     for address in case.name_servers:
         try:
@@ -139,7 +144,7 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
 
 
 def brokers(case: Case) -> Iterator[CheckResult]:
-    """Whether each broker answers at its advertised address; its clock, disk and store."""
+    """Check that each broker answers at its advertised address, and its clock, disk and store."""
     if not case.answering:
         return
     if not case.brokers:
@@ -213,7 +218,7 @@ def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult
         return
     days, hours, minutes, seconds = map(int, spans)
     runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
-    # The uptime is cut off to seconds, half a second on average.
+    # The uptime is truncated to seconds: add the average error of half a second.
     theirs = int(boot_ms) / 1000 + runs + 0.5
     difference = theirs - case.clock.now_ms() / 1000
     if abs(difference) <= CLOCK_TOLERANCE_SECONDS:
@@ -245,7 +250,7 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """The report of a PocketMQ broker about its store; other brokers report nothing."""
+    """Report what a PocketMQ broker says about deleted files; other brokers say nothing."""
     docs = f"see {DOCS}operating.md#messages-are-deleted"
     if trouble := table.get("pocketmqWhyNotWritable"):
         yield failed("store", f"{name} takes no messages: {trouble}", docs)
@@ -266,7 +271,7 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Whether connections are refused, or soon will be, for want of file descriptors."""
+    """Check whether connections are refused, or soon will be, for lack of file descriptors."""
     taken, most, limit = (
         table.get(f"pocketmq{key}", "")
         for key in ("Connections", "ConnectionsMax", "DescriptorLimit")
@@ -286,7 +291,7 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 
 def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Damaged messages that a PocketMQ broker does not deliver, and entries that it restored."""
+    """Report damaged messages, which a PocketMQ broker doesn't deliver, and restored entries."""
     damaged = table.get("pocketmqDamagedMessages", "0")
     restored = table.get("pocketmqRestoredEntries", "0")
     store = table.get("pocketmqStorePath", "DIR")

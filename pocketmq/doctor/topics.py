@@ -1,4 +1,4 @@
-"""One topic: its routes, permissions and consumers."""
+"""Checks of one topic: route, permissions and consumers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 
 def topic(case: Case) -> Iterator[CheckResult]:
-    """The topic that was named, if one was."""
+    """If a topic is named, check it."""
     if case.topic is None or not case.brokers:
         return
     header = GetRouteInfoRequestHeader(topic=case.topic, accept_standard_json_only=True)
@@ -36,7 +36,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
 
 
 def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
-    """The groups that consume a topic; each of them gets every message."""
+    """Report the groups that consume the topic."""
     header = TopicRequestHeader(topic=topic)
     answers = case.ask_masters(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, header)
     groups = {group for answer in answers for group in answer.group_list}

@@ -1,1 +1,1 @@
-"""Messages of a topic written to a file: from a cluster, or from a store without a broker."""
+"""Export of a topic's messages to a file, from a cluster or from a store without a broker."""

@@ -1,4 +1,8 @@
-"""Messages of a topic from a cluster, read by our client.
+"""Export source: a topic's messages in a cluster, read with the client.
+
+The queues are read one after another, from the selected position to the end at the start of the
+export. If messages are deleted before they were read, the export fails, because a file with a gap
+is useless.
 
 Queue after queue is read from its place to where it ended when the export began. When messages are
 deleted before they were read, the export ends with an error: a file with a hole is useless.
@@ -21,20 +25,20 @@ from pocketmq.export.writers import (
 )
 
 GROUP: Final = "pocketmq-export"
-"""The group of the export; nothing is ever committed for it."""
+"""The consumer group of the export; it never commits."""
 
 LOOK_SECONDS: Final = 0.1
-"""How often an empty portion is yielded while no message arrives, to notice signals."""
+"""Seconds between empty portions while no message arrives, so that the caller notices signals."""
 
 
 class ClusterSource:
-    """A cluster's messages.
+    """The selected messages of a topic in a cluster.
 
     Args:
-        instance: the client, open.
-        selection: what is wanted.
-        queues: of which queues.
-        tell: gets a sentence when a queue can't be read for a while.
+        instance: an open client instance.
+        selection: the messages to export.
+        queues: the queues to read.
+        tell: called with a message for the user when a queue can't be read for a while.
     """
 
     def __init__(
@@ -54,14 +58,14 @@ class ClusterSource:
 
     @property
     def total(self) -> int:
-        """How many numbers the wanted parts of the queues have."""
+        """The number of offsets to read in all queues."""
         return sum(max(0, end - begin) for _, begin, end in self._ranges)
 
     async def open(self) -> None:
-        """Find out where the queues begin and end now.
+        """Determine the offset range of each queue.
 
         Raises:
-            PocketMQError: a queue is not there, or nobody answers.
+            PocketMQError: a queue doesn't exist, or its broker doesn't answer.
         """
         for queue in self._queues:
             begin = await self._place(queue, self._selection.begin)
@@ -69,11 +73,11 @@ class ClusterSource:
             self._ranges.append((queue, begin, end))
 
     async def portions(self) -> AsyncIterator[Portion]:
-        """All of it; an empty portion now and then while nothing comes.
+        """Yield the selected messages, and empty portions while no message arrives.
 
         Raises:
             ExportError: messages were deleted before they were read.
-            PocketMQError: a broker refuses.
+            PocketMQError: a broker refused a request.
         """
         for queue, begin, end in self._ranges:
             if begin < end:
@@ -90,7 +94,7 @@ class ClusterSource:
         while position < end:
             messages = await self._consumer.get_many(PORTION, timeout=LOOK_SECONDS)
             self._check_kept(queue, end)
-            # What was read ahead before the queue was set to its place is of another one.
+            # Messages read ahead before the assign and seek may still be returned: skip them.
             messages = [one for one in messages if one.queue == queue and one.offset >= position]
             reached = min(end, await self._consumer.position(queue))
             before, position = position, max(position, reached)

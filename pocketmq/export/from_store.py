@@ -1,4 +1,7 @@
-"""Messages of a topic from a store's directory, without a broker.
+"""Export source: a topic's messages in a store's directory, read without a broker.
+
+The consume queues are read one after another. The record at the position in a queue entry must
+match the entry, and its CRC must be right; otherwise the message is left out and reported.
 
 Queue after queue, entries lead to records. A record has to be the one that its entry describes, and
 its CRC has to match; otherwise its message is left out, and reported.
@@ -32,10 +35,11 @@ from remoting.protocol.message.record import FIXED_BYTES_V4
 from remoting.protocol.names import SCHEDULE_TOPIC
 
 PORTION_BYTES: Final = 4 * 1024 * 1024
-"""Records of a portion, unless a single one is larger."""
+"""Most bytes of the records in a portion, unless a single record is larger."""
 
 MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
-"""Entries with a larger size count as damaged: their messages would be held in memory."""
+"""Queue entries with a larger size count as damaged, because the message would be held in memory.
+"""
 
 
 class _Range(NamedTuple):
@@ -45,16 +49,16 @@ class _Range(NamedTuple):
 
 
 class StoreSource:
-    """A store's messages.
+    """The selected messages of a topic in a store.
 
     Args:
-        root: its directory.
-        commit_log: where the log lies, if not in it.
-        selection: what is wanted.
+        root: the store's directory.
+        commit_log: the commit log's path, if it is outside of the store.
+        selection: the messages to export.
 
     Raises:
-        ExportError: it has no such topic or queue.
-        StoreError: it can't be read.
+        ExportError: the store has no such topic or queue.
+        StoreError: the store can't be read.
     """
 
     def __init__(self, root: Path, commit_log: str | None, selection: ExportSelection) -> None:
@@ -66,16 +70,16 @@ class StoreSource:
 
     @property
     def total(self) -> int:
-        """How many numbers the wanted parts of the queues have."""
+        """The number of offsets to read in all queues."""
         return sum(max(0, part.end - part.begin) for part in self._ranges)
 
     def portions(self) -> Iterator[Portion]:
-        """All of it. Raises ``StoreError``."""
+        """Yield the selected messages. Raises ``StoreError``."""
         for part in self._ranges:
             for run in part.queue.entries(part.begin, part.end, max_entries=PORTION):
                 yield from self._run(part.queue, run)
 
-    # --- what there is
+    # --- queues and ranges
 
     def _queues(self) -> list[int]:
         topic, view = self._selection.topic, self._view
@@ -119,7 +123,7 @@ class StoreSource:
             if not self._skips_by_hash or code in self._selection.tags.codes:
                 file = self._file_of(position, size)
                 here = path if file is None else file.path
-                # A portion is of one file of the log, whose name some formats have.
+                # All records of a portion are in one log file, whose name some formats store.
                 if size_so_far and (here != path or size_so_far + size > PORTION_BYTES):
                     yield Portion(messages, passed, damage, path)
                     messages, damage, size_so_far, passed = [], [], 0, 0
@@ -141,7 +145,7 @@ class StoreSource:
         size: int,
         file: ViewFile | None,
     ) -> Message | str:
-        """The message that an entry leads to, or why it is left out."""
+        """Return the message that a queue entry points to, or why it is left out."""
         left_out = f"message {offset} of {where} is left out:"
         if file is None:
             return f"{left_out} there is no record of it in the log"
@@ -157,7 +161,7 @@ class StoreSource:
         return fault_of(message) or message
 
     def _file_of(self, position: int, size: int) -> ViewFile | None:
-        """The log file that an entry points into; None for an entry that points nowhere."""
+        """Return the log file that contains the record, or None for an invalid entry."""
         if not FIXED_BYTES_V4 <= size <= MAX_SIZE_BYTES or size == FILLER_SIZE:
             return None
         files = self._view.log.files

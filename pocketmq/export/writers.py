@@ -1,4 +1,9 @@
-"""Write exported messages as JSON lines or as a Parquet file.
+"""Writing exported messages as JSON lines or as a Parquet file.
+
+A JSON line has every field of the record. A Parquet file has the columns of the Spark connector,
+written by its decoder: those of ``format("rocketmq")`` for messages of a cluster, those of
+``format("rocketmq.store")`` for messages of a store. The file is written under a temporary name and
+renamed when it is complete.
 
 A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
 batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
@@ -29,13 +34,13 @@ STDOUT: Final = Path("-")
 
 @contextmanager
 def output_file(path: Path) -> Iterator[IO[bytes]]:
-    """A stream to a temporary file, which gets its name at the end of the block without an error.
+    """Yield a temporary file, which is renamed to ``path`` when the block ends without an error.
 
     Args:
-        path: the name; ``-`` for stdout. A file of that name is replaced.
+        path: the final name, which is replaced if it exists; ``-`` for stdout.
 
     Raises:
-        OSError: it can't be written; nothing is left of it.
+        OSError: the file can't be written; the temporary file is deleted.
     """
     if path == STDOUT:
         yield sys.stdout.buffer
@@ -58,27 +63,27 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 PORTION: Final = 1000
-"""Messages of a portion at most."""
+"""Most messages in a portion."""
 
 Message = client.ReceivedMessage[bytes]
 Where = int | client.Place | datetime
 
 
 class ExportError(Exception):
-    """An export can't be started or finished; the text has the reason and a remedy."""
+    """An export can't be started or finished; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSelection:
-    """Which messages are wanted.
+    """The messages to export.
 
     Attributes:
-        topic: where they are stored.
-        queues: ``ID`` or ``BROKER/ID``; none for all.
-        begin: in each queue the first one.
-        end: in each queue the first one that is not wanted any more.
-        tags: one of these tags.
-        key: one of the message's keys, or its id.
+        topic: the topic they are stored in.
+        queues: ``ID`` or ``BROKER/ID``; empty for all queues.
+        begin: the first message of each queue.
+        end: the first message of each queue that is not exported any more.
+        tags: only messages with one of these tags.
+        key: only messages with this key or id.
     """
 
     topic: str
@@ -89,20 +94,20 @@ class ExportSelection:
     key: str | None = None
 
     def wants(self, message: Message) -> bool:
-        """Whether a message of a wanted place is one of them."""
+        """Return whether a message of a selected queue and range has a selected tag and key."""
         if not self.tags.is_all and not self.tags.matches(message.tags):
             return False
         return self.key is None or self.key in {*message.keys, message.id, message.offset_id}
 
 
 class Portion(NamedTuple):
-    """Some messages of one queue, in their order.
+    """Some messages of one queue, in order.
 
     Attributes:
-        messages: those that are wanted.
-        passed: how many numbers of the queue are done with them.
-        damage: of messages that can't be read, in sentences.
-        file: of the log, that they were read from; None when nobody knows.
+        messages: the selected messages.
+        passed: number of offsets of the queue that this portion covers.
+        damage: one sentence about each message that can't be read.
+        file: the log file they were read from; None if unknown.
     """
 
     messages: list[Message]
@@ -112,7 +117,7 @@ class Portion(NamedTuple):
 
 
 def fault_of(message: Message) -> str | None:
-    """Why a message can't be given out as it was sent; None for a sound one."""
+    """Return why a message can't be exported as it was sent; None if it is sound."""
     if not message.check_crc():
         return _sentence(message, "the CRC of its body is not the one stored with it")
     try:
@@ -127,25 +132,25 @@ def _sentence(message: Message, reason: str) -> str:
 
 
 ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
-"""Of a Parquet file: enough for its columns to compress well."""
+"""Size of a Parquet row group: large enough for columns to compress well."""
 
 Body = tuple[object, str]
-"""A body in a JSON line, and its ``encoding`` there."""
+"""A body in a JSON line, and the value of its field ``encoding``."""
 
 
 class ExportWriter(Protocol):
-    """Takes messages and writes them."""
+    """Writes messages to a file."""
 
     def write(self, portion: Portion) -> None:
-        """The messages of a portion. Raises ``ExportError``, ``OSError``."""
+        """Write the messages of a portion. Raises ``ExportError``, ``OSError``."""
         ...
 
     def close(self) -> None:
-        """End the file. Raises ``OSError``."""
+        """Finish the file. Raises ``OSError``."""
         ...
 
     def abandon(self) -> None:
-        """Discard the file."""
+        """Stop without finishing the file, after an error."""
         ...
 
 
@@ -172,11 +177,11 @@ BODIES: Final[dict[str, Callable[[Message], Body]]] = {
     "base64": lambda message: (base64.b64encode(message.body).decode(), "base64"),
     "json": _json,
 }
-"""Encodings of bodies in JSON lines; the field ``encoding`` has the one that was used."""
+"""Encodings of bodies in JSON lines; the field ``encoding`` names the one used."""
 
 
 class JsonLines:
-    """One JSON object a line."""
+    """Writes one JSON object per line."""
 
     def __init__(self, stream: IO[bytes], body: str) -> None:
         self._stream = stream
@@ -225,7 +230,7 @@ def _time(text: Callable[[], str | None]) -> str | None:
     try:
         return text()
     except (ValueError, OverflowError, OSError):
-        # A producer may send any number.
+        # A producer can send any number as its time.
         return None
 
 
@@ -235,15 +240,15 @@ def _host(host: tuple[str, int]) -> str:
 
 
 class Parquet:
-    """A Parquet file, compressed with zstd.
+    """Writes a Parquet file, compressed with zstd.
 
     Args:
-        stream: where to.
-        of_store: whether it has the columns of a store's messages.
-        row_group_bytes: what is held in memory before it is written.
+        stream: the file to write to.
+        of_store: use the columns of messages of a store.
+        row_group_bytes: bytes held in memory before they are written.
 
     Raises:
-        ExportError: what it takes is not installed.
+        ExportError: a required package is not installed.
     """
 
     def __init__(
@@ -303,5 +308,5 @@ class Parquet:
 
     def abandon(self) -> None:
         """See ``ExportWriter``."""
-        # Otherwise its finalizer would write the footer to a stream that is closed by then.
+        # Otherwise the writer's finalizer would write the footer to the closed stream.
         self._writer.is_open = False
