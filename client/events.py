@@ -353,5 +353,5 @@ def deliver(event: Event, on_event: EventHandler | None, group: str) -> None:
     if on_event is not None:
         try:
             on_event(event)
-        except Exception:  # noqa: BLE001 - see above
+        except Exception:  # noqa: BLE001 - any error of the callback
             _log.exception("on_event failed", group=group)

@@ -115,5 +115,5 @@ def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interc
     for interceptor in interceptors:
         try:
             interceptor.receive(messages)
-        except Exception:  # noqa: BLE001 - the messages are the application's already
+        except Exception:  # noqa: BLE001 - the application gets the messages nevertheless
             _log.exception("an interceptor failed", interceptor=repr(interceptor))

@@ -3,10 +3,6 @@
 A thread reads ahead up to a limit and passes the items on in lists: many at a time from a fast
 source, each immediately from a slow one. The thread is a daemon, so a read that never returns
 doesn't keep the process from exiting.
-
-A thread reads ahead up to a bound and hands items over in lists: many at a time from a fast source,
-each immediately from a slow one. The thread is a daemon: a read that never ends doesn't keep the
-process from ending.
 """
 
 from __future__ import annotations

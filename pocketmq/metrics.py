@@ -8,15 +8,6 @@ probe can distinguish a broker that recovers its store from one that is down.
 The servers only keep plain counters. Each HTTP request runs in its own thread, which reads them and
 renders the page (``metrics_page``). Between scrapes the event loop only pays for two additions per
 request, for the latency histograms, and a timer that fires twenty times per second.
-
-``/metrics`` is in Prometheus' text format. ``/livez`` checks that the event loop runs, ``/readyz``
-that clients can use the server: its store takes messages, and it is registered with a name server.
-The port answers from before the first part starts until the last one has stopped, so a probe can
-distinguish a broker that recovers its store from one that is gone.
-
-The servers only keep plain numbers. A request is answered in a thread of its own, which reads them
-and makes the page (``metrics_page``). Between scrapes this costs the loop two additions a request,
-for the latency histograms, and a timer twenty times a second.
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ At a terminal a table has a title row, is drawn by rich and fits the width; valu
 such as ids and times, are never broken. In a pipe each row is one line of tab-separated values
 without a title row, for ``cut``, ``while read`` and the like. JSON output is one document: a list
 of objects, or one object. rich is imported only when it is used.
-
-At a terminal a table has a title row, is painted by rich and fits the width: values without spaces,
-such as ids and times, are never broken. In a pipe each row is one line of values separated by tabs,
-without a title row, for ``cut``, ``while read`` and the like. JSON is one document: a list of
-objects, or one object. rich is imported only when something is painted.
 """
 
 from __future__ import annotations
@@ -142,7 +137,7 @@ def _bar(label: str, total: int | None) -> Iterator[Progress]:
 
     class Bar:
         def advance(self, count: int) -> None:
-            """Move on."""
+            """Add to the number of items done."""
             display.advance(task, count)
 
     with rich_progress.Progress(

@@ -7,14 +7,6 @@ The time of a request is that of its handler, from the decoded request to the an
 point where the request waits: for the disk with SYNC_FLUSH, or for a message in a held pull.
 Waiting doesn't occupy the loop and has separate metrics. Requests that the fast path handles
 together share the time of that call.
-
-A timer fires every ``PERIOD`` seconds; its delay shows how long the loop was busy with one
-callback. It is cheap, but runs only with ``--metrics-port``.
-
-A request's time is the work of its handler, from the decoded request to its answer, or to the point
-where it waits: for the disk with SYNC_FLUSH, or for a message in a parked pull. Waiting costs the
-loop nothing, and has its own metrics. The requests of one pass of the fast path share the time of
-the pass.
 """
 
 from __future__ import annotations

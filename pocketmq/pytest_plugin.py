@@ -1,4 +1,4 @@
-"""The pytest fixture ``pocketmq_broker``: a real broker for the tests of a session."""
+"""The pytest fixture ``pocketmq_broker``: a real broker, shared by the tests of a session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``client.serde``, how values become message bodies and back, under PocketMQ's name."""
+"""``client.serde``, conversion of values to message bodies, under PocketMQ's name."""
 
 from __future__ import annotations
 

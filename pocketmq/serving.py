@@ -5,12 +5,6 @@ A server's code is imported when the server is created: a name server doesn't lo
 A server process prints one line to stdout when it is ready and nothing else. It stops cleanly on
 SIGTERM and SIGINT and, with an option, when its standard input closes, so that the servers of a
 test end with the test in any case. A signal during the start cancels it.
-
-A server's code is imported when it is created: a name server doesn't load a broker's code.
-
-A server process prints one line when it is ready and nothing else on stdout. It stops cleanly on
-SIGTERM and SIGINT and, with an option, when its standard input closes: so a test's servers end with
-the test in any case. A start in progress is then given up.
 """
 
 from __future__ import annotations

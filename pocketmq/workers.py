@@ -10,17 +10,6 @@ The supervisor in this module only starts, watches and restarts them: messages n
 it. A worker that dies is restarted at its old port after a delay that doubles while it keeps dying.
 A worker's standard input is a pipe from the supervisor: when the supervisor ends, for whatever
 reason, the workers read the end of the pipe and stop cleanly.
-
-One Python process uses one core, so a bigger broker is several brokers: each worker has a name
-(``NAME-0``, ``NAME-1``, ...), a port (in steps of ten: the VIP port and the HA port lie beside it)
-and a store (``DIR/NAME-0``) of its own, and all of them are in the route. That is RocketMQ's own
-unit of scale, so every client spreads over them, and a change of a topic reaches them all because
-administrators write to every master of the cluster.
-
-The supervisor here only starts them, waits and restarts: messages never pass through it. A worker
-that dies comes back at its old port after a delay that doubles while it keeps dying. A worker's
-standard input is a pipe from the supervisor: when the supervisor is gone, however it went, the
-workers see the end of it and stop cleanly.
 """
 
 from __future__ import annotations
@@ -51,7 +40,7 @@ PORT_STEP: Final = 10
 1."""
 
 MAX_WORKERS: Final = 64
-"""More workers than cores bring nothing."""
+"""More workers than cores don't increase throughput."""
 
 FIRST_DELAY: Final = 0.1
 """Seconds before a worker that died is restarted."""

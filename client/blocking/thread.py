@@ -1,8 +1,6 @@
 """An event loop in its own thread, and calls to it from other threads.
 
 Interrupting the caller (Ctrl-C) cancels the call on the loop.
-
-Interrupting the caller (Ctrl-C) cancels what runs on the loop.
 """
 
 from __future__ import annotations

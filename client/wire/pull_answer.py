@@ -10,7 +10,7 @@ topic was deleted. The answer shows which (cf. PullMessageProcessor):
  SUCCESS           a next offset, a body             records up to there
  RETRY_IMMEDIATELY a next offset, a filter           none of the messages up to there matched
  RETRY_IMMEDIATELY a next offset, no filter          the log no longer has the messages up to there
- NOT_FOUND         a next offset                     the queue has a hole up to there
+ NOT_FOUND         a next offset                     the queue has a gap up to there
  OFFSET_MOVED      min offset > requested offset     the messages below it are deleted
  NOT_FOUND, MOVED  max offset <= requested offset    the queue ends here
  TOPIC_NOT_EXIST                                     the topic is deleted

@@ -2,9 +2,6 @@
 
 The module of each command is imported when the command is called, so that a server process imports
 only what it needs.
-
-Each command lives in a module of its own that is imported when the command is called, so that a
-server imports nothing but what serving needs.
 """
 
 from __future__ import annotations

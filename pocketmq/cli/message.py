@@ -88,7 +88,7 @@ def find(
 ) -> None:
     """List the messages of TOPIC that have KEY, the oldest first.
 
-    A key is one of those given when it was sent, or the message's id. --json shows properties too.
+    KEY is one of the keys given at the send, or the message's id. --json shows properties too.
     """
     found = ask_admin(
         nameserver,
@@ -110,7 +110,7 @@ def find(
 def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_json: bool) -> None:
     """Write the newest messages of TOPIC, in the order in which they were stored.
 
-    With --tags, those among the newest of each queue. --json writes a JSON object a line.
+    With --tags, those among the newest of each queue. --json writes one JSON object per line.
     """
     write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
     with reader_may_leave():

@@ -248,7 +248,7 @@ def _show_report(report: Report, mended: Repair | None) -> None:
 @click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
 @json_option
 def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
-    """Show what is in the store at DIR, stopped or running, PocketMQ's or Apache RocketMQ's."""
+    """Show the contents of the store at DIR, of PocketMQ or Apache RocketMQ, running or not."""
     try:
         found = overview(directory, commit_log)
     except StoreError as problem:

@@ -3,10 +3,6 @@
 A check is a function that takes the case and yields results; later checks use what earlier ones
 stored in the case, such as the addresses of brokers. Nothing is changed anywhere. Nearly all
 requests are RocketMQ's own, so Apache clusters can be checked too.
-
-A check is a function that takes the case and yields its results; later ones use what earlier ones
-learnt, such as the addresses of brokers. Nothing is changed anywhere. Nearly all requests are
-RocketMQ's own, so an Apache cluster can be examined as well.
 """
 
 from __future__ import annotations

@@ -3,10 +3,6 @@
 PocketMQ brokers report a group's problems themselves. For Apache's brokers the doctor requests
 connections, offsets, and the running info of each member. Every remedy ends with the section of the
 docs that explains it.
-
-PocketMQ's brokers report the problems of a group. Of Apache's brokers the doctor requests
-connections, offsets, and the running info of each member. Every remedy ends with the section of the
-docs that explains it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Checks of this machine, the name servers, and every broker at its advertised address.
 
 For a PocketMQ broker this includes the state of its store.
-
-A broker of ours also reports on the files of its store.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 The queues are read one after another, from the selected position to the end at the start of the
 export. If messages are deleted before they were read, the export fails, because a file with a gap
 is useless.
-
-Queue after queue is read from its place to where it ended when the export began. When messages are
-deleted before they were read, the export ends with an error: a file with a hole is useless.
 """
 
 from __future__ import annotations

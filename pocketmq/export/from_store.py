@@ -2,9 +2,6 @@
 
 The consume queues are read one after another. The record at the position in a queue entry must
 match the entry, and its CRC must be right; otherwise the message is left out and reported.
-
-Queue after queue, entries lead to records. A record has to be the one that its entry describes, and
-its CRC has to match; otherwise its message is left out, and reported.
 """
 
 from __future__ import annotations

@@ -4,10 +4,6 @@ A JSON line has every field of the record. A Parquet file has the columns of the
 written by its decoder: those of ``format("rocketmq")`` for messages of a cluster, those of
 ``format("rocketmq.store")`` for messages of a store. The file is written under a temporary name and
 renamed when it is complete.
-
-A JSON line has every field of the record. A Parquet file has the columns of the Spark connector's
-batches, made by its decoder: those of ``format("rocketmq")`` for a cluster's messages, those of
-``format("rocketmq.store")`` for a store's. The file is renamed to its name when it is complete.
 """
 
 from __future__ import annotations
