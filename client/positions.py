@@ -75,7 +75,7 @@ def position_of(text: str) -> Position:
     ``-1h``.
 
     Raises:
-        UsageError: ``text`` is none of these.
+        UsageError: ``text`` is not a position.
     """
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]
