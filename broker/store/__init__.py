@@ -1,1 +1,1 @@
-"""The store: a commit log, a queue of positions for each queue of a topic, RocketMQ's files."""
+"""The message store: commit log, consume queues and index, in RocketMQ's file formats."""

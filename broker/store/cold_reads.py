@@ -1,15 +1,16 @@
-"""Gets that have to wait for the disk: a few threads read for the page cache, the loop goes on.
+"""Gets that have to wait for the disk: a few threads read into the page cache for the loop.
 
-A get that came back COLD is fetched for and run again. First its queue entries may be cold, then
-the records they point to; what was fetched for a get is not asked for again, so it ends after at
-most two fetches. The threads only read: all else, the answer included, is the loop's work, and no
-slice of a map is held meanwhile.
+When a get returns COLD, a thread reads the missing ranges into the page cache, and the get runs
+again. Its queue entries may be cold first, then the records they point to. What was fetched for a
+get is not looked up again, so two fetches are enough. The threads only read files, with a small
+buffer each; everything else, including the answer, is done on the loop, and no slice of a map is
+held meanwhile.
 
-Each connection gets its turn: of those that wait, one after the other is served, whatever number
-of cold pulls one of them sends. What a thread holds is a small buffer.
+Owners (connections) that wait are served round robin, so one that sends many cold pulls does not
+delay the others.
 
-A get that meets damaged entries waits, too, until the log has been searched for their messages
-(``restore``). That may take long, so one search runs at a time, for one queue.
+A get that meets damaged entries waits until the log has been searched for their messages
+(``restore``). That may take long, so only one search runs at a time.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ T = TypeVar("T")
 
 
 class Job(NamedTuple):
-    """Work for a thread, and the future of its result."""
+    """A function to run in a thread, and the future for its result."""
 
     work: Callable[[], Any]
     done: asyncio.Future[Any]
 
 
 class ColdReads:
-    """The cold reads of one store."""
+    """Runs the cold reads of one store. Only the loop's thread uses it."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class ColdReads:
         self._closed = False
 
     def __len__(self) -> int:
-        """Reads that wait for a thread."""
+        """Return the number of reads that wait for a thread."""
         return self._count
 
     async def get(
@@ -102,14 +103,13 @@ class ColdReads:
                 wait = False
             elif result.count:
                 await self._fetch(joined(result.cold, self._limits), owner)
-                # These records have just been read: to ask the page cache again would only cost
-                # time.
+                # These records have just been read: don't look them up in the page cache again.
                 wait = True
             else:
                 await self.fetch(owner, result.cold)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Bring ranges into memory. Raises ``StoreBusy``, ``StoreError``."""
+        """Read ranges into memory. Raises ``StoreBusy``, ``StoreError``."""
         await self._fetch(rounded(ranges, self._limits), owner)
 
     async def entries(
@@ -132,14 +132,14 @@ class ColdReads:
     async def packed_entries(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
     ) -> memoryview:
-        """The same as they are on the disk."""
+        """Return what ``entries`` returns, packed as on the disk."""
         longest = max_count * ENTRY_BYTES
         if not queue.min_offset <= offset < queue.max_offset:
             return _NO_ENTRIES
         if cold := self._page_cache.cold_entries(queue, offset, longest):
             await self.fetch(owner, cold)
             if offset < queue.min_offset:
-                # They have been deleted meanwhile.
+                # Retention has deleted them meanwhile.
                 return _NO_ENTRIES
         entries = queue.entries(offset, longest)
         if entries is None:
@@ -165,7 +165,7 @@ class ColdReads:
         """Restore damaged entries, or wait for the search that is restoring them.
 
         Raises:
-            StoreBusy: it can't be done now.
+            StoreBusy: they can't be restored now.
         """
         plan = self._restorer.plan(topic, queue_id, numbers)
         if plan is None:
@@ -182,7 +182,7 @@ class ColdReads:
             try:
                 async with self._search:
                     found = await self._run(
-                        # The client may disconnect, or the store close, before it ends.
+                        # ``mine`` is done when the client has disconnected: stop searching then.
                         lambda: find_entries(search, lambda: not (self._closed or mine.done())),
                         owner,
                     )
@@ -194,7 +194,7 @@ class ColdReads:
             self._held -= 1
 
     def restore_now(self, topic: str, queue_id: int, numbers: Sequence[int]) -> None:
-        """The same, waiting for the disk in this thread. Raises ``StoreBusy``."""
+        """Restore damaged entries, blocking this thread. Raises ``StoreBusy``."""
         plan = self._restorer.plan(topic, queue_id, numbers)
         if plan is not None:
             queue, search = plan
@@ -271,7 +271,7 @@ class ColdReads:
         self._start_next()
 
     def close(self) -> None:
-        """Let the reads that run end, and refuse those that wait; blocks."""
+        """Refuse the waiting reads, and wait for those that run; blocks."""
         self._closed = True
         while (job := self._take()) is not None:
             if not job.done.done():
@@ -289,9 +289,10 @@ def _closing() -> StoreError:
 
 
 def fetch_all(ranges: Sequence[FileRange], limits: StoreLimits) -> int:
-    """Read ranges, in a thread; how many bytes. Raises ``OSError``.
+    """Read ranges into the page cache; return the number of bytes. Raises ``OSError``.
 
-    Behind the last one the system reads ahead if they lie densely, as those of a replay do.
+    If the ranges are dense, as for a consumer that reads a queue in order, the kernel is asked to
+    read ahead behind the last one.
     """
     wanted = sum(end - start for _, start, end in ranges)
     first, last = ranges[0], ranges[-1]
@@ -303,7 +304,7 @@ def fetch_all(ranges: Sequence[FileRange], limits: StoreLimits) -> int:
 
 
 def joined(ranges: Sequence[FileRange], limits: StoreLimits) -> list[FileRange]:
-    """The same with small gaps read as well, so that a few reads do."""
+    """Join ranges with small gaps between them, for fewer reads."""
     out = [ranges[0]]
     for file, start, end in ranges[1:]:
         last = out[-1]
@@ -315,7 +316,7 @@ def joined(ranges: Sequence[FileRange], limits: StoreLimits) -> list[FileRange]:
 
 
 def rounded(ranges: Sequence[FileRange], limits: StoreLimits) -> list[FileRange]:
-    """The same in whole blocks, so that they are known to be there afterwards."""
+    """Extend ranges to whole blocks, since the page-cache tracker remembers whole blocks."""
     return [
         FileRange(
             file,

@@ -1,17 +1,18 @@
-"""The commit log: every message of every topic, in the order of arrival.
+"""The commit log: the messages of all topics, in the order of arrival.
 
-One virtual array of bytes, cut into files of one length that are named after their first byte's
-offset. One thread, the loop's, appends: ``reserve`` finds the place (rolling to the next file
-behind a blank record when the space is not enough, extending the watermark when it is reached),
-the caller builds its records for that place, and ``store`` puts all of them there at once. Between
-the two nothing else may append; a reservation that is not used costs nothing.
+The log is one sequence of bytes, cut into files of equal length; each is named after the physical
+offset of its first byte. Only the loop's thread appends. ``reserve`` returns the physical offset
+for the next records: it rolls to the next file when this one is too short (and ends this one with a
+blank record), and extends the watermark when it is reached. The caller builds the records for that
+offset, and ``store`` writes them. Between the two nothing else may append; an unused reservation
+costs nothing.
 
-Small stores go through the map, into pages that the preallocator has written. Large ones are
-written with ``pwrite``, into pages that have only blocks: that saves the zeros, the page faults and
-the cost of writing mapped pages back. In SYNC mode all stores are written.
+Small writes go through the map, into pages that the preallocator has filled with zeros. Large ones
+go through ``pwrite``, into pages that are only allocated: that saves the zeros, the page faults and
+the writeback of mapped pages. In SYNC mode all writes use ``pwrite``.
 
-The next file is made ahead by the preallocator. It stays out of ``files`` until the appender takes
-it, and it is removed at a clean stop, as RocketMQ does.
+The preallocator creates the next file ahead. It is not in ``files`` until the appender rolls to it,
+and a clean stop removes it, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ _NOWHERE: Final = memoryview(b"")
 
 
 class CommitLog:
-    """The log's files and where it ends.
+    """The files of the commit log, with appending and random access.
 
     Attributes:
         end: physical offset behind the last record.
-        opened_end: where it ended when the store was opened.
-        opened_tail: of the last record when the store was opened.
+        opened_end: ``end`` when the store was opened.
+        opened_tail: physical offset of the last record when the store was opened.
         appended: bytes stored since the store was opened.
-        takes_large: whether what was stored last was written, not stored through the map.
-        room_end: physical offset up to which records may be stored instead of what was reserved.
-        wanted: set when the preallocator should look: see ``want_from``.
+        takes_large: whether the last ``store`` was of at least ``written_from_bytes``.
+        room_end: physical offset up to which records may follow the last reservation.
+        wanted: set to wake the preallocator: see ``want_from``.
     """
 
     def __init__(
@@ -54,17 +55,17 @@ class CommitLog:
         *,
         writes_all: bool = False,
     ) -> None:
-        """An empty log.
+        """Create an empty log; see ``load``.
 
         Args:
             files: the disk.
-            maps: bounds what is mapped.
-            directory: of the files.
-            file_size: of each, in bytes.
+            maps: bounds the number of mapped files.
+            directory: of the log's files.
+            file_size: length of each file in bytes.
             limits: of the store.
-            writes_all: whether small stores are written, too. A write makes its page dirty; a store
-                through the map all pages of its folio, which newer systems make large, and a sync
-                brings them to the disk.
+            writes_all: use ``pwrite`` for small writes too (SYNC mode). ``pwrite`` dirties only the
+                pages written; a store through the map dirties the whole folio, which newer kernels
+                make large, and each sync would write all of it.
         """
         self._files = files
         self._maps = maps
@@ -84,7 +85,7 @@ class CommitLog:
         self._step_bytes = limits.appender_step_bytes
         self._written_from = limits.written_from_bytes
         self.room_end = 0
-        # Of the file appended to, as it was found whole when the place was reserved.
+        # Of the active file; ``reserve`` has checked that the file still has its full length.
         self._view = _NOWHERE
         self.wanted = threading.Event()
         self._wanted_from: float = NEVER
@@ -92,9 +93,9 @@ class CommitLog:
     # --- opening and closing
 
     def load(self, mapped: list[MappedFile], end: int, tail: int) -> None:
-        """Take over what recovery found; the file that holds ``end`` is the one to append to.
+        """Set files and end to what recovery found; the last file becomes the active one.
 
-        ``tail`` is where a record begins, the last one if there is any.
+        ``tail`` is the physical offset of the last record that recovery found.
 
         Raises:
             OSError: the last file can't be mapped.
@@ -107,9 +108,9 @@ class CommitLog:
             self._active.pin()
 
     def drop_before(self, position: int) -> list[MappedFile]:
-        """The log begins at ``position`` now, or before it: the files to be removed, oldest first.
+        """Drop the files before ``position`` and return them, oldest first, for removal.
 
-        Only whole files go, and never the one that is appended to.
+        Only files that end at or before ``position`` are dropped, and never the active one.
         """
         count = 0
         for file in self._all[:-1]:
@@ -121,7 +122,7 @@ class CommitLog:
         return dropped
 
     def close(self) -> None:
-        """Let go of all maps and forget the file made ahead; it stays on the disk."""
+        """Unmap all files. A file created ahead is dropped, but stays on the disk."""
         with self._roll_lock:
             for file in (*self._all, self._next):
                 if file is not None:
@@ -130,7 +131,7 @@ class CommitLog:
             self._view = _NOWHERE
 
     def remove_prepared(self) -> None:
-        """Remove the file made ahead, as a clean stop does. Raises ``OSError``."""
+        """Remove the file created ahead, for a clean stop. Raises ``OSError``."""
         with self._roll_lock:
             prepared, self._next = self._next, None
             if prepared is not None:
@@ -140,25 +141,25 @@ class CommitLog:
 
     @property
     def longest_record(self) -> int:
-        """Bytes of records that fit into one file."""
+        """Maximum bytes of records in one file."""
         return self.file_size - MIN_TAIL_BYTES
 
     def reserve(self, size: int) -> int:
-        """The physical offset where ``size`` bytes of records may be stored next, in one file.
+        """Return the physical offset for the next ``size`` bytes of records, within one file.
 
-        ``room_end`` says how many more.
+        ``room_end`` is set to the end of the space that can be used without a new reservation.
 
         Args:
             size: at most ``longest_record``.
 
         Raises:
-            OSError: no place could be made; nothing has changed but, perhaps, a file rolled.
+            OSError: the disk refuses. The log may have rolled; nothing else has changed.
         """
         active = self._active
         if active is None:
             active = self._roll(None)
         used = self.end - active.start
-        # A blank record needs its 8 bytes behind whatever is the last record of a file.
+        # Behind the last record of a file there must be room for a blank record of 8 bytes.
         if used + size + MIN_TAIL_BYTES > active.size:
             active = self._roll(active)
             used = 0
@@ -169,13 +170,13 @@ class CommitLog:
         return active.start + used
 
     def store(self, position: int, data: bytes | memoryview) -> None:
-        """Store records at the reserved ``position``; from here on they are part of the log."""
+        """Write records at the reserved ``position`` and advance ``end``."""
         active = self._active
         assert active is not None
         assert position == self.end
         start = position - active.start
         stop = start + len(data)
-        # A store above the watermark may be SIGBUS, and would be zeroed later.
+        # Above the watermark, a store could raise SIGBUS, and would be overwritten with zeros.
         assert stop <= active.watermark
         length = stop - start
         self.takes_large = length >= self._written_from
@@ -188,7 +189,7 @@ class CommitLog:
             self.wanted.set()
 
     def _roll(self, active: MappedFile | None) -> MappedFile:
-        """Go on in the next file, closing the active one with a blank record."""
+        """End the active file with a blank record and make the next file the active one."""
         with self._roll_lock:
             following = self._next or self._create_following()
             if active is not None:
@@ -216,16 +217,16 @@ class CommitLog:
     # --- for the preallocator's thread
 
     def want_from(self, end: float) -> None:
-        """Set ``wanted`` when the log has come to ``end``."""
+        """Set ``wanted`` once the log has grown to physical offset ``end``."""
         self._wanted_from = end
 
     def ahead(self) -> tuple[MappedFile | None, MappedFile | None]:
-        """The file appended to and the one made ahead."""
+        """Return the active file and the one created ahead."""
         with self._roll_lock:
             return self._active, self._next
 
     def prepare_next(self) -> MappedFile:
-        """Make the next file unless there is one. Raises ``OSError``."""
+        """Return the next file, creating it if needed. Raises ``OSError``."""
         with self._roll_lock:
             if self._next is None:
                 self._next = self._create_following()
@@ -235,28 +236,28 @@ class CommitLog:
 
     @property
     def recent_from(self) -> int:
-        """Physical offset of the records that were appended not long ago: they are in memory."""
+        """Physical offset from which records were appended recently, so they are in memory."""
         return max(self.opened_end, self.end - self._hot_bytes)
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte that is still there."""
+        """Physical offset of the first byte that has not been deleted."""
         return self._all[0].start if self._all else self.end
 
     @property
     def files(self) -> list[MappedFile]:
-        """The files that hold records, oldest first; a copy."""
+        """A copy of the list of files, oldest first, without one created ahead."""
         return self._all.copy()
 
     def file_at(self, position: int) -> MappedFile | None:
-        """The file that holds a physical offset."""
+        """Return the file that holds a physical offset; None if no file does."""
         if not self._all or position < self._all[0].start:
             return None
         index = (position - self._all[0].start) // self.file_size
         return self._all[index] if index < len(self._all) else None
 
     def slice(self, position: int, size: int) -> memoryview | None:
-        """``size`` bytes of the log; None when they are not, or no longer, in one file of it."""
+        """Return ``size`` bytes of the log; None when no file of the log has all of them."""
         if position + size > self.end:
             return None
         file = self.file_at(position)
@@ -269,5 +270,5 @@ class CommitLog:
         return view[position - file.start : position - file.start + size]
 
     def files_between(self, start: int, end: int) -> list[MappedFile]:
-        """The files that hold bytes of ``[start, end)``, oldest first."""
+        """Return the files that hold bytes of ``[start, end)``, oldest first."""
         return [file for file in self.files if file.start < end and file.start + file.size > start]

@@ -25,25 +25,29 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """What is kept for how long, and what a full disk is.
+    """How long messages are kept, and when a disk counts as full.
 
     Attributes:
-        reserved_ms: for so long messages are kept; ``fileReservedTime``, there in hours.
-        delete_hours: of the day, local time, in which what is older goes; ``deleteWhen``.
-        max_used_percent: beyond it what is older goes at any hour; ``diskMaxUsedSpaceRatio``.
-        forced_used_percent: beyond it younger files go too; ``diskSpaceCleanForciblyRatio``.
-        full_used_percent: beyond it nothing is stored; ``diskSpaceWarningLevelRatio``.
-        forced_free_bytes: if not 0, takes the place of ``forced_used_percent``: below it.
-        full_free_bytes: the same for ``full_used_percent``.
-        forcibly: whether younger files may go at all; ``cleanFileForciblyEnable``.
-        batch: files that go in one run; ``deleteFileBatchMax``.
-        first_delay_ms: nothing goes so soon after the start: there is time to notice a mistake.
-        interval_ms: from run to run; ``cleanResourceInterval``.
-        log_pause_ms: between two log files; ``deleteCommitLogFilesInterval``.
-        hold_ms: for so long the space of a file that a reader holds counts as made;
+        reserved_ms: how long messages are kept; ``fileReservedTime``, which is in hours.
+        delete_hours: hours of the day, local time, in which expired files are deleted;
+            ``deleteWhen``.
+        max_used_percent: on a fuller disk expired files are deleted at any hour;
+            ``diskMaxUsedSpaceRatio``.
+        forced_used_percent: on a fuller disk unexpired files are deleted too;
+            ``diskSpaceCleanForciblyRatio``.
+        full_used_percent: on a fuller disk nothing is stored; ``diskSpaceWarningLevelRatio``.
+        forced_free_bytes: if not 0, replaces ``forced_used_percent``: the bound is this many free
+            bytes.
+        full_free_bytes: if not 0, replaces ``full_used_percent`` in the same way.
+        forcibly: whether unexpired files may be deleted; ``cleanFileForciblyEnable``.
+        batch: maximum number of files deleted in one run; ``deleteFileBatchMax``.
+        first_delay_ms: nothing is deleted this soon after the start, so that an operator has time
+            to notice a wrong setting.
+        interval_ms: between two runs; ``cleanResourceInterval``.
+        log_pause_ms: between removals of two log files; ``deleteCommitLogFilesInterval``.
+        hold_ms: how long the space of a removed file that a reader holds counts as free;
             ``destroyMapedFileIntervalForcibly``.
-        retry_ms: after it a file that could not be removed is tried again;
-            ``redeleteHangedFileInterval``.
+        retry_ms: delay before another attempt to remove a file; ``redeleteHangedFileInterval``.
     """
 
     reserved_ms: int = 72 * _HOUR_MS
@@ -70,27 +74,28 @@ class StoreConfig:
         root: ``storePathRootDir``.
         commit_log_path: ``storePathCommitLog``; ``root/commitlog`` when absent.
         mapped_file_size_commit_log: bytes; ``mappedFileSizeCommitLog``. A store has to be opened
-            with the size it was made with.
+            with the size it was created with.
         mapped_file_size_consume_queue: bytes; ``mappedFileSizeConsumeQueue``, rounded up to whole
             entries of 20 bytes as RocketMQ does.
         flush_disk_type: ``flushDiskType``.
         flush_interval_commit_log_ms: ``flushIntervalCommitLog``.
         flush_commit_log_least_pages: ``flushCommitLogLeastPages``.
         flush_commit_log_thorough_interval_ms: ``flushCommitLogThoroughInterval``.
-        flush_interval_consume_queue_ms: ``flushIntervalConsumeQueue``; the checkpoint's pace too.
+        flush_interval_consume_queue_ms: ``flushIntervalConsumeQueue``; also the interval of the
+            checkpoint.
         flush_consume_queue_least_pages: ``flushConsumeQueueLeastPages``.
         flush_consume_queue_thorough_interval_ms: ``flushConsumeQueueThoroughInterval``.
         sync_flush_timeout_ms: ``syncFlushTimeout``.
         max_message_size: bytes of a body or of a batch's bodies; ``maxMessageSize``.
-        store_host: the numeric address that records and message ids carry.
-        max_open_files: mapped files kept open, within what the process may open.
+        store_host: numeric address and port for records and message ids.
+        max_open_files: mapped files kept open, within the process's limit.
         check_crc_on_recover: ``checkCRCOnRecover``.
         delay_levels_ms: ``messageDelayLevel``, to rebuild the queues of delayed messages.
-        message_index_enable: ``messageIndexEnable``: whether messages can be found by their keys.
+        message_index_enable: ``messageIndexEnable``: whether messages can be queried by key.
         max_hash_slots: ``maxHashSlotNum``, of an index file.
         max_index_entries: ``maxIndexNum``. Index files of another size are not used.
-        retention: what is kept for how long.
-        limits: fixed bounds of the store; only tests change them.
+        retention: how long messages are kept.
+        limits: fixed limits of the store; only tests change them.
     """
 
     root: Path
@@ -123,7 +128,7 @@ class StoreConfig:
 
     @property
     def least_flush_bytes(self) -> int:
-        """Unflushed bytes of the log below which the interval flush waits."""
+        """Unflushed bytes of the log below which the periodic flush waits."""
         return self.flush_commit_log_least_pages * PAGE_BYTES
 
 
@@ -137,14 +142,14 @@ class StorePaths:
     index: Path
     checkpoint: Path
     abort: Path
-    """Exists while the store is open; found at a start, it means that there was a crash."""
+    """Exists while the store is open; if it exists at a start, the broker crashed."""
     lock: Path
     own_checkpoint: Path
-    """What this broker knows beyond RocketMQ's checkpoint; see ``checkpoint``."""
+    """PocketMQ's own checkpoint, beside RocketMQ's; see ``checkpoint``."""
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
-        """The paths of a configured store."""
+        """Return the paths of a configured store."""
         root = config.root
         return cls(
             root=root,

@@ -1,10 +1,11 @@
-"""The store as the broker sees it: messages in, messages out, and what is on the disk when.
+"""``MessageStore``, the store's interface for the broker: put, get, query, and durability.
 
-One thread, the loop's, puts and gets; only a page of a map that is not in memory can block it.
-Other threads work for it: one allocates ahead (``preallocate``), one syncs the commit log and one
-the queues (``sync``), one indexes (``index``), one deletes old files (``retention``). They report
-to the loop by ``call_soon_threadsafe``. The store also works without a loop (tests, tools):
-``flush`` then does at once what the syncing threads would do.
+Only the event loop's thread puts and gets; it blocks only on a page fault of a mapped file whose
+page is not in memory. Background threads preallocate files (``preallocate``), sync the commit log
+and the consume queues (``sync``, one thread each), build the index (``index``), delete old files
+(``retention``) and read from the disk (``cold_reads``). They report to the loop with
+``call_soon_threadsafe``. The store also works without a loop (tests, tools): ``flush`` then does
+synchronously what the syncing threads would do.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Engine:
-    """What an open store is made of."""
+    """The components of an open store."""
 
     lock: Lock
     log: CommitLog
@@ -94,7 +95,7 @@ class Engine:
 def build_engine(
     opened: RecoveredStore, context: StoreContext, dispatcher: EntryDispatcher
 ) -> Engine:
-    """Join what opening a store found with what works on it."""
+    """Create the components of an open store from what opening it found."""
     log, queues, checkpoint = opened.log, opened.queues, opened.checkpoint
     config, clock, stats = context.config, context.clock, context.stats
     waits = config.flush_disk_type == "SYNC_FLUSH"
@@ -106,7 +107,7 @@ def build_engine(
         log,
         note=checkpoint.index_note() if clean else None,
         safe_ms=None if clean else checkpoint.times.index_ms,
-        # Readers must not see what a crash could take back.
+        # In SYNC mode, readers must not see messages that a crash could still lose.
         visible_end=lambda: log_sync.flushed if waits else log.end,
     )
     queue_sync = QueueSync(
@@ -152,12 +153,13 @@ class MessageStore:
 
     Attributes:
         config: as given.
-        paths: where its files are.
-        stats: counters since it was made.
-        disk: what is wrong with the disk.
-        sync_flush: messages become visible, and answers go out, when the disk has them.
-        progress: how far an opening is that is under way.
-        recovery: what the last opening found and did.
+        paths: paths of the store's files.
+        stats: counters since the object was created.
+        disk: whether the disk accepts writes.
+        sync_flush: whether the store is in SYNC_FLUSH mode: messages become visible, and are
+            acknowledged, only once they are on the disk.
+        progress: progress of ``open`` while it runs.
+        recovery: what the last ``open`` found and repaired.
     """
 
     def __init__(
@@ -181,14 +183,14 @@ class MessageStore:
         self.recovery = RecoveryReport()
         self._on_arrival: OnArrival | None = None
 
-    # --- life
+    # --- opening and closing
 
     def open(self) -> RecoveryReport:
         """Lock, recover and load the store; blocks.
 
         Raises:
-            StoreError: it can't be opened; the text is one sentence that says what to do.
-            OpeningGivenUp: somebody did not want to wait; see ``give_up_opening``.
+            StoreError: the store can't be opened; the message says what to do.
+            OpeningGivenUp: ``give_up_opening`` was called.
         """
         if self._parts is not None:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
@@ -202,14 +204,15 @@ class MessageStore:
         return opened.report
 
     def give_up_opening(self) -> None:
-        """In any thread: have an opening that is under way end soon, and all later ones at once.
+        """Abort a running ``open`` soon, and every later one immediately. Callable in any thread.
 
-        It is as if the process had been killed then: the next broker begins anew.
+        The files are left as if the process had been killed; the next start recovers from the
+        beginning.
         """
         self.progress.give_up()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the threads; callbacks come on ``loop``, whose thread is the one to put and get.
+        """Start the threads. Callbacks run on ``loop``, whose thread must do all puts and gets.
 
         Raises:
             StoreError: the store is not open.
@@ -221,17 +224,17 @@ class MessageStore:
         parts.retention.start(loop)
 
     def close(self) -> None:
-        """Stop cleanly: threads, flush, checkpoint, ``abort`` file, lock. Idempotent; blocks.
+        """Stop the threads, flush, write the checkpoint, and remove ``abort``. Idempotent; blocks.
 
-        Called on the loop's thread. When the disk fails the ``abort`` file stays, and the next
-        start finds out what is good.
+        Call it on the loop's thread. If the disk fails, the ``abort`` file stays, and the next
+        start recovers the store.
         """
         parts = self._parts
         if parts is None:
             return
         parts.cold_reads.close()
-        # The syncer stops last: the other threads may still wait for the disk. A thread that does
-        # not end may still write, so the store then stays marked as open.
+        # The syncer stops last: the other threads may still wait for a sync. A thread that does
+        # not end may still write, so the store then stays marked as open (``abort``).
         workers = (parts.retention, parts.index, parts.preallocator, parts.syncer)
         ended = [worker.stop() for worker in workers]
         try:
@@ -248,7 +251,7 @@ class MessageStore:
                         last_store_ms=parts.writer.last_store_ms,
                         index=indexed,
                     )
-                # Last: without the ``abort`` file the next start believes all of the above.
+                # Last: without the ``abort`` file the next start relies on all of the above.
                 self._files.remove(self.paths.abort)
                 self._files.sync_directory(self.paths.root)
         except OSError as error:
@@ -264,7 +267,7 @@ class MessageStore:
 
     @property
     def engine(self) -> Engine:
-        """The parts of the open store. Raises ``StoreError`` when it is not open."""
+        """The components of the open store. Raises ``StoreError`` when it is not open."""
         if self._parts is None:
             raise StoreError(self._not_open)
         return self._parts
@@ -273,13 +276,14 @@ class MessageStore:
     def _not_open(self) -> str:
         return f"the store {self.paths.root} is not open: the broker is starting or stopping"
 
-    # --- messages in
+    # --- storing messages
 
     def put(self, message: PendingMessage) -> PutResult:
-        """Store one message; never waits for the disk.
+        """Store one message, without waiting for a sync.
 
-        In ASYNC mode it is visible when this returns, in SYNC mode once the disk has it. A message
-        that can't be stored is a result with another status and a sentence, never an exception.
+        In ASYNC mode it is visible when this returns, in SYNC mode once it is on the disk. A
+        refused message is reported by the result's ``status`` and ``message``, never by an
+        exception.
         """
         if self._parts is None:
             return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
@@ -288,7 +292,7 @@ class MessageStore:
         return result
 
     def put_batch(self, messages: Sequence[PendingMessage]) -> BatchPutResult:
-        """Store messages of one queue one behind the other: all of them or none."""
+        """Store messages of one queue contiguously: all of them or none."""
         if self._parts is None:
             return BatchPutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=self._not_open)
         result = self._parts.writer.put_batch(messages)
@@ -296,19 +300,20 @@ class MessageStore:
         return result
 
     def disk_use(self, path: Path) -> DiskUse:
-        """How full the disk of a directory is. Raises ``OSError``."""
+        """Return how full the disk of a directory is. Raises ``OSError``."""
         return self._files.disk_use(path)
 
     def ask_sync(self) -> None:
-        """In SYNC mode, have what the appender stored synced soon."""
+        """In SYNC mode, request a sync of what the appender has stored."""
         if self._parts is not None:
             self._parts.syncer.ask()
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
-        """Tell ``callback`` on the loop's thread when the disk has the log up to ``end_offset``.
+        """Call ``callback`` on the loop's thread once the log is synced up to ``end_offset``.
 
-        True: it has. False: it took longer than ``syncFlushTimeout``, or the disk failed; the
-        message is stored, but less durable. May call back before it returns.
+        It gets True when the log is synced, False when that took longer than ``syncFlushTimeout``
+        or the disk failed: the message is stored, but may not survive a power cut. It may be
+        called before this function returns.
         """
         if self._parts is None:
             callback(False)
@@ -316,14 +321,14 @@ class MessageStore:
             self._parts.syncer.when_durable(end_offset, callback)
 
     def flush(self) -> bool:
-        """Bring everything to the disk now; blocks. False when the disk failed.
+        """Sync log, queues and checkpoint; blocks. Return False when syncing the log failed.
 
         Raises:
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
         return self.engine.syncer.flush()
 
-    # --- messages out
+    # --- reading messages
 
     def get(
         self,
@@ -336,15 +341,15 @@ class MessageStore:
         codes: TagsCodes | None = None,
         wait: bool = True,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on.
+        """Return messages of a queue from ``offset`` on.
 
         Args:
             topic: of the queue.
             queue_id: of the queue.
-            offset: number of the first message wanted.
-            max_count: messages at most; never more than ``MAX_PULL_MESSAGES``.
-            max_bytes: of records at most, but at least one record.
-            codes: tags codes of the messages wanted; None for all.
+            offset: queue offset of the first message to return.
+            max_count: maximum number of messages, capped at ``MAX_PULL_MESSAGES``.
+            max_bytes: maximum bytes of records; at least one record is returned.
+            codes: return only messages with these tags codes; None for all.
             wait: whether the thread may wait for the disk. If not, the status may be COLD, and
                 ``get_async`` gets the messages.
 
@@ -372,13 +377,13 @@ class MessageStore:
         max_bytes: int = MAX_PULL_BYTES,
         codes: TagsCodes | None = None,
     ) -> GetResult:
-        """The same, with what is not in memory read in a thread; never COLD.
+        """Like ``get``, but read what is not in memory in a thread; the status is never COLD.
 
         Args:
-            owner: who asks; of those who wait each gets its turn.
+            owner: the requester, such as a connection; waiting owners are served round robin.
 
         Raises:
-            StoreBusy: too many wait already.
+            StoreBusy: too many reads wait already.
             StoreError: the store is not open, or the disk can't be read.
         """
         return await self.engine.cold_reads.get(
@@ -388,9 +393,9 @@ class MessageStore:
     async def tags_codes(
         self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[int]:
-        """What the next entries of a queue carry as tags code; damaged ones are restored first.
+        """Return the tags codes of a queue's next entries, after restoring damaged ones.
 
-        See ``entries``.
+        Arguments, result and errors are those of ``entries``.
         """
         parts = self.engine
         queue = parts.queues.get((topic, queue_id))
@@ -401,22 +406,22 @@ class MessageStore:
     async def entries(
         self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
-        """Physical offset, size and tags code of the next entries of a queue, as they are.
+        """Return physical offset, size and tags code of a queue's next entries, unvalidated.
 
-        The disk is waited for in a thread.
+        A thread waits for the disk.
 
         Args:
             owner: as for ``get_async``.
             topic: of the queue.
             queue_id: of the queue.
-            offset: number of the first message asked about.
-            max_count: entries at most; there may be fewer though more messages follow.
+            offset: queue offset of the first entry.
+            max_count: maximum number of entries; fewer may be returned though more follow.
 
         Returns:
-            Nothing when the queue does not have ``offset``.
+            The entries; empty when the queue does not have ``offset``.
 
         Raises:
-            StoreBusy: too many wait already.
+            StoreBusy: too many reads wait already.
             StoreError: the store is not open, or the disk can't be read.
         """
         parts = self.engine
@@ -426,62 +431,66 @@ class MessageStore:
         return await parts.cold_reads.entries(owner, queue, offset, max_count)
 
     def from_memory(self, ask: Callable[[], T]) -> T:
-        """What a question about single messages gives, as long as it need not wait for the disk.
+        """Return what ``ask``, a query for single messages, returns, without waiting for the disk.
 
         Raises:
-            NotInMemory: it would have to; ``fetch`` what that names and ask again.
+            NotInMemory: the query would wait for the disk; ``fetch`` the ranges that the exception
+                has, then try again.
         """
         return self.engine.queries.from_memory(ask)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Have ranges in memory, read in a thread. Raises as ``get_async``."""
+        """Read ranges into memory, in a thread. Raises as ``get_async``."""
         await self.engine.cold_reads.fetch(owner, ranges)
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at a place of the log; None when none does."""
+        """Return the record that begins at a physical offset; None when none begins there."""
         return self.engine.queries.record_at(physical_offset)
 
     async def record_async(self, owner: Hashable, physical_offset: int) -> memoryview | None:
-        """The same, with what is not in memory read in a thread. Raises as ``get_async``."""
+        """Like ``record_at``, but wait for the disk in a thread. Raises as ``get_async``."""
         return await self.engine.cold_reads.record_at(owner, physical_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last visible message; 0 for a queue that has none."""
+        """Return the queue offset behind the last visible message; 0 for a queue without any."""
         return self.engine.queries.max_offset(topic, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message that is still there; 0 for a queue that never had one."""
+        """Return the queue offset of the first message not yet deleted; 0 for an unknown queue."""
         return self.engine.queries.min_offset(topic, queue_id)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The message stored nearest to a time; the last one's number beyond it, 0 for none."""
+        """Return the queue offset of the message stored nearest to a time, ms since the epoch.
+
+        Beyond the last message it is the last message's offset, and 0 for a queue without any.
+        """
         return self.engine.queries.offset_by_time(topic, queue_id, timestamp_ms)
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, ms; -1 when it can't be read."""
+        """Return when a message was stored, ms since the epoch; -1 when it can't be read."""
         return self.engine.queries.store_time_at(topic, queue_id, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the queue's first message was stored, ms; -1 when there is none."""
+        """Return when the queue's first message was stored, ms since the epoch; -1 for none."""
         return self.engine.queries.earliest_store_time(topic, queue_id)
 
     def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message is taken to be in the page cache; also when there is no such one."""
+        """Return whether a message is assumed to be in the page cache; True if it doesn't exist."""
         return self.engine.queries.is_offset_in_memory(topic, queue_id, offset)
 
-    # --- where things begin and end
+    # --- queues and offsets
 
     def topics_on_disk(self) -> list[str]:
-        """Sorted names of the topics that have a queue."""
+        """Return the sorted names of the topics that have a queue."""
         return self.engine.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Sorted ids of the queues that a topic has in this store."""
+        """Return the sorted ids of a topic's queues in this store."""
         return self.engine.queues.queue_ids(topic)
 
     @property
     def start_offset(self) -> int:
-        """Physical offset of the first byte of the log that is still there."""
+        """Physical offset of the first byte of the log that has not been deleted."""
         return self.engine.log.start
 
     @property
@@ -496,7 +505,10 @@ class MessageStore:
 
     @property
     def on_arrival(self) -> OnArrival | None:
-        """Called with topic, queue id, new maximum offset and tags code of what became visible."""
+        """Called with topic, queue id, new max offset and tags code when messages become visible.
+
+        See ``EntryDispatcher.listen``.
+        """
         return self._on_arrival
 
     @on_arrival.setter
@@ -505,13 +517,13 @@ class MessageStore:
         self._dispatcher.listen(callback)
 
     def watch(self, queues: Container[tuple[str, int]]) -> None:
-        """Call ``on_arrival`` for these queues (topic and id) and the schedule topic's only."""
+        """Call ``on_arrival`` only for these queues (topic, id) and those of the schedule topic."""
         self._dispatcher.watch(queues)
 
     # --- topics and state
 
     def delete_topic(self, topic: str) -> int:
-        """Remove a topic's queues; how many there were. Its records stay in the log.
+        """Remove a topic's queues and return their number. Its records stay in the log.
 
         Raises:
             StoreError: they can't be removed.
@@ -529,7 +541,7 @@ class MessageStore:
 
     @property
     def writable(self) -> bool:
-        """Whether a put has a chance."""
+        """Whether the store accepts messages."""
         return self.why_not_writable is None
 
     @property
@@ -539,5 +551,5 @@ class MessageStore:
 
     @property
     def why_not_writable(self) -> str | None:
-        """Why it takes no messages, in one sentence; None when it does."""
+        """Why the store accepts no messages, for an error text; None when it does."""
         return self._not_open if self._parts is None else self.disk.trouble

@@ -1,8 +1,9 @@
-"""Keys of messages on their way into an index file.
+"""Extracting the keys of messages from the log, as entries for an index file.
 
-A batch has an entry for each key: its hash, and position and store time of its message. First comes
-the message's unique id, then each part of its KEYS (cf. IndexService.buildIndex). ``walk`` takes
-them from records one by one; ``compiled_walk``, by the compiled core, gives identical results.
+A message has an entry for its unique id, then one for each key in KEYS (cf.
+IndexService.buildIndex). An entry has the key's hash, and the message's physical offset and store
+time. ``walk`` extracts them in Python; ``compiled_walk``, of the compiled core, returns identical
+results.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ with contextlib.suppress(ImportError):  # a build without the compiled core
     from remoting.protocol.core import index_entries, record
 
 KEY_END: Final = b" "
-"""Between the keys of KEYS (cf. MessageConst.KEY_SEPARATOR)."""
+"""Separates the keys in KEYS (cf. MessageConst.KEY_SEPARATOR)."""
 
 _UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 _KEYS: Final = properties.KEYS.encode()
@@ -49,7 +50,7 @@ _FIELDS: Final = Struct(">I24xq20xq4xq")
 
 
 class CompiledLinks(NamedTuple):
-    """See ``index_file.Links``."""
+    """``index_file.Links`` of the compiled core."""
 
     entries: bytes
     header: IndexHeader
@@ -68,9 +69,10 @@ class CompiledLinks(NamedTuple):
 
 
 class KeyBatch:
-    """Entries in the order in which they go into files, as columns.
+    """Index entries as columns, in the order in which they are added to files.
 
-    The compiled core makes arrays of 64-bit numbers, and links them itself.
+    The columns are lists, or arrays of 64-bit numbers from the compiled core, which also links
+    them.
     """
 
     __slots__ = ("hashes", "offsets", "times_ms")
@@ -86,11 +88,11 @@ class KeyBatch:
         self.times_ms = times_ms
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Return the number of entries."""
         return len(self.hashes)
 
     def link(self, table: IndexTable, start: int, stop: int) -> Links:
-        """What it takes to have some of them in a file: see ``IndexTable.link``."""
+        """Return the changes that add entries ``[start, stop)`` to a file: ``IndexTable.link``."""
         hashes, offsets = self.hashes[start:stop], self.offsets[start:stop]
         times_ms, header = self.times_ms[start:stop], table.header
         if not isinstance(hashes, array):
@@ -118,11 +120,11 @@ class KeyBatch:
 
 
 class Walked(NamedTuple):
-    """What a piece of the log gave.
+    """The keys found in a piece of the log.
 
     Attributes:
-        batch: its keys.
-        used: bytes of the whole records at its beginning; 0 when none begins there.
+        batch: the keys.
+        used: bytes of the complete records at its beginning; 0 when none begins there.
     """
 
     batch: KeyBatch
@@ -130,7 +132,10 @@ class Walked(NamedTuple):
 
 
 def walk(data: Buffer, base: int) -> Walked:
-    """The keys of the records at the beginning of ``data``, which lies at ``base`` of the log."""
+    """Return the keys of the records at the beginning of ``data``.
+
+    ``base`` is the physical offset of ``data``.
+    """
     hashes: list[int] = []
     offsets: list[int] = []
     times_ms: list[int] = []
@@ -151,16 +156,16 @@ def walk(data: Buffer, base: int) -> Walked:
 
 
 def compiled_walk(data: memoryview, base: int) -> Walked:
-    """The same as ``walk``, by the compiled core."""
+    """Return the same as ``walk``, computed by the compiled core."""
     used, hashes, offsets, times_ms = record.walk_keys(data, base)
     return Walked(KeyBatch(hashes, offsets, times_ms), used)
 
 
 def hashes_of(data: Buffer, position: int, limit: int) -> tuple[int, list[int]]:
-    """System flag of the record at ``position``, and the hashes of its keys.
+    """Return the system flag of the record at ``position``, and the hashes of its keys.
 
     Raises:
-        RecordError: there is no whole record whose lengths agree.
+        RecordError: there is no complete record with consistent lengths.
     """
     sys_flag, _, _, topic_at, topic_end, end = locate(data, position, limit)
     if sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
@@ -172,12 +177,12 @@ def hashes_of(data: Buffer, position: int, limit: int) -> tuple[int, list[int]]:
 
 @lru_cache(maxsize=256)
 def topic_prefix(topic: bytes) -> str:
-    """Prefix of a key of a topic in the hashed text."""
+    """Return the prefix of a topic's keys in the hashed text."""
     return topic.decode("utf-8", "replace") + KEY_SEPARATOR
 
 
 def keys_in(text: bytes) -> list[bytes]:
-    """The keys that a properties text gives its message."""
+    """Return the keys in a message's encoded properties."""
     keys = []
     unique = properties.find(text, _UNIQ_KEY)
     if unique:

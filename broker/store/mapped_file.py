@@ -1,13 +1,13 @@
-"""One file of a log, its map and its watermark; and the table that bounds how many are mapped.
+"""``MappedFile``, a file of the commit log or of a queue; ``MappedFiles``, which bounds open maps.
 
-A file has its full length from the start, but a page is only stored to through the map once the
-**watermark** has passed it: everything below the watermark has been written as zeros by ``write``,
-or given blocks that read as zeros, so a store can't fail (a store into a page without blocks on a
-full disk is SIGBUS, not an error). The thread that moves the watermark holds the file's lock from
-reading it until it is published, and nothing is stored above it; so zeros never land on what was
-stored, whichever of the preallocator's thread and the appender is faster.
+A file has its full length from the start, but no blocks. On a full disk, a store through the map
+into a page without blocks raises SIGBUS instead of an error. So the file has a **watermark**: below
+it all pages have been filled with zeros or allocated (and read as zeros), and only there is data
+stored through the map. The preallocator's thread and the appender both move the watermark. Whoever
+moves it holds the file's lock from reading the watermark until the new one is published, and
+nothing is stored above it; so zeros never overwrite data.
 
-Files that are not pinned lose their map when too many are open and get it back on the next look.
+When too many files are open, those not pinned are unmapped; they are mapped again on next use.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _numbers: Final = count()
 
 
 class MappedFiles:
-    """The mapped files that may be unmapped again, at most ``capacity`` of them open.
+    """The mapped files that may be unmapped, at most ``capacity`` of them.
 
-    Second chance: a file looked at since the hand last passed stays. Only the thread that reads
-    and appends may come here.
+    Files are evicted by the second-chance (clock) algorithm: one used since it was last examined
+    stays. Not thread-safe: only the thread that reads and appends may use it.
     """
 
     __slots__ = ("_capacity", "_open")
@@ -44,7 +44,7 @@ class MappedFiles:
         return len(self._open)
 
     def admit(self, file: MappedFile) -> None:
-        """A file has been mapped; another one may have to go."""
+        """Add a file that has been mapped, and unmap others if there are too many."""
         while len(self._open) >= self._capacity:
             oldest = self._open.popleft()
             if oldest.pinned or oldest.removed:
@@ -57,22 +57,22 @@ class MappedFiles:
         self._open.append(file)
 
     def close(self) -> None:
-        """Unmap all; slices that were handed out stay good."""
+        """Unmap all files; slices in use stay valid."""
         while self._open:
             self._open.pop().unmap()
 
 
 class MappedFile:
-    """A file of fixed length named after the offset of its first byte.
+    """A file of fixed length, named after the offset of its first byte.
 
     Attributes:
-        start: offset of its first byte in the whole log.
+        start: offset of the file's first byte in its log or queue.
         size: length in bytes.
-        number: its own, of all in this process.
-        watermark: bytes from its beginning that have blocks and may be stored to.
-        pinned: it stays mapped.
-        touched: looked at since the table's hand passed.
-        removed: it is gone from the disk, or about to be.
+        number: unique in this process.
+        watermark: bytes from the beginning that have blocks, so that they may be stored to.
+        pinned: whether the file stays mapped.
+        touched: whether it was used since ``MappedFiles`` last examined it.
+        removed: whether it was removed from the disk, or is about to be.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class MappedFile:
     def __init__(
         self, files: Files, maps: MappedFiles, path: Path, start: int, size: int, *, used: int
     ) -> None:
-        """A file that exists, ``used`` bytes of which are taken."""
+        """Represent an existing file whose watermark is ``used``."""
         self._files = files
         self._maps = maps
         self._region: Region | None = None
         self._lock = threading.Lock()
         self._name_synced = True
-        # As text: there may be very many files, and a Path is large.
+        # A string: there may be very many files, and a Path is large.
         self._path = str(path)
         self.start = start
         self.size = size
@@ -114,7 +114,7 @@ class MappedFile:
     def create(
         cls, files: Files, maps: MappedFiles, path: Path, start: int, size: int, *, pinned: bool
     ) -> MappedFile:
-        """Make a file without blocks. Raises ``OSError``."""
+        """Create a file without blocks. Raises ``OSError``."""
         file = cls(files, maps, path, start, size, used=0)
         file._region = files.open_mapped(path, size, create=True)
         file._name_synced = False
@@ -124,9 +124,10 @@ class MappedFile:
         return file
 
     def make_durable(self) -> None:
-        """Bring a new file's name and length to the disk, or take it away. Raises ``OSError``.
+        """Sync a new file's name and length, or remove the file and raise ``OSError``.
 
-        After a crash, a log's file without the ones before it would look like a loss of those.
+        Otherwise, after a crash, a later file of the log could exist without this one, and this one
+        would seem to be lost.
         """
         try:
             self.sync()
@@ -136,17 +137,17 @@ class MappedFile:
 
     @property
     def path(self) -> Path:
-        """Where it is."""
+        """The file's path."""
         return Path(self._path)
 
     @property
     def mapped(self) -> bool:
-        """Whether a look at it costs nothing."""
+        """Whether the file is mapped."""
         return self._region is not None
 
     @property
     def view(self) -> memoryview:
-        """The whole file. Raises ``OSError`` when it has gone or changed its length."""
+        """The whole file, mapped. Raises ``OSError`` if it was removed or its length changed."""
         self.touched = True
         region = self._region
         if region is None:
@@ -156,7 +157,7 @@ class MappedFile:
         return region.view
 
     def keep_mapped(self) -> None:
-        """Have it mapped, so that the next look can't fail. Raises ``OSError``."""
+        """Map the file if needed, so that ``view`` can't fail next. Raises ``OSError``."""
         self.touched = True
         if self._region is None:
             self._map()
@@ -176,24 +177,28 @@ class MappedFile:
         return region
 
     def pin(self) -> None:
-        """Keep it mapped, as the file being appended to is. Raises ``OSError``."""
+        """Map the file and keep it mapped, as the active file is. Raises ``OSError``."""
         self.pinned = True
         if self._region is None:
             self._map()
 
     def unpin(self) -> None:
-        """Let it be unmapped when others need the room."""
+        """Allow ``MappedFiles`` to unmap the file."""
         if self.pinned:
             self.pinned = False
             if self._region is not None:
                 self._maps.admit(self)
 
     def unmap(self) -> None:
-        """Drop the map; slices that were handed out stay good."""
+        """Drop the map; slices in use stay valid."""
         self._region = None
 
     def extend(self, end: int, step: int, *, zeros: bool = True) -> None:
-        """Move the watermark to ``end`` or further, in one step; see ``advance``."""
+        """Move the watermark to ``end`` or further, by at least ``step`` bytes if possible.
+
+        Raises:
+            OSError: there is no space up to ``end``.
+        """
         with self._lock:
             if end <= self.watermark:
                 return
@@ -201,18 +206,19 @@ class MappedFile:
             try:
                 self._allocate(target, zeros=zeros)
             except OSError:
-                # A disk that is full may still have what is needed: after a crash, blocks that
-                # the file got before it.
+                # The whole step may fail where a smaller one succeeds, even on a full disk: after
+                # a crash, the file may have blocks above the watermark.
                 if target == end:
                     raise
                 self._allocate(end, zeros=True)
 
     def advance(self, step: int, *, zeros: bool = True) -> None:
-        """Move the watermark one step ahead, if the file has room for it.
+        """Move the watermark ahead by ``step`` bytes, or to the end of the file.
 
         Args:
-            zeros: whether the pages are written, so that a store through the map finds them in
-                memory. Without, there are only blocks: enough for ``try_write``.
+            step: bytes.
+            zeros: fill the pages with zeros, so that they are in memory when they are stored to
+                through the map. Otherwise only allocate blocks, which is enough for ``try_write``.
 
         Raises:
             OSError: there is no space.
@@ -228,44 +234,45 @@ class MappedFile:
         while self.watermark < target:
             length = min(target - self.watermark, len(_ZEROS))
             region.write(self.watermark, _ZEROS[:length])
-            # Published last: only now may an appender store there.
+            # Only after the write: the appender may store below the watermark at once.
             self.watermark += length
 
     def try_write(self, position: int, data: bytes | memoryview) -> bool:
-        """Write below the watermark, which the map sees; False: it has to be stored there."""
+        """Write below the watermark with ``pwrite``; on False, store through the map instead."""
         region = self._region
         if region is None:
             return False
         try:
             region.write(position, data)
         except OSError:
-            # There is room, so the map takes it; a sync will report the fault of the disk.
+            # The page has blocks, so a store through the map succeeds; the next sync reports the
+            # disk's error.
             return False
         return True
 
     def write(self, position: int, data: bytes) -> None:
-        """Write where a page may have no blocks. Raises ``OSError``."""
+        """Write at ``position``, also above the watermark. Raises ``OSError``."""
         self.keep_mapped()
         assert self._region is not None
         self._region.write(position, data)
 
     def data_end(self) -> int:
-        """Behind the last byte that may be other than zero. Raises ``OSError``."""
+        """Return the position behind the last byte that may not be zero. Raises ``OSError``."""
         self.keep_mapped()
         assert self._region is not None
         return max((end for _, end in self._region.extents(0)), default=0)
 
     def clear_from(self, position: int) -> int:
-        """Overwrite what stands behind ``position`` with zeros; how long that was.
+        """Overwrite everything from ``position`` on with zeros; return how many bytes of data.
 
-        Only for a file that is not appended to. Raises ``OSError``.
+        Only for a file that is not being appended to. Raises ``OSError``.
         """
         region = self._region or self._files.open_mapped(self.path, self.size, create=False)
         cleared = position
         for start, end in region.extents(position):
             for at in range(start, end, len(_ZEROS)):
                 length = min(end - at, len(_ZEROS))
-                # As bytes: views are compared element by element, ten times as slowly.
+                # Copied to bytes: memoryviews are compared ten times as slowly, item by item.
                 chunk = bytes(region.view[at : at + length])
                 if chunk != bytes(length):
                     region.write(at, _ZEROS[:length])
@@ -276,9 +283,9 @@ class MappedFile:
         return cleared - position
 
     def sync(self) -> None:
-        """Wait until all of it is on the disk, its name included. Raises ``OSError``."""
+        """Wait until the file's data and name are on the disk. Raises ``OSError``."""
         try:
-            # Unmapped in between: what it took is in the page cache under its name.
+            # An unmapped file is opened again: its data is in the page cache.
             region = self._region or self._files.open_mapped(self.path, self.size, create=False)
             region.sync()
             if not self._name_synced:
@@ -289,16 +296,16 @@ class MappedFile:
                 raise
 
     def rewrite(self, begin: int, end: int) -> None:
-        """Write what stands there once more, so that the next sync brings it to the disk for sure.
+        """Write a range's present content again, so that the next sync is sure to write it.
 
-        After a sync that failed the system may take pages for written that are not, and they can
-        still be read. In any thread; nothing is changed there meanwhile.
+        After a failed sync the kernel may count pages as clean that are not on the disk, and still
+        return their content. Callable in any thread; the range must not change meanwhile.
 
         Args:
-            begin, end: bytes of the file; what lies outside it is left out.
+            begin, end: positions in the file, clipped to its length.
 
         Raises:
-            OSError: the disk refuses, or the file has gone or changed its length.
+            OSError: the disk refuses, or the file was removed or its length changed.
         """
         begin, end = max(0, begin), min(end, self.size)
         if begin >= end:
@@ -310,39 +317,42 @@ class MappedFile:
             region.write(at, bytes(region.view[at : min(at + len(_ZEROS), end)]))
 
     def is_cached(self, position: int, length: int) -> bool | None:
-        """See ``Region.is_cached``. Raises ``OSError`` when it can't be mapped."""
+        """See ``Region.is_cached``. Raises ``OSError`` when the file can't be mapped."""
         region = self._region or self._map()
         return region.is_cached(position, length)
 
     def fetch(self, position: int, length: int, *, ahead: int) -> None:
-        """Bring a range into memory and begin with ``ahead`` more bytes; in any thread.
+        """Read a range into memory and start reading ``ahead`` more bytes. Callable in any thread.
 
         Raises:
-            OSError: it can't be read.
+            OSError: the file can't be read.
         """
         try:
             region = self.hold()
-            # A small file's are done by its name, which may go between the two.
+            # A small file is opened by its name for each call, so it may be removed in between.
             region.read_ahead(position, length + ahead)
             region.fetch(position, length)
         except FileNotFoundError:
             if not self.removed:
                 raise
-            # The caller sees that the log begins later now.
+            # Not an error: the caller finds that the log begins later now.
 
     def hold(self) -> Region:
-        """Its map, or another one, that stays while the caller has it; in any thread.
+        """Return a map of the file that stays valid while referenced. Callable in any thread.
 
         Raises:
-            OSError: it can't be mapped.
+            OSError: the file can't be mapped.
         """
-        # The loop may unmap the file meanwhile.
+        # One expression: the loop's thread may unmap the file between two reads of ``_region``.
         return self._region or self._files.open_mapped(self.path, self.size, create=False)
 
     def give_up(self) -> Callable[[], bool]:
-        """Unmap it before its removal; returns a function: whether a reader still holds a slice.
+        """Unmap the file before its removal.
 
-        Slices that were handed out stay good, and their file takes space until they are gone.
+        Slices in use stay valid, and the file takes space until they are released.
+
+        Returns:
+            A function that returns whether a slice is still in use.
         """
         self.removed = True
         region, self._region = self._region, None
@@ -352,12 +362,12 @@ class MappedFile:
         return lambda: held() is not None
 
     def remove(self) -> None:
-        """Remove it from the disk; slices that were handed out stay good. Raises ``OSError``."""
+        """Remove the file from the disk; slices in use stay valid. Raises ``OSError``."""
         self.removed = True
         self._region = None
         self._files.remove(self.path)
 
     def remove_durably(self) -> None:
-        """The same, and the name does not come back. Raises ``OSError``."""
+        """Remove the file and sync its directory. Raises ``OSError``."""
         self.remove()
         self._files.sync_directory(self.path.parent)

@@ -1,22 +1,22 @@
-"""The one seam between the store and the disk: files, mapped regions, the page cache.
+"""The store's access to the disk: files, mapped regions, the page cache.
 
 Everything the store does to a disk goes through ``Files``; nothing else in this package opens,
-maps, syncs, renames or removes. A simulated disk that tears writes, loses unsynced pages or runs
-full is another ``Files``, and recovery and appends can't tell the difference.
+maps, syncs, renames or removes a file. Tests use other ``Files`` that simulate a disk which tears
+writes, loses unsynced pages or runs full; recovery and appends work on them unchanged.
 
-A mapped file has its full length from the start but no blocks: reading it gives zeros, and the
-first store through the map into a page without blocks may fail with SIGBUS on a full disk. So the
-owner of a file allocates by ``write`` (which raises ``OSError``) before it stores through ``view``;
-see ``mapped_file``.
+A mapped file has its full length from the start but no blocks: it reads as zeros, and on a full
+disk the first store through the map into a page without blocks raises SIGBUS. So the owner of a
+file allocates with ``write`` or ``allocate`` (which raise ``OSError``) before it stores through
+``view``; see ``mapped_file``.
 
-A map's own descriptor is not accessible, and writing to a file, syncing it and asking about it need
-one: the few large files of the log keep a second one, the many small files of queues are opened
-again when needed.
+``mmap`` objects don't expose their descriptor, and writing, syncing and ``fstat`` need one. The few
+large files of the log keep a second descriptor; the many small files of queues are opened again for
+each such call.
 
-``mincore`` reports whether a range of a map is in the page cache, in less than a microsecond and
-without reading it, whether or not this map was used to read it (``man 2 mincore``; a file's owner
-gets true answers, and a store's files are its broker's own). On other systems the answer is
-unknown. Calls that may wait for the disk release the GIL.
+On Linux, ``mincore`` tells whether a range of a map is in the page cache, in less than a
+microsecond and without reading it, whether or not this map was used to read it (``man 2 mincore``:
+it is exact for the file's owner, which the broker is). On other systems the answer is unknown.
+Calls that may wait for the disk release the GIL.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from remoting import durable_file
 def _find_mincore() -> Callable[[int, int, int], int] | None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
-            # It waits for nothing, so the GIL need not be given away.
+            # PyDLL keeps the GIL: the call never blocks.
             found = ctypes.PyDLL(None).mincore
             found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
             return found
@@ -57,22 +57,22 @@ _answer_at: Final = ctypes.addressof((ctypes.c_char * _PAGES_AT_ONCE).from_buffe
 
 
 def address_of(view: memoryview) -> int:
-    """Where a writable map lies in memory, as long as it is referenced."""
+    """Return the address of a writable map, valid as long as the map is referenced."""
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
 def is_range_cached(address: int, position: int, length: int) -> bool | None:
-    """Whether a range of a map can be touched without waiting for the disk.
+    """Return whether a range of a map can be accessed without waiting for the disk.
 
-    Only for the loop's thread.
+    Not thread-safe (it uses one buffer): only for the loop's thread.
 
     Args:
         address: of the map, see ``address_of``.
         position: first byte of the range.
-        length: of the range, within the map.
+        length: of the range, which lies within the map.
 
     Returns:
-        None if unknown.
+        True or False; None if unknown.
     """
     if _mincore is None:
         return None
@@ -88,7 +88,7 @@ def is_range_cached(address: int, position: int, length: int) -> bool | None:
 
 
 def fetch_range(descriptor: int, position: int, length: int) -> None:
-    """Read a range into the page cache, however long the disk takes. Raises ``OSError``."""
+    """Read a range into the page cache, waiting for the disk. Raises ``OSError``."""
     buffer = memoryview(bytearray(min(length, FETCH_BYTES)))
     end = position + length
     while position < end:
@@ -105,14 +105,14 @@ def read_range_ahead(descriptor: int, position: int, length: int) -> None:
         advise(descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
 
-# macOS has no fdatasync; fsync does the same and more.
+# macOS has no fdatasync; fsync includes it.
 datasync = getattr(os, "fdatasync", os.fsync)
 
 _NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
 def shortened(found: int | None, size: int) -> OSError:
-    """The error for a file that was cut off while in use."""
+    """Return the error for a file that was truncated while in use."""
     return OSError(errno.EIO, f"it was shortened to {found} bytes of {size} while it was in use")
 
 
@@ -121,7 +121,7 @@ def _removed() -> FileNotFoundError:
 
 
 class OsRegion:
-    """A region of the operating system's: a descriptor and a shared map."""
+    """A ``Region`` with a descriptor and a shared map."""
 
     __slots__ = ("_address", "_descriptor", "_size", "view")
 
@@ -135,14 +135,14 @@ class OsRegion:
         """Write all of ``data`` at ``position``."""
         written = os.pwrite(self._descriptor, data, position)
         while written < len(data):
-            # A disk that runs full may take a part first; the next call fails with ENOSPC.
+            # On a disk that becomes full, a call may write a part; the next one raises ENOSPC.
             more = os.pwrite(self._descriptor, memoryview(data)[written:], position + written)
             if more == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             written += more
 
     def allocate(self, position: int, length: int) -> bool:
-        """Give a range blocks."""
+        """Allocate blocks for a range."""
         if not hasattr(os, "posix_fallocate"):
             return False
         try:
@@ -154,7 +154,7 @@ class OsRegion:
         return True
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
-        """Ranges that the file system has blocks for; all of it where that can't be asked."""
+        """Yield the ranges that have blocks; the whole file where SEEK_DATA does not exist."""
         if not hasattr(os, "SEEK_DATA"):
             yield position, self._size
             return
@@ -170,8 +170,8 @@ class OsRegion:
             position = end
 
     def sync(self) -> None:
-        """Wait for the disk."""
-        # Never mmap.flush: it holds the GIL for as long as the disk takes.
+        """Sync the file."""
+        # Not mmap.flush: it holds the GIL while the disk works.
         datasync(self._descriptor)
         self._check_kept()
 
@@ -183,35 +183,35 @@ class OsRegion:
             raise shortened(status.st_size, self._size)
 
     def inode(self) -> int:
-        """The file's number."""
+        """Return the file's inode number."""
         return os.fstat(self._descriptor).st_ino
 
     def is_whole(self) -> bool:
-        """Ask for the length, in the cheapest way there is."""
+        """Return whether the file has its full length; lseek is cheaper than fstat."""
         return os.lseek(self._descriptor, 0, os.SEEK_END) >= self._size
 
     def is_cached(self, position: int, length: int) -> bool | None:
-        """Ask the page cache."""
+        """Return whether a range is in the page cache; None if unknown."""
         self._address = self._address or address_of(self.view)
         return is_range_cached(self._address, position, length)
 
     def fetch(self, position: int, length: int) -> None:
-        """Read into the page cache."""
+        """Read a range into the page cache."""
         fetch_range(self._descriptor, position, length)
 
     def read_ahead(self, position: int, length: int) -> None:
-        """Have the system read ahead."""
+        """Ask the kernel to read a range ahead."""
         read_range_ahead(self._descriptor, position, min(length, self._size - position))
 
     def __del__(self) -> None:
-        """Close the descriptor; the map goes with its last slice."""
+        """Close the descriptor; the file is unmapped when the last slice is released."""
         os.close(self._descriptor)
 
 
 class SmallRegion:
-    """A region of a small file, of which there may be thousands: the map has the one descriptor.
+    """A ``Region`` of a small file, of which there may be thousands; only its map has a descriptor.
 
-    Whatever the map can't do opens the file anew, by its name.
+    Calls that need a descriptor open the file again, by its name.
     """
 
     __slots__ = ("_address", "_file", "_inode", "_path", "_size", "view")
@@ -225,7 +225,12 @@ class SmallRegion:
         self.view = memoryview(file)
 
     def _opened(self) -> OsRegion:
-        """The same with a descriptor. Raises ``OSError``; ``FileNotFoundError`` if it has gone."""
+        """Return the same region with a descriptor.
+
+        Raises:
+            FileNotFoundError: the file was removed, or replaced by another one.
+            OSError: it can't be opened.
+        """
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -240,47 +245,47 @@ class SmallRegion:
         self._opened().write(position, data)
 
     def allocate(self, position: int, length: int) -> bool:
-        """Give a range blocks."""
+        """Allocate blocks for a range."""
         return self._opened().allocate(position, length)
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
-        """Ranges that the file system has blocks for."""
+        """Return the ranges that have blocks."""
         return self._opened().extents(position)
 
     def sync(self) -> None:
-        """Wait for the disk."""
+        """Sync the file."""
         self._opened().sync()
 
     def is_whole(self) -> bool:
-        """Ask for the length."""
+        """Return whether the file has its full length."""
         return self._file.size() >= self._size
 
     def is_cached(self, position: int, length: int) -> bool | None:
-        """Ask the page cache."""
+        """Return whether a range is in the page cache; None if unknown."""
         self._address = self._address or address_of(self.view)
         return is_range_cached(self._address, position, length)
 
     def fetch(self, position: int, length: int) -> None:
-        """Read into the page cache."""
+        """Read a range into the page cache."""
         self._opened().fetch(position, length)
 
     def read_ahead(self, position: int, length: int) -> None:
-        """Have the system read ahead."""
+        """Ask the kernel to read a range ahead."""
         self._opened().read_ahead(position, length)
 
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 Stamp = list[int]
-"""Length, inode and time of the last change in ns: a list, as JSON gives it back."""
+"""Length, inode and time of the last change (ctime) in ns: a list, for comparison with JSON."""
 
 
 class DiskUse(NamedTuple):
-    """How full the disk of a directory is, as ``df`` counts: what root keeps for itself is neither.
+    """How full the disk of a directory is, as ``df`` counts: blocks reserved for root are neither.
 
     Attributes:
-        used: bytes taken.
-        free: bytes that a process of ours may still write.
+        used: bytes in use.
+        free: bytes that an unprivileged process may still write.
     """
 
     used: int
@@ -288,20 +293,20 @@ class DiskUse(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The part of it that is in use."""
+        """The part in use, 0 to 1."""
         return self.used / (self.used + self.free) if self.used + self.free else 0.0
 
     @property
     def percent(self) -> int:
-        """The same in percent, rounded up as ``df`` does."""
+        """The part in use in percent, rounded up as ``df`` does."""
         return math.ceil(100 * self.used / (self.used + self.free)) if self.used else 0
 
 
 class Region(Protocol):
     """An open file of a fixed length, mapped into memory.
 
-    It closes itself when the last reference to it is gone; slices of ``view`` keep the mapping
-    (not the descriptor) alive beyond that.
+    It is closed when the last reference to it is dropped; slices of ``view`` keep the mapping, not
+    the descriptor, alive beyond that.
     """
 
     @property
@@ -314,52 +319,55 @@ class Region(Protocol):
         ...
 
     def allocate(self, position: int, length: int) -> bool:
-        """Give a range blocks, which read as zeros; False where only writing does that.
+        """Allocate blocks for a range, which then read as zeros.
+
+        Returns:
+            False where the file system does not support it; use ``write`` there.
 
         Raises:
-            OSError: there are none; some of the range may have got blocks.
+            OSError: there is no space; a part of the range may have been allocated.
         """
         ...
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
-        """``(start, end)`` of the ranges from ``position`` on that may hold other than zeros."""
+        """Return ``(start, end)`` of the ranges from ``position`` on that may not be zeros."""
         ...
 
     def sync(self) -> None:
-        """Wait until what was written and stored is on the disk.
+        """Wait until all that was written, or stored through the map, is on the disk.
 
         Raises:
-            OSError: it is not, or the file was removed or shortened.
+            OSError: the sync failed, or the file was removed or shortened.
         """
         ...
 
     def is_whole(self) -> bool:
-        """Whether the file still has its length: a look behind its end would be SIGBUS."""
+        """Return whether the file has its full length; an access behind its end is SIGBUS."""
         ...
 
     def is_cached(self, position: int, length: int) -> bool | None:
-        """Whether a range can be read without waiting for the disk; None if unknown."""
+        """Return whether a range can be read without waiting for the disk; None if unknown."""
         ...
 
     def fetch(self, position: int, length: int) -> None:
-        """Bring a range into memory, in any thread. Raises ``OSError``."""
+        """Read a range into memory. Callable in any thread. Raises ``OSError``."""
         ...
 
     def read_ahead(self, position: int, length: int) -> None:
-        """Begin to bring a range into memory, in any thread. Raises ``OSError``."""
+        """Start reading a range into memory. Callable in any thread. Raises ``OSError``."""
         ...
 
 
 def is_no_space(error: OSError) -> bool:
-    """Whether an error says that the disk, or the user's share of it, is full."""
+    """Return whether an error means that the disk, or the user's quota, is full."""
     return error.errno in _NO_SPACE
 
 
 class Lock:
-    """A POSIX lock on the first byte of a file, and on its name within this process.
+    """A lock on a file, against other processes and within this process.
 
-    POSIX locks never keep a process from itself, so two stores of one process are told apart by a
-    set of the files locked.
+    POSIX locks do not exclude the process that holds them, so a set of the files locked by this
+    process excludes a second store in it.
     """
 
     _held: Final[set[tuple[int, int]]] = set()
@@ -373,10 +381,10 @@ class Lock:
 
     @classmethod
     def take(cls, path: Path, text: bytes) -> Lock | None:
-        """Take it, or None when it is held."""
+        """Lock a file and write ``text`` to it; return None when it is locked already."""
         with cls._guard:
             with contextlib.suppress(FileNotFoundError):
-                # Opening and closing the file would drop the lock that this process has on it.
+                # Checked first: closing any descriptor of the file drops this process's lock on it.
                 known = path.stat()
                 if (known.st_dev, known.st_ino) in cls._held:
                     return None
@@ -397,7 +405,7 @@ class Lock:
             return cls(descriptor, identity)
 
     def release(self) -> None:
-        """Give it up; does nothing the second time."""
+        """Release the lock. Idempotent."""
         with self._guard:
             if self._descriptor is not None:
                 os.close(self._descriptor)
@@ -406,14 +414,14 @@ class Lock:
 
 
 class Files:
-    """The operating system's disk; tests put others in its place."""
+    """The operating system's files; tests pass other implementations."""
 
     __slots__ = ()
 
     def make_directory(self, path: Path, *, durable: bool = False) -> None:
-        """Make a directory and those above it; it may exist. Raises ``OSError``.
+        """Create a directory and its parents if they don't exist. Raises ``OSError``.
 
-        ``durable`` waits until the names of those made are on the disk.
+        With ``durable``, also sync the parents of those created.
         """
         if not durable:
             path.mkdir(parents=True, exist_ok=True)
@@ -423,36 +431,36 @@ class Files:
             self.sync_directory(path.parent)
 
     def list(self, path: Path) -> list[str]:
-        """Sorted names in a directory; none when it does not exist."""
+        """Return the sorted names in a directory; none when it does not exist."""
         try:
             return sorted(os.listdir(path))  # noqa: PTH208 - the names, not paths of them
         except FileNotFoundError:
             return []
 
     def size(self, path: Path) -> int | None:
-        """Length of a file, None when there is none."""
+        """Return the length of a file, None when it does not exist."""
         try:
             return path.stat().st_size
         except FileNotFoundError:
             return None
 
     def stamp(self, path: Path | str) -> Stamp:
-        """Length, inode and time of the last change, in ns, of a file or directory.
+        """Return length, inode and time of the last change (ctime), in ns, of a file or directory.
 
-        Whatever is done to it changes one of them. Raises ``OSError`` when there is none.
+        Any change alters at least one of them. Raises ``OSError`` when it does not exist.
         """
-        status = os.stat(path)  # noqa: PTH116 - thousands of them, and no Path for each
+        status = os.stat(path)  # noqa: PTH116 - called for thousands of paths, given as strings
         return [status.st_size, status.st_ino, status.st_ctime_ns]
 
     def read(self, path: Path) -> bytes | None:
-        """All of a small file, None when there is none. Raises ``OSError``."""
+        """Return the content of a small file, None when it does not exist. Raises ``OSError``."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a small file in place and wait for the disk. Raises ``OSError``."""
+        """Write a small file in place and sync it. Raises ``OSError``."""
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
@@ -468,11 +476,11 @@ class Files:
         durable_file.replace(path, data, backup=backup)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; it may be gone already. Raises ``OSError``."""
+        """Remove a file if it exists. Raises ``OSError``."""
         path.unlink(missing_ok=True)
 
     def remove_directory(self, path: Path) -> None:
-        """Remove a directory with all that is in it. Raises ``OSError``."""
+        """Remove a directory with its content, or a file. Raises ``OSError``."""
         if not path.is_dir() or path.is_symlink():
             path.unlink(missing_ok=True)
             return
@@ -481,14 +489,14 @@ class Files:
         path.rmdir()
 
     def sync_directory(self, path: Path) -> None:
-        """Wait until names made, renamed and removed in a directory are on the disk."""
+        """Sync a directory: the names created, renamed and removed in it. Raises ``OSError``."""
         durable_file.sync_directory(path)
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
-        """Map a file of ``size`` bytes; ``create`` makes it, without blocks, when there is none.
+        """Map a file of ``size`` bytes; with ``create``, create it without blocks if needed.
 
         Raises:
-            OSError: it can't be opened or has another length.
+            OSError: the file can't be opened or has another length.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         descriptor = os.open(path, flags, 0o644)
@@ -507,15 +515,15 @@ class Files:
         return small
 
     def lock(self, path: Path, text: bytes) -> Lock | None:
-        """Lock the first byte of a file that holds ``text``; None when another holds it."""
+        """Lock a file and write ``text`` to it; return None when it is locked already."""
         return Lock.take(path, text)
 
     def free_bytes(self, path: Path) -> int:
-        """What a process of ours may still write below ``path``. Raises ``OSError``."""
+        """Return the free bytes on the disk of ``path``: ``DiskUse.free``. Raises ``OSError``."""
         return self.disk_use(path).free
 
     def disk_use(self, path: Path) -> DiskUse:
-        """How full the disk is that ``path`` is on. Raises ``OSError``."""
+        """Return how full the disk of ``path`` is. Raises ``OSError``."""
         status = os.statvfs(path)
         unit = status.f_frsize
         return DiskUse((status.f_blocks - status.f_bfree) * unit, status.f_bavail * unit)

@@ -1,19 +1,21 @@
-"""What is known of a store's bytes in memory: which are resident, and which records are sound.
+"""Tracks which bytes of a store are in memory, and which records have been validated.
 
-A fault in a map stops the thread it happens in, and with it, the GIL being held, all others. So
-before a get touches records from long ago, the page cache is asked, block by block, and the answer
-holds for a second. A get that would ask too much, and a file system that can't be asked, count as
-cold: then a thread fetches the bytes (``cold_reads``) and reports them here.
+A page fault on a map blocks its thread while the thread holds the GIL, and so blocks all threads.
+Therefore, before a get reads old records, their blocks are looked up in the page cache; a positive
+result is remembered for a second. If a get would need too many lookups, or the system has no
+lookup, the range counts as cold: a thread reads it (``cold_reads``) and reports it here.
 
-Bytes that left memory may come back from the disk as something else, so records that were read
-from a disk are checked before delivery (``record_validator``). ``needs_check`` is the rule:
+Bytes that left memory may be damaged when they are read from the disk again, so such records are
+validated before delivery (``record_validator``). ``needs_check`` implements these rules:
 
-- Records that this process appended, and that have not left memory as far as it knows, are trusted.
-- Of each queue one run of checked messages is remembered, so that other readers need no new check.
-- The system doesn't tell when a page leaves memory. So all checks are forgotten whenever any page
-  turns out to have left it, and each minute.
+- Records that this process appended are trusted while they are in the newest part of the log
+  (``trusted_memory_ratio``), unless they, or later ones, were found to have left memory.
+- For each queue one run of validated messages is remembered, so that other readers need not
+  validate them again.
+- The kernel does not report when a page leaves memory. So all validations are forgotten whenever
+  any page is found to have left it, and once a minute.
 
-Only the loop's thread comes here.
+Only the loop's thread uses this module.
 """
 
 from __future__ import annotations
@@ -29,14 +31,14 @@ from broker.store.results import FileRange, Run
 from remoting.process_limits import memory_bytes
 
 _MOST_BLOCKS: Final = 2**24
-"""Of one file, which has 1 TiB at most (``mappedFileSizeCommitLog`` is 1 GiB unless changed)."""
+"""Maximum blocks of one file: 1 TiB (``mappedFileSizeCommitLog`` is 1 GiB by default)."""
 
 
 class PageCacheTracker:
-    """What is known to be in memory, and to be as it was stored."""
+    """Remembers what is in memory, and which records have been validated."""
 
     def __init__(self, log: CommitLog, limits: StoreLimits, monotonic: Callable[[], float]) -> None:
-        """``monotonic`` returns the time in seconds."""
+        """``monotonic`` returns a monotonic time in seconds."""
         self._log = log
         self._limits = limits
         self._block_bytes = limits.block_bytes
@@ -44,9 +46,10 @@ class PageCacheTracker:
             limits.hot_log_bytes, int(memory_bytes() * limits.trusted_memory_ratio)
         )
         self._monotonic = monotonic
-        # By numbers: tuples would be the garbage collector's work, thousands of them a second.
+        # Until when a block counts as resident, by file number * _MOST_BLOCKS + block. Keys are
+        # ints: thousands of tuples a second would cost garbage collections.
         self._until: dict[int, float] = {}
-        # Older records left memory before this one.
+        # Physical offset behind the last records that were found to have left memory.
         self._cold_end = 0
         self._checked: dict[ConsumeQueue, tuple[int, int]] = {}
         self._checked_until = monotonic() + limits.checked_seconds
@@ -54,7 +57,10 @@ class PageCacheTracker:
     # --- which records have to be checked
 
     def needs_check(self, queue: ConsumeQueue, offset: int, end: int, first: int) -> bool:
-        """Whether messages ``[offset, end)``, the first at ``first`` in the log, may be damaged."""
+        """Return whether messages ``[offset, end)`` must be validated before delivery.
+
+        ``first`` is the physical offset of the first one.
+        """
         newest = self._log.end - self._trusted_bytes
         if offset >= queue.opened_offset and first >= max(
             self._log.opened_end, self._cold_end, newest
@@ -64,14 +70,14 @@ class PageCacheTracker:
         return not (low <= offset and end <= high)
 
     def checked(self, queue: ConsumeQueue) -> tuple[int, int] | None:
-        """The messages of a queue that were found sound: the first, and behind the last."""
+        """Return the remembered run of validated messages: queue offset of the first, and end."""
         now = self._monotonic()
         if now >= self._checked_until:
             self._forget_checks(now)
         return self._checked.get(queue)
 
     def remember_checked(self, queue: ConsumeQueue, low: int, high: int) -> None:
-        """Messages ``[low, high)`` of a queue were found sound."""
+        """Remember that messages ``[low, high)`` of a queue have been validated."""
         self._checked[queue] = (low, high)
 
     def _forget_checks(self, now: float) -> None:
@@ -81,14 +87,14 @@ class PageCacheTracker:
     # --- what is resident
 
     def cold_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> list[FileRange]:
-        """Where entries of a queue lie, if some of them may not be in memory."""
+        """Return the range of a queue's entries if some may not be in memory; else nothing."""
         if queue.is_recent(offset):
             return []
         place = queue.range_of(offset, longest)
         return [] if place is None or self.is_resident(*place) else [place]
 
     def cold_records(self, runs: Sequence[Run]) -> list[FileRange]:
-        """Where the records of runs lie, if some of them may not be in memory."""
+        """Return the ranges of all runs if some of them may not be in memory; else nothing."""
         ranges = []
         for start, end, _ in runs:
             file = self._log.file_at(start)
@@ -100,7 +106,7 @@ class PageCacheTracker:
         return ranges
 
     def are_resident(self, ranges: Iterable[FileRange]) -> bool:
-        """Whether all of the ranges can be touched without waiting for the disk."""
+        """Return whether all ranges can be read without waiting for the disk."""
         now = self._monotonic()
         until, block_bytes = self._until, self._block_bytes
         probes = 0
@@ -116,7 +122,7 @@ class PageCacheTracker:
         return True
 
     def is_resident(self, file: MappedFile, start: int, end: int) -> bool:
-        """Whether one range can be touched; faster when it is known to be in memory."""
+        """Return the same for one range; faster when its blocks are remembered as resident."""
         now = self._monotonic()
         until, block_bytes = self._until, self._block_bytes
         first = file.number * _MOST_BLOCKS
@@ -126,7 +132,7 @@ class PageCacheTracker:
         return True
 
     def _ask(self, file: MappedFile, block: int, start: int, end: int, now: float) -> bool:
-        """Ask for the whole block and those ahead, or else only for ``[start, end)``."""
+        """Look up the block, with those ahead if possible, or else only ``[start, end)`` of it."""
         first = block * self._block_bytes
         behind = min(first + self._block_bytes, file.size)
         try:
@@ -139,14 +145,14 @@ class PageCacheTracker:
             start, end = max(start, first), min(end, behind)
             return cached is False and file.is_cached(start, end - start) is True
         except OSError:
-            # The get that follows fails, and reports it.
+            # The get that follows reports the error.
             return True
 
     def _ask_ahead(self, file: MappedFile, block: int, now: float) -> bool:
-        """Ask for much at once if the block before is known: the file is read sequentially.
+        """Look up many blocks at once if the previous one is known: the reader is sequential.
 
         Raises:
-            OSError: it can't be mapped.
+            OSError: the file can't be mapped.
         """
         if self._until.get(file.number * _MOST_BLOCKS + block - 1, now) <= now:
             return False
@@ -159,7 +165,7 @@ class PageCacheTracker:
         return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:
-        """The ranges were read just now: the blocks that they cover are resident."""
+        """Remember the blocks that the ranges cover as resident: they were read just now."""
         now, size = self._monotonic(), self._block_bytes
         for file, start, end in ranges:
             behind = file.size // size + 1 if end == file.size else end // size
@@ -168,6 +174,6 @@ class PageCacheTracker:
 
     def _know(self, file: MappedFile, block: int, now: float) -> None:
         if len(self._until) >= self._limits.max_resident_blocks:
-            # All will be asked anew, which takes less than to find the oldest each time.
+            # Looking up all blocks again is cheaper than finding the oldest one each time.
             self._until.clear()
         self._until[file.number * _MOST_BLOCKS + block] = now + self._limits.resident_seconds

@@ -1,7 +1,8 @@
-"""What a store knows of its messages without pulling them: positions, times, single records.
+"""Queries other than pulls: queue offsets, store times, single records.
 
-Queries about a queue decode no record. Everything here only reads, on the loop's thread; what is
-not in memory (``page_cache``) is read in a thread (``cold_reads``).
+Everything here only reads, on the loop's thread. Store times are read from the record's header
+without decoding the record. ``from_memory`` runs a query that raises ``NotInMemory`` instead of
+waiting for the disk, and ``cold_reads`` then reads those bytes in a thread.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ T = TypeVar("T")
 
 
 class NotInMemory(Exception):
-    """The answer needs bytes that are, or may be, on the disk alone.
+    """The query needs bytes that are not, or may not be, in memory.
 
     Attributes:
-        ranges: where.
+        ranges: the ranges to read.
     """
 
     def __init__(self, ranges: Sequence[FileRange]) -> None:
@@ -42,7 +43,7 @@ class NotInMemory(Exception):
 
 
 class Queries:
-    """Answers about the messages of a store; only the loop's thread comes here."""
+    """Answers queries about the messages of a store. Only the loop's thread uses it."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Queries:
             self._memory_only = False
 
     def record_at(self, physical_offset: int) -> memoryview | None:
-        """The record that begins at a place of the log; None when none does, or a damaged one."""
+        """Return the record at a physical offset; None when no intact record begins there."""
         if physical_offset < 0:
             return None
         self._demand(physical_offset, FIXED_BYTES_V4)
@@ -81,7 +82,7 @@ class Queries:
         return record if self._validator.is_sound(record, head, physical_offset) else None
 
     def _demand(self, physical_offset: int, length: int) -> None:
-        """Raises ``NotInMemory`` if bytes of the log may not be in memory, but have to be."""
+        """Raise ``NotInMemory`` if the query must not wait and bytes may not be in memory."""
         if self._memory_only and physical_offset < self._log.recent_from:
             run = (physical_offset, physical_offset + length, 1)
             if cold := self._page_cache.cold_records([run]):
@@ -90,22 +91,22 @@ class Queries:
     # --- offsets and times
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Behind the last visible message; 0 for a queue that has none."""
+        """Return the queue offset behind the last visible message; 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message that is still there; 0 for a queue that never had one."""
+        """Return the queue offset of the first message not yet deleted; 0 for an unknown queue."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.min_offset
 
     def store_time_at(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored, ms; -1 when it can't be read."""
+        """Return when a message was stored, ms since the epoch; -1 when it can't be read."""
         queue = self._queues.get((topic, queue_id))
         return -1 if queue is None else self._store_time(queue, offset)
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the queue's first message was stored, ms; -1 when there is none."""
+        """Return when the queue's first message was stored, ms since the epoch; -1 for none."""
         return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
 
     def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
@@ -123,9 +124,10 @@ class Queries:
         return int(behind_v6 if sys_flag & BORN_HOST_V6 else behind_v4)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The message stored nearest to a time, the first of equal ones.
+        """Return the queue offset of the message stored nearest to a time, ms since the epoch.
 
-        The last message's number beyond the last time; 0 when there is no message.
+        Of messages stored at that very time it is the first. Beyond the last message it is the last
+        message's offset, and 0 for a queue without any.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.min_offset >= queue.max_offset:
@@ -146,9 +148,10 @@ class Queries:
         return low if behind == 0 or before > behind else low - 1
 
     def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether a message is taken to be in the page cache (cf. checkInDiskByConsumeOffset).
+        """Return whether a message is assumed to be in the page cache.
 
-        Also true when there is no such message, as the rule for groups without offset wants it.
+        True also when there is no such message: RocketMQ's rule for groups without an offset needs
+        that (cf. checkInDiskByConsumeOffset).
         """
         queue = self._queues.get((topic, queue_id))
         entry = None if queue is None else queue.entry(offset)

@@ -1,13 +1,13 @@
-"""Getting messages: what a pull returns.
+"""Reading messages for pulls.
 
-A get looks at one contiguous slice of the consume queue, skips by tags code, and returns slices of
-the log; adjacent records come as one. No record is decoded, and an entry that points outside the
-valid log is never followed. The order of the cases is that of DefaultMessageStore.getMessage. Old
-records are checked, and left out if they are damaged (``record_validator``).
+A get reads one contiguous slice of the consume queue, filters by tags code, and returns slices of
+the log; adjacent records may share a slice. Records are not decoded, and entries that point outside
+the log are not followed. The cases are in the order of DefaultMessageStore.getMessage. Old records
+are validated, and left out if they are damaged (``record_validator``).
 
-A get that may not wait for the disk returns COLD instead, once for entries and once for records
-that are not known to be in the page cache. What was appended recently is not looked up. Any get
-returns COLD if it meets damaged entries: they have to be restored first.
+A get that must not wait for the disk returns COLD when entries or records may not be in the page
+cache; recently appended ones are assumed to be. Every get returns COLD when it meets damaged
+entries, which must be restored first.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
 MIN_RUNS_MESSAGES: Final = 65
-"""From here on adjacent records are looked for: Apache's clients pull 32 at a time, ours 512."""
+"""From this number of messages on, adjacent records are joined: Apache's clients pull 32 messages
+at a time, ours 512."""
 
 
 class Span(NamedTuple):
-    """Some of a get's messages.
+    """Consecutive messages of a get whose records lie near each other in one file.
 
     Attributes:
-        place: from the first one's begin to the last one's end, with what may lie between.
-        low: index of the first one.
-        high: index behind the last one.
+        place: the range from the first record to the last one's end, including any gaps.
+        low: index of the first message.
+        high: index behind the last message.
     """
 
     place: FileRange
@@ -47,15 +48,13 @@ class Span(NamedTuple):
 
 
 def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], near: int) -> list[Span]:
-    """The spans of consecutive messages; none when one of them is in no file, or not in one whole.
-
-    Messages belong to one span if no more than ``near`` bytes are between them.
+    """Group messages into spans; return none when a record does not lie within one file.
 
     Args:
-        log: what they lie in.
-        starts: physical offset of each.
-        sizes: of each.
-        near: see above.
+        log: holds the records.
+        starts: physical offset of each record.
+        sizes: bytes of each record.
+        near: largest gap, in bytes, between two records of one span.
     """
     spans = []
     file = None
@@ -80,10 +79,10 @@ def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], near: 
 def slices_of(
     view: memoryview, base: int, starts: Sequence[int], sizes: Sequence[int]
 ) -> list[memoryview]:
-    """Slices of a file that begins at physical offset ``base``: its records, one after the other.
+    """Return slices of the records in a file, which begins at physical offset ``base``.
 
-    Of a few records each has its own: queues in turns leave no two side by side. Of many, those
-    that are adjacent come as one, as a producer's batches left them.
+    A few records get one slice each: if producers alternate between queues, none are adjacent
+    anyway. Of many records, adjacent ones (of a batch) share a slice.
     """
     if len(starts) < MIN_RUNS_MESSAGES:
         return [
@@ -103,7 +102,7 @@ _TAKEN_AT_ONCE: Final = 64
 """Entries unpacked in one step."""
 
 _PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
-"""By number of entries: unpacks where each record begins and how long it is, alternately."""
+"""By number of entries: unpacks them to physical offset and size of each, alternately."""
 
 
 def _positions(entries: memoryview, count: int) -> tuple[int, ...]:
@@ -117,16 +116,16 @@ def _positions(entries: memoryview, count: int) -> tuple[int, ...]:
 
 
 class EntryWindow(NamedTuple):
-    """Where messages lie, for a caller that looks at the entries itself.
+    """Entries and log bytes, for a caller that reads the entries itself (the fast path).
 
     Attributes:
         entries: of the queue, from the first message on.
-        log: of the log's file in which the first message lies, up to the last record.
+        log: bytes of the log file that holds the first message, up to the end of the log.
         base: physical offset of the first byte of ``log``.
-        low, high: the queue's bounds.
-        queue: whose messages they are.
-        offset: the number of the first message.
-        is_old: ask ``StoreReader.may_take`` before messages are taken.
+        low, high: ``min_offset`` and ``max_offset`` of the queue.
+        queue: of the messages.
+        offset: queue offset of the first message.
+        is_old: call ``StoreReader.may_take`` before returning messages.
     """
 
     entries: memoryview
@@ -140,7 +139,7 @@ class EntryWindow(NamedTuple):
 
 
 class StoreReader:
-    """Reads a store; only the loop's thread comes here."""
+    """Reads messages of a store. Only the loop's thread uses it."""
 
     def __init__(
         self,
@@ -159,14 +158,14 @@ class StoreReader:
         self._stats = stats
 
     def _window_bytes(self, count: int) -> int:
-        """Of the entries looked at for ``count`` messages: more of them, for a filter."""
+        """Return the bytes of entries to examine for ``count`` messages, allowing for a filter."""
         least = self._limits.min_scan_bytes
         return max(least, count * ENTRY_BYTES) // ENTRY_BYTES * ENTRY_BYTES
 
     def window(self, topic: str, queue_id: int, offset: int, max_count: int) -> EntryWindow | None:
-        """What ``get`` would look at; None where only ``get`` knows what to do.
+        """Return the entries that ``get`` would examine, or None if the caller must use ``get``.
 
-        So it is if there are no messages from ``offset`` on, or the entries may have left memory.
+        It must if there are no messages from ``offset`` on, or the entries may not be in memory.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -193,14 +192,14 @@ class StoreReader:
         return EntryWindow(entries, log, file.start, low, high, queue, offset, is_old)
 
     def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
-        """Whether old messages are in memory and as they were stored, for all that is known.
+        """Return whether old messages may be returned: in memory, with no need for validation.
 
         Args:
-            window: where they lie.
-            scanned: how many of its entries were looked at.
-            begin, end: all their records lie between these physical offsets.
+            window: with ``is_old``.
+            scanned: number of its entries that were examined.
+            begin, end: physical offsets between which all the records lie.
         """
-        # A filter takes a few of many: those that it leaves out only have to be in memory as well.
+        # The range may include records that a filter leaves out; they must be in memory too.
         if end - begin > self._limits.max_probes * self._limits.block_bytes:
             return False
         file = self._log.file_at(begin)
@@ -212,7 +211,7 @@ class StoreReader:
         return not self._page_cache.needs_check(window.queue, offset, offset + scanned, begin)
 
     def took(self, gets: int, messages: int, size: int) -> None:
-        """So many messages have been taken from windows."""
+        """Count messages that were returned from windows, and their bytes."""
         self._stats.gets += gets
         self._stats.got_messages += messages
         self._stats.got_bytes += size
@@ -228,7 +227,7 @@ class StoreReader:
         codes: TagsCodes | None = None,
         wait: bool = True,
     ) -> GetResult:
-        """Messages of a queue from ``offset`` on; see ``GetResult``."""
+        """Return messages of a queue from ``offset`` on; see ``MessageStore.get``."""
         self._stats.gets += 1
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
@@ -265,9 +264,9 @@ class StoreReader:
         *,
         wait: bool,
     ) -> GetResult | None:
-        """The usual get: no filter, and sound entries of sound records that are in memory.
+        """Handle the common get: no filter, and only intact entries and records in memory.
 
-        None when it isn't like that; ``_collect`` then looks at each entry.
+        Returns None otherwise; ``_collect`` then examines each entry.
         """
         count = min(count, len(entries) // ENTRY_BYTES)
         places = _positions(entries, count)
@@ -286,7 +285,7 @@ class StoreReader:
             or (file := log.file_at(first)) is None
         ):
             return None
-        # Only old records may be out of memory, or may have come from a damaged disk.
+        # Only old records may have left memory, or may have been read from a damaged disk.
         is_old = first < log.recent_from or offset < queue.opened_offset
         asks = is_old and not wait
         base = file.start
@@ -332,7 +331,7 @@ class StoreReader:
         *,
         asks: bool,
     ) -> list[memoryview] | None:
-        """The records of messages that lie in several places or files; None as ``_take_all``."""
+        """Return the records of messages in several spans or files; None as ``_take_all``."""
         spans = spans_of(self._log, starts, sizes, self._limits.block_bytes)
         if not spans or (
             asks and not self._page_cache.are_resident([span.place for span in spans])
@@ -382,8 +381,8 @@ class StoreReader:
                 break
             scanned += 1
             if not FIXED_BYTES_V4 <= size <= end - physical_offset <= length:
-                # It points outside the log. Its tags code may be damaged as well, so a filter can't
-                # decide whether the message is wanted.
+                # The entry points outside the log. Its tags code may be damaged too, so the filter
+                # can't be applied.
                 if (physical_offset, size) != _NO_MESSAGE:
                     broken.append(offset + scanned - 1)
                 elif codes is None or tags_code in codes:
@@ -426,7 +425,10 @@ class StoreReader:
         return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
 
     def outside(self, rows: Iterable[tuple[int, int, int]], first: int) -> list[int]:
-        """Which entries of messages point outside the log; ``first`` is the first one's number."""
+        """Return the queue offsets of entries, other than fillers, that point outside the log.
+
+        ``first`` is the queue offset of the first entry.
+        """
         end = self._log.end
         length = end - self._log.start
         return [
