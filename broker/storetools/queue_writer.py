@@ -1,4 +1,4 @@
-"""Writing the files of a consume queue without a broker, for a copy and for a repair."""
+"""Writing the files of a consume queue without a broker, for copying and repairing a store."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from remoting.protocol.disk.files import ENTRY_BYTES, name_of
 
 
 class QueueWriter:
-    """The files of one queue, made at full length when something is written into them.
+    """Writes the files of one queue, which are created at full length when needed.
 
     Args:
-        directory: where they are.
-        file_bytes: how long they are.
+        directory: of the files.
+        file_bytes: length of each file.
     """
 
     def __init__(self, directory: Path, file_bytes: int) -> None:
@@ -21,13 +21,13 @@ class QueueWriter:
         self._size = file_bytes
 
     def clear(self) -> None:
-        """Remove what was written so far. Raises ``OSError``."""
+        """Remove all files written so far. Raises ``OSError``."""
         if self._directory.is_dir():
             for path in self._directory.iterdir():
                 path.unlink()
 
     def write(self, first: int, entries: bytes | bytearray) -> None:
-        """Write packed entries of messages from number ``first`` on. Raises ``OSError``."""
+        """Write packed entries from queue offset ``first`` on. Raises ``OSError``."""
         at, rest = first * ENTRY_BYTES, memoryview(entries)
         while rest:
             start = at // self._size * self._size
@@ -40,7 +40,7 @@ class QueueWriter:
             at, rest = at + count, rest[count:]
 
     def touch(self, number: int) -> None:
-        """Make the file that a message's entry lies in. Raises ``OSError``."""
+        """Create the file of a message's entry. Raises ``OSError``."""
         os.close(self._open(number * ENTRY_BYTES // self._size * self._size))
 
     def _open(self, start: int) -> int:
@@ -52,17 +52,17 @@ class QueueWriter:
         return descriptor
 
     def first_of(self, number: int) -> int:
-        """The first message whose entry lies in the same file as that of message ``number``."""
+        """Return the queue offset of the first entry in the file that has entry ``number``."""
         return number * ENTRY_BYTES // self._size * self._size // ENTRY_BYTES
 
     def sync(self) -> None:
-        """Wait until files and names are on the disk. Raises ``OSError``."""
+        """Sync the files and their directory. Raises ``OSError``."""
         for path in [*self._directory.iterdir(), self._directory]:
             sync_path(path)
 
 
 def sync_path(path: Path | str) -> None:
-    """Wait until a file, or the names in a directory, are on the disk. Raises ``OSError``."""
+    """Sync a file, or the names in a directory. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

@@ -1,17 +1,17 @@
-"""Read a store's directory without a broker: stopped or running, ours or Apache RocketMQ's.
+"""Read a store's directory without a broker: stopped or running, PocketMQ's or Apache RocketMQ's.
 
-Nothing is locked or written, so read permission is enough, and a broker doesn't notice. A view of a
-running store describes one moment: messages are added later, and retention may remove files
-(``StoreChanged``). No setting of the broker, such as the size of files, has to be known. Files are
-read with ``pread``, never mapped: when a mapped file is shortened, the process ends with SIGBUS;
-``pread`` returns an error.
+Nothing is locked or written, so read permission is enough, and a running broker is not affected. A
+view of a running store shows one moment: later messages are not seen, and retention may remove
+files (``StoreChanged``). No setting of the broker, such as the size of files, is needed. Files are
+read with ``pread``, never mapped: reading a map of a file that was shortened kills the process with
+SIGBUS, while ``pread`` returns an error.
 
-``StoreView`` finds the files. A ``QueueView`` has a queue's messages and their positions; a
-``LogView`` reads the log, by position or from end to end.
+``StoreView`` finds the files. ``QueueView`` reads the entries of a queue, ``LogView`` the commit
+log, at an offset or sequentially.
 
-Files of a queue are pre-allocated, so it ends behind the last entry that has a size; its first
-entries may be fillers, or belong to messages that retention has deleted. A broker may be writing
-the last entry, or have died before its message reached the disk: entries at the end without a
+The files of a queue are preallocated, so the queue ends behind the last entry with a size. Its
+first entries may be fillers, or belong to messages that retention has deleted. A broker may be
+writing the last entry, or have crashed before its message was synced: entries at the end without a
 record are ``torn``, and not counted.
 
     view = StoreView(Path("/var/lib/pocketmq/store"))
@@ -63,7 +63,7 @@ OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
 """The file of ``broker.store.checkpoint``."""
 
 PATH_SEPARATOR: Final = ","
-"""Between the directories of a commit log (cf. rocketmq.broker.multiPathSplitter)."""
+"""Separates the directories of a commit log (cf. rocketmq.broker.multiPathSplitter)."""
 
 
 # Size and physical offset of a record.
@@ -74,7 +74,7 @@ _NO_MESSAGE: Final = frozenset({0, FILLER_SIZE})
 class QueueRange(NamedTuple):
     """The messages ``[min_offset, max_offset)`` of a queue.
 
-    The ``torn`` entries behind them have no record in the log.
+    Behind them are ``torn`` entries that have no record in the log.
     """
 
     min_offset: int
@@ -83,7 +83,7 @@ class QueueRange(NamedTuple):
 
 
 class ViewedRun(NamedTuple):
-    """Consecutive packed entries; the first is that of message ``offset``."""
+    """Consecutive packed entries; ``offset`` is the queue offset of the first."""
 
     offset: int
     entries: memoryview
@@ -99,7 +99,7 @@ class QueueView:
         self.queue_id = queue_id
 
     def range(self) -> QueueRange:
-        """The messages that it has now. Raises ``StoreError``."""
+        """Return the range of messages that the queue has now. Raises ``StoreError``."""
         if not self._log.files:
             return QueueRange(0, 0, 0)
         written = self._row.start // ENTRY_BYTES
@@ -113,7 +113,7 @@ class QueueView:
         return QueueRange(min(self._find_min(end), end), end, written - end)
 
     def last_position(self, end: int) -> int:
-        """Physical offset of message ``end - 1``; 0 when it has none. Raises ``StoreError``."""
+        """Return the physical offset of message ``end - 1``; 0 for none. Raises ``StoreError``."""
         if end * ENTRY_BYTES <= self._row.start:
             return 0
         position, size, _ = self._entry(end - 1)
@@ -122,13 +122,13 @@ class QueueView:
     def entries(
         self, begin: int, end: int, *, max_entries: int | None = None
     ) -> Iterator[ViewedRun]:
-        """The entries of messages ``[begin, end)``, at most ``max_entries`` in one piece.
+        """Yield the entries of messages ``[begin, end)``, in runs of at most ``max_entries``.
 
-        An entry may be a filler (``FILLER``): its message was lost or removed.
+        An entry may be a filler (``FILLER``): its message was lost or deleted.
 
         Raises:
-            StoreChanged: retention took them meanwhile.
-            StoreError: they are not there, or can't be read.
+            StoreChanged: retention has deleted them meanwhile.
+            StoreError: they don't exist, or can't be read.
         """
         most = max_entries or self._row.limits.entries
         while begin < end:
@@ -139,9 +139,13 @@ class QueueView:
             begin += count
 
     def offset_of_time(self, timestamp_ms: int) -> int:
-        """The first message stored at or after a time; behind the last when there is none.
+        """Return the queue offset of the first message stored at or after a time.
 
-        Messages may be missed if the broker's clock was set back. Raises ``StoreError``.
+        Without such a message it is ``max_offset``. Messages may be missed if the broker's clock
+        was set back. Raises ``StoreError``.
+
+        Args:
+            timestamp_ms: ms since the epoch.
         """
         low, high, _ = self.range()
         while low < high:
@@ -156,7 +160,7 @@ class QueueView:
                 low = at + 1
         return low
 
-    # --- where it begins and ends
+    # --- bounds
 
     def _is_torn(self, offset: int) -> bool:
         position, size, _ = self._entry(offset)
@@ -205,22 +209,22 @@ def _is_alive(entry: tuple[int, int, int], log_start: int) -> bool:
 
 
 def written_entries(row: FileRow, file: ViewFile) -> int:
-    """How many entries a file of a queue has. Raises ``StoreError``."""
+    """Return the number of entries in a file of a queue. Raises ``StoreError``."""
     used = row.used_end(file) - file.start
     count = min(-(-used // ENTRY_BYTES), file.size // ENTRY_BYTES)
     if count:
         last = row.read(file.start + (count - 1) * ENTRY_BYTES, ENTRY_BYTES)
-        # The broker may be writing it: the offset is there, the size is not yet.
+        # The broker may be writing the last entry: the offset is written, the size not yet.
         count -= ENTRY.unpack(last)[1] <= 0
     return count
 
 
 def first_from(entries: memoryview, place: int) -> tuple[int, int]:
-    """Find the first message at or behind a physical offset.
+    """Find the first message at or behind physical offset ``place``, by bisection.
 
     Returns:
-        Index behind the last entry with a message before it, and of the first one with a message
-        from there on; the number of entries where there is none.
+        The index behind the last entry whose message is before ``place``, and the index of the
+        first entry whose message is not; the number of entries if there is none.
     """
     count = len(entries) // ENTRY_BYTES
 
@@ -241,16 +245,16 @@ def first_from(entries: memoryview, place: int) -> tuple[int, int]:
 
 
 class StoreView:
-    """A store's directory.
+    """A read-only view of a store.
 
     Args:
         root: ``storePathRootDir``.
         commit_log: ``storePathCommitLog``, one or several directories; ``root/commitlog`` when
             absent.
-        limits: how much to hold at once.
+        limits: bound memory and descriptors.
 
     Raises:
-        StoreError: there is no store, or it can't be read; the text says what to do.
+        StoreError: there is no store, or it can't be read; the message says what to do.
     """
 
     def __init__(
@@ -270,36 +274,36 @@ class StoreView:
         self.log = LogView(row, synced_ms=self.checkpoint().physic_ms)
 
     def topics(self) -> list[str]:
-        """Topics that have a queue on the disk, sorted. Raises ``StoreError``."""
+        """Return the sorted names of the topics that have a directory. Raises ``StoreError``."""
         return sorted(_subdirectories(self._queues))
 
     def queues(self, topic: str) -> list[int]:
-        """Ids of a topic's queues, ascending; none for a topic that has none."""
+        """Return the sorted ids of a topic's queues. Raises ``StoreError``."""
         names = _subdirectories(self._queues / _checked(topic))
         return sorted(int(name) for name in names if name.isascii() and name.isdigit())
 
     def all_queues(self) -> Iterator[tuple[str, int]]:
-        """Topic and id of every queue, sorted. Raises ``StoreError``."""
+        """Yield topic and id of every queue, sorted. Raises ``StoreError``."""
         for topic in self.topics():
             for queue_id in self.queues(topic):
                 yield topic, queue_id
 
     def queue(self, topic: str, queue_id: int) -> QueueView:
-        """One queue; one that isn't there has no messages. Raises ``StoreError``."""
+        """Return a queue, which has no messages if it doesn't exist. Raises ``StoreError``."""
         directory = self._queues / _checked(topic) / str(queue_id)
         row = FileRow([directory], f"queue {queue_id} of topic {topic}", self._limits)
         return QueueView(row, self.log, topic, queue_id)
 
     def queue_range(self, topic: str, queue_id: int) -> QueueRange:
-        """Which messages a queue has. Raises ``StoreError``."""
+        """Return the range of messages of a queue. Raises ``StoreError``."""
         return self.queue(topic, queue_id).range()
 
     def log_end(self) -> LogEnd:
-        """The end of the log now. Raises ``StoreError``."""
+        """Return the present end of the log. Raises ``StoreError``."""
         return self.log.find_end(self.last_position())
 
     def last_position(self) -> int:
-        """Physical offset of the last message that any queue has; 0 for none.
+        """Return the physical offset of the last message in any queue; 0 for none.
 
         Raises:
             StoreError: a file can't be read.
@@ -308,17 +312,17 @@ class StoreView:
         return max((queue.last_position(queue.range().max_offset) for queue in queues), default=0)
 
     def checkpoint(self) -> Checkpoint:
-        """RocketMQ's checkpoint; all zeros when there is none, or it is damaged."""
+        """Return RocketMQ's checkpoint; all zeros when it is missing or damaged."""
         try:
             return Checkpoint.decode((self.root / "checkpoint").read_bytes())
         except (OSError, RecordError):
             return Checkpoint()
 
     def own_checkpoint(self) -> dict[str, Any]:
-        """The sections of a PocketMQ broker's checkpoint; nothing when there is none.
+        """Return the sections of PocketMQ's own checkpoint; empty when there is none.
 
         Raises:
-            ValueError: it is damaged.
+            ValueError: the file is damaged.
         """
         try:
             return decode((self.root / OWN_CHECKPOINT).read_bytes())
@@ -326,7 +330,7 @@ class StoreView:
             return {}
 
     def safe_point(self) -> SafePoint | None:
-        """The safe point of a PocketMQ broker; None when there is none that is of this log."""
+        """Return PocketMQ's safe point; None when there is none that fits this log."""
         try:
             point = SafePoint.of(self.own_checkpoint()["safe"])
             found = memoryview(bytearray(len(point.head) // 2))
@@ -334,7 +338,7 @@ class StoreView:
                 self.log.read_into(point.tail, found)
         except (ValueError, KeyError, TypeError, AttributeError, StoreError):
             return None
-        # Retention may have taken the record at the tail.
+        # Retention may have deleted the record at the tail.
         is_known = point.tail < self.log.start or found.hex() == point.head
         return point if is_known and point.tail <= point.end else None
 

@@ -1,4 +1,4 @@
-"""The files of a log or a queue, opened and read without a broker."""
+"""Reading the files of the commit log or of a queue without a broker."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class StoreChanged(StoreError):
 
 
 class ViewLimits(NamedTuple):
-    """How much of a store a reader holds at once.
+    """Limits of a reader.
 
     Attributes:
-        open_files: descriptors for the log, and as many for each queue.
-        search_bytes: step in which files are searched: for their last entry backward, for a record
-            forward.
-        chunk_bytes: of the log in one piece, unless a single record is larger.
-        entries: of a queue in one piece: 320 KiB.
-        overlap_bytes: how far before a position a record may begin that reaches beyond it.
-        longest_bytes: of a record, which is read as a whole; thirty-two times RocketMQ's default.
-            Bytes that claim to be a longer one are no record.
+        open_files: open descriptors for the log, and as many for each queue.
+        search_bytes: step in which files are searched, backward for the last used byte, forward for
+            a record.
+        chunk_bytes: bytes of the log read at once, unless a single record is larger.
+        entries: entries of a queue read at once: 320 KiB.
+        overlap_bytes: how far before a position a record that reaches beyond it may begin.
+        longest_bytes: longest record, since records are read whole; thirty-two times RocketMQ's
+            default. Bytes with a greater size are not taken for a record.
     """
 
     open_files: int = 64
@@ -45,10 +45,10 @@ DEFAULT_LIMITS: Final = ViewLimits()
 
 
 class ViewFile:
-    """One file, read at offsets of the whole log.
+    """One file, read at offsets of its log or queue.
 
     Attributes:
-        path: where it is.
+        path: of the file.
         start: offset of its first byte.
         size: its length when it was listed.
     """
@@ -67,16 +67,16 @@ class ViewFile:
 
     @property
     def end(self) -> int:
-        """Offset behind its last byte."""
+        """Offset behind the file's last byte."""
         return self.start + self.size
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds a descriptor."""
+        """Whether the file has a descriptor."""
         return self._descriptor >= 0
 
     def open(self) -> None:
-        """Open it. Raises ``StoreChanged``, ``StoreError``."""
+        """Open the file. Raises ``StoreChanged``, ``StoreError``."""
         try:
             self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -94,7 +94,7 @@ class ViewFile:
             self._descriptor = -1
 
     def read_into(self, position: int, target: memoryview) -> None:
-        """Fill ``target`` from a position of the log. Raises ``StoreChanged``, ``StoreError``."""
+        """Fill ``target`` from offset ``position``. Raises ``StoreChanged``, ``StoreError``."""
         at, done = position - self.start, 0
         while done < len(target):
             try:
@@ -109,7 +109,7 @@ class ViewFile:
             done += got
 
     def data_end(self) -> int:
-        """Offset behind the last byte that has blocks on the disk; what follows is zeros."""
+        """Return the offset behind the last byte that has blocks; only zeros follow."""
         if not hasattr(os, "SEEK_DATA"):
             return self.end
         end, at = self.start, 0
@@ -127,9 +127,9 @@ class FileRow:
     """The files of one log or queue, oldest first.
 
     Args:
-        directories: where they are; more than one when the commit log is spread over disks.
-        what: what they are, for error messages.
-        limits: how much to hold at once.
+        directories: of the files; more than one when the commit log is spread over disks.
+        what: names the log or queue in error messages.
+        limits: bound memory and descriptors.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class FileRow:
 
     @property
     def start(self) -> int:
-        """Offset of the first byte there is; 0 when there are no files."""
+        """Offset of the first byte; 0 when there are no files."""
         return self._starts[0] if self._starts else 0
 
     @property
@@ -172,10 +172,10 @@ class FileRow:
         return self.files[-1].end if self.files else 0
 
     def index_of(self, position: int) -> int:
-        """Index of the file that holds a position.
+        """Return the index of the file that holds an offset.
 
         Raises:
-            StoreChanged: it is below the first file.
+            StoreChanged: the offset is before the first file.
             StoreError: no file holds it.
         """
         index = self._find(position)
@@ -187,7 +187,7 @@ class FileRow:
         return index
 
     def file_of(self, position: int) -> ViewFile:
-        """The file that holds a position. Raises as ``index_of``."""
+        """Return the file that holds an offset. Raises as ``index_of``."""
         index = self.index_of(position)
         return self.files[index]
 
@@ -211,7 +211,7 @@ class FileRow:
         )
 
     def read(self, position: int, length: int) -> memoryview:
-        """Bytes of one file. Raises ``StoreError`` when they are not there."""
+        """Return bytes of one file. Raises ``StoreError`` when the file does not have them."""
         buffer = memoryview(bytearray(length))
         self.read_into(position, buffer)
         return buffer
@@ -224,7 +224,7 @@ class FileRow:
         file.read_into(position, target)
 
     def opened(self, file: ViewFile) -> ViewFile:
-        """The file, open; of those opened before, the oldest may be closed."""
+        """Return the file, opened; those opened first are closed if there are too many."""
         if not file.is_open:
             while len(self._open) >= self.limits.open_files:
                 self._open.popleft().close()
@@ -233,7 +233,7 @@ class FileRow:
         return file
 
     def used_end(self, file: ViewFile) -> int:
-        """Offset behind the last byte of a file that is not zero; its start when none is."""
+        """Return the offset behind a file's last byte that is not zero; its start for none."""
         self.opened(file)
         end = file.data_end()
         while end > file.start:
@@ -247,7 +247,7 @@ class FileRow:
 
 
 def _listed(directory: Path) -> list[tuple[str, int, int]]:
-    """Path, start and length of the files of a directory; none when there is no directory."""
+    """Return path, start and length of the files in a directory; none when it does not exist."""
     found = []
     try:
         with os.scandir(directory) as entries:
@@ -270,7 +270,7 @@ def _listed(directory: Path) -> list[tuple[str, int, int]]:
 
 
 def unreadable(path: str, error: OSError) -> StoreError:
-    """The error for a file or directory that the system doesn't let us read."""
+    """Return the error for a file or directory that can't be read."""
     return StoreError(
         f"{path} can't be read ({error.strerror or error}): let this user read the store, or give"
         " the path of a copy"

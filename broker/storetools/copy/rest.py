@@ -1,17 +1,17 @@
-"""Copy the rest of a store: the index, the state files of ``config/``, and other directories.
+"""Copying everything but log and queues: the index, the files of ``config/``, other directories.
 
-The index file being written is left out unless the store is closed; our broker indexes its messages
-again. All other index files are full, and are copied if the copied log has their messages. Extended
-queue entries only grow, so they can be copied at any time, as can a name server's table. The other
-directories of Apache's 5.x (timers, batch queues, compacted topics) are consistent only when the
-store is closed.
+The index file that is being written is left out unless the store is closed; PocketMQ indexes its
+messages again. All other index files are full, and are copied if the copied log has their messages.
+The extended queue entries (``consumequeue_ext``) are append-only, so they can be copied at any
+time, as can a name server's table. Other directories of Apache's 5.x (timers, batch queues,
+compacted topics) are consistent only when the store is closed.
 
-Committed offsets and the progress of delayed messages must not be ahead of the copy: a consumer
-ahead of it would skip the messages that get the missing numbers. These files are read before the
-log's end is looked up, and an offset that is still beyond its queue (after a crash, or with an end
-in the past) is set back to the queue's end. Topics and groups are read last, so that all copied
-messages have theirs. Apache's brokers remove a state file before they write the new one: a missing
-file is looked for again.
+Committed offsets and the progress of delayed messages must not be ahead of the copied queues:
+otherwise a consumer would skip new messages that get those queue offsets. These files are read
+before the end of the log is determined, and an offset that is still beyond its queue (after a
+crash, or with an end in the past) is set back to the queue's end. Topics and groups are read last,
+so that every copied message has its topic. Apache's brokers remove a state file before they write
+the new one, so reading a missing file is retried.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
 
 
 def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpoint, int]:
-    """Copy the index files that can be; the checkpoint that fits the copy, and how many they are.
+    """Copy index files; return the checkpoint that fits the copy, and the number of files copied.
 
     Raises:
         StoreError: a file can't be read.
@@ -63,7 +63,7 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpo
         except StoreChanged:
             continue
         is_last = source == sources[-1]
-        # It must have entries, and only of messages that the copy has or that retention deleted.
+        # Copy only files with entries, all of messages that the copy has or that are deleted.
         if header is None or not (
             header.next_entry > 1 and log.start <= header.end_offset < log.end
         ):
@@ -74,7 +74,7 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpo
         if not _copy_whole(source, path):
             continue
         if is_last and not is_clean(root):
-            # A broker has opened the store meanwhile.
+            # A broker has opened the store meanwhile, and may be changing the last file.
             path.unlink()
             continue
         copied += 1
@@ -83,7 +83,7 @@ def copy_index(moment: CopyPoint, log: LogCopy, target: Target) -> tuple[Checkpo
 
 
 def copy_others(moment: CopyPoint, target: Target) -> list[str]:
-    """Copy the other files and directories; the names of those that were left out.
+    """Copy the other files and directories; return the names of those left out.
 
     Raises:
         StoreError: a file can't be read.
@@ -109,7 +109,7 @@ def _files_in(path: Path) -> Iterator[Path]:
     for name in _names(path):
         inner = path / name
         if inner.is_symlink():
-            # It may lead anywhere, back into the store too.
+            # It may point anywhere, even back into the store.
             continue
         if inner.is_dir():
             yield from _files_in(inner)
@@ -118,7 +118,7 @@ def _files_in(path: Path) -> Iterator[Path]:
 
 
 def _copy_whole(source: Path, path: Path) -> bool:
-    """Copy a file; whether it was still there."""
+    """Copy a file; return False if it has been removed meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         size = source.stat().st_size
@@ -141,7 +141,7 @@ def _names(path: Path) -> list[str]:
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 DELIVERY_PROGRESS: Final = "deliveryProgress"
-"""Of our broker; it contains the length of the log it is valid for, so it needs no change."""
+"""Written by PocketMQ; it has the length of the log that it is valid for, so it is not changed."""
 
 _LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
 _OLD: Final = ".bak"
@@ -163,7 +163,7 @@ def read_late(root: Path) -> StateFiles:
 
 
 def write(files: StateFiles, target: Target) -> None:
-    """Write them into the copy. Raises ``OSError``."""
+    """Write state files into the copy. Raises ``OSError``."""
     directory = target.directory("config")
     for name, data in files.items():
         target.write(directory / name, data)
@@ -182,7 +182,7 @@ def _read(
         return {}
     except OSError as error:
         raise unreadable(str(directory), error) from error
-    # One that is being replaced right now has only its other names.
+    # A file that is being replaced at this moment may exist only under its other names.
     names |= {name.removesuffix(_OLD).removesuffix(_UNFINISHED) for name in names}
     found = {}
     for name in sorted(names):
@@ -194,7 +194,7 @@ def _read(
 
 
 def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
-    """A file's content, read again while it is missing or incomplete."""
+    """Return a file's content, retrying while it is missing or incomplete."""
     data: bytes | None = None
     for _ in range(MAX_STATE_READS):
         try:
@@ -210,22 +210,23 @@ def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:
                 relaxed_json.loads(data)
                 return data
         sleep(STATE_PAUSE_SECONDS)
-    # Missing or damaged for good; a broker that opens the copy reads the backup.
+    # Permanently missing or damaged; a broker that opens the copy reads the backup.
     return data
 
 
-# --- not beyond the queues
+# --- offsets beyond the copied queues
 
 
 def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list[str]:
-    """Set back offsets beyond the copied queues; what was changed, in sentences.
+    """Set back offsets beyond the copied queues; return notes on what was changed.
 
     Args:
         files: the result of ``read_early``; changed in place.
         queues: of the copy.
-        past_ms: when the copy ends in the past, the store time of its last message.
+        past_ms: if the copy ends in the past, the store time of its last message, ms since the
+            epoch; otherwise None.
     """
-    # Of each level of delay, how far it can have been delivered when the copy ends.
+    # By delay level, up to which offset its messages can be delivered at the end of the copy.
     ends = {}
     for (topic, queue_id), queue in queues.items():
         if topic == SCHEDULE_TOPIC:
@@ -246,7 +247,7 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
 
 
 def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
-    """Change the table in a file; the number of changed values."""
+    """Change the table in a file; return the number of changed values."""
     try:
         content = relaxed_json.loads(files.get(name, b"{}"))
     except BodyError:
@@ -292,7 +293,7 @@ def _number(value: object) -> int:
 
 
 def _not_due(queue: CopiedQueue, at_ms: int) -> int:
-    """The first message of a delay level that was due at a time or later."""
+    """Return the queue offset of a delay level's first message due at ``at_ms`` or later."""
     row = FileRow([queue.directory], "a copied queue")
     entry = memoryview(bytearray(ENTRY_BYTES))
     low, high = queue.first, queue.end

@@ -1,11 +1,11 @@
-"""Check a whole store: its files, the log, the queues and the index.
+"""Checking a whole store: its files, the log, the queues and the index.
 
-Nothing is written and no lock is taken. The report on a running store describes the moment at which
-the check began: the log up to its end at that time. If retention deletes files meanwhile, the check
+Nothing is written and no lock is taken. The report on a running store describes the moment when the
+check began: the log up to its end at that time. If retention deletes files meanwhile, the check
 starts again.
 
-The small files and the index are read first, because they lag behind the log, and the log's end is
-looked up after them. Each file of the log is a part that another process can walk. The results of
+The small files and the index are read first, because they lag behind the log; then the end of the
+log is determined. Each file of the log is a part that a separate process can walk. The results of
 the parts are merged in the log's order; then the queues are checked.
 """
 
@@ -39,23 +39,23 @@ from broker.storetools.view_files import StoreChanged, ViewFile
 
 MAX_TRIES: Final = 4
 """Attempts to check a running store. Retention may delete files meanwhile, and a read during a
-write may return half of the old and half of the new bytes; real damage is found every time."""
+write may return a mixture of old and new bytes; real damage is found by every attempt."""
 
 _PAUSE_SECONDS: Final = 0.1
 
 
 class CheckOptions(NamedTuple):
-    """How to check.
+    """Options of a check.
 
     Attributes:
-        commit_log: ``storePathCommitLog`` if it is elsewhere.
+        commit_log: ``storePathCommitLog``, if the log is elsewhere.
         levels_ms: ``messageDelayLevel``.
-        jobs: processes that walk the log.
-        plain: do without the compiled core.
+        jobs: number of processes that walk the log.
+        plain: use the Python code instead of the compiled core.
         locked: the caller holds the store's lock.
-        max_shown: findings that are kept; the others are only counted.
-        worth_processes: bytes of the log below which one process is done before others have
-            started.
+        max_shown: maximum number of findings to keep; further ones are only counted.
+        worth_processes: bytes of the log below which starting processes takes longer than walking
+            it in one.
     """
 
     commit_log: str | None = None
@@ -71,11 +71,14 @@ class Report(NamedTuple):
     """The result of a check.
 
     Attributes:
+        findings: what is wrong.
         log_start, log_end: physical offsets.
+        records, queues, entries, keys, index_entries: numbers of those checked.
         running: a broker has the store open.
-        clean: it was closed properly.
+        clean: the store was closed properly.
         bad_queues: queues that ``repair`` has to rebuild.
-        last_ms: the greatest store time.
+        last_ms: the greatest store time, ms since the epoch.
+        seconds: duration of the check.
     """
 
     findings: Findings
@@ -94,20 +97,20 @@ class Report(NamedTuple):
 
 
 def _no_progress(_: int) -> None:
-    """The default: no progress is shown."""
+    """Show no progress."""
 
 
 def check(root: Path, options: CheckOptions, on_progress: OnProgress = _no_progress) -> Report:
     """Check a store.
 
     Args:
-        root: its directory.
-        options: how.
-        on_progress: called with the bytes walked since the last call; a negative number takes an
-            attempt back.
+        root: the store's directory.
+        options: of the check.
+        on_progress: called with the bytes walked since the last call; with a negative number when
+            the check starts again.
 
     Raises:
-        StoreError: there is none, or it can't be read.
+        StoreError: there is no store, or it can't be read.
     """
     for _ in range(MAX_TRIES - 1):
         done = Counter[str]()
@@ -129,7 +132,7 @@ def check(root: Path, options: CheckOptions, on_progress: OnProgress = _no_progr
 
 
 class Check:
-    """One check."""
+    """Runs one attempt of a check."""
 
     def __init__(self, root: Path, options: CheckOptions, on_progress: OnProgress) -> None:
         self._root = root
@@ -139,7 +142,7 @@ class Check:
         self._damaged = Ranges()
 
     def run(self) -> Report:
-        """Run it. Raises ``StoreError``."""
+        """Run the check. Raises ``StoreError``."""
         begun = time.monotonic()
         root, findings = self._root, self._findings
         running = not self._options.locked and is_open(root)
@@ -153,7 +156,7 @@ class Check:
             )
         tables = metadata_files.read_tables(root, findings)
         checkpoint = metadata_files.read_checkpoint(root)
-        # The index before the list of log files: otherwise it might be ahead of them.
+        # The index before the list of log files: otherwise it could be ahead of them.
         index = load_index(root / "index", findings)
         view = StoreView(root, commit_log=self._options.commit_log)
         end = view.log_end()
@@ -174,7 +177,7 @@ class Check:
         unindexed = (sum(r.unindexed[0] for r in results), sum(r.unindexed[1] for r in results))
         keys = sum(result.keys for result in results)
         index.judge(own, keys, unindexed, findings, clean=clean)
-        # Retention may have deleted messages since; their queue entries are not needed any more.
+        # Retention may have deleted messages since, whose queue entries are not needed any more.
         now = StoreView(root, commit_log=self._options.commit_log) if running else view
         evidence = Evidence(
             log_start=now.log.start,
@@ -220,7 +223,7 @@ class Check:
     def _lost_until(
         self, view: StoreView, end: LogEnd, safe: SafePoint | None, *, clean: bool
     ) -> int:
-        """Up to where there must have been messages behind the log's end; 0 when there are none."""
+        """Return up to where messages behind the log's end must have existed; 0 for none."""
         files = view.log.files
         if not files:
             return 0
@@ -234,7 +237,7 @@ class Check:
             return 0
         if end.torn is not None:
             self._findings.damage("log", path, end.position, f"{end.torn}, and the log ends there")
-        # How many entries lead behind the log's end, and where the last of them leads.
+        # Number of entries that point behind the log's end, and the offset in the last of them.
         torn, last = 0, 0
         for key in view.all_queues():
             queue = view.queue(*key)
@@ -251,7 +254,7 @@ class Check:
         return max(known, last + 1, behind)
 
     def _used(self, view: StoreView, end: int) -> list[ViewFile]:
-        """The files with records; their lengths and names have to fit together."""
+        """Return the files with records; report lengths and names that are not consistent."""
         files = [file for file in view.log.files if file.start < end or file is view.log.files[0]]
         if not files:
             return []
@@ -334,7 +337,7 @@ def _usual_size(files: Sequence[ViewFile]) -> int:
 
 
 def walk_part(plan: PartPlan) -> PartResult:
-    """Walk a part in a process of its own. Raises ``StoreError``."""
+    """Walk a part, in a separate process. Raises ``StoreError``."""
     return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
 
 

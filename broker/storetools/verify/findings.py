@@ -1,12 +1,12 @@
-"""The findings of a check, ranges of damaged log, and whether a broker runs.
+"""The findings of a check, ranges of the damaged log, and whether a broker has a store open.
 
 ``DAMAGE`` concerns data that exists only once: the log, or the broker's tables. ``DERIVED`` data
 can be rebuilt from the log: queues, index, checkpoint. A ``NOTE`` is not a problem.
 
-A running broker holds a lock on the first byte of the store's file ``lock``, Apache's as ours. The
-system is asked who would conflict with such a lock; none is taken. Closing the file would give up
-the locks that this process has on it, so a process that has the store open itself does not open it
-here.
+A running broker, Apache's or PocketMQ's, holds a lock on the first byte of the store's file
+``lock``. ``is_open`` queries conflicting locks (F_GETLK) without taking one. Closing any descriptor
+of a file drops the locks that the process has on it, so if this process has the store open itself,
+the file is not opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_FINDINGS: Final = 1000
 
 
 class Severity(StrEnum):
-    """How bad a finding is."""
+    """Severity of a finding."""
 
     DAMAGE = "damage"
     DERIVED = "derived"
@@ -38,12 +38,12 @@ class Finding(NamedTuple):
     """One finding.
 
     Attributes:
-        severity: how bad it is.
-        kind: what it is, as a word for programs.
-        path: the file or directory that it is in.
-        place: of the log its physical offset; of other files the number of the byte; None for all
-            of it.
-        sentence: the finding in words.
+        severity: of the finding.
+        kind: identifies the kind of finding, for programs.
+        path: the file or directory.
+        place: in the log, a physical offset; in other files, the position in bytes; None for the
+            whole file.
+        sentence: the finding as a text for people.
     """
 
     severity: Severity
@@ -57,12 +57,12 @@ class Findings:
     """The findings of a check.
 
     Args:
-        most: how many to keep.
+        most: maximum number of findings to keep.
 
     Attributes:
-        shown: the first of them.
-        counts: how many there are of each severity.
-        kinds: how many there are of each kind.
+        shown: the first findings, which are kept.
+        counts: number of findings by severity.
+        kinds: number of findings by kind.
     """
 
     def __init__(self, most: int = MAX_FINDINGS) -> None:
@@ -82,7 +82,7 @@ class Findings:
             self.shown.append(Finding(severity, kind, path, place, sentence))
 
     def damage(self, kind: str, path: str, place: int | None, sentence: str) -> None:
-        """Add damage of data that exists only once."""
+        """Add damage to data that exists only once."""
         self.add(Severity.DAMAGE, kind, path, place, sentence)
 
     def derived(self, kind: str, path: str, place: int | None, sentence: str) -> None:
@@ -101,25 +101,25 @@ class Findings:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is nothing but notes."""
+        """Whether there are only notes."""
         return not self.counts[Severity.DAMAGE] and not self.counts[Severity.DERIVED]
 
     @property
     def left_out(self) -> int:
-        """The number of findings that are counted, but not kept."""
+        """Number of findings that are counted, but not kept."""
         return self.counts.total() - len(self.shown)
 
     def of_kinds(self, kinds: Iterable[str]) -> int:
-        """The number of findings of some kinds."""
+        """Return the number of findings of some kinds."""
         return sum(self.kinds[kind] for kind in kinds)
 
 
 MAX_RANGES: Final = 65_536
-"""Further ranges extend the last one, gaps included: half a megabyte of positions at most."""
+"""Maximum number of ranges; further ones extend the last one, including the gaps between."""
 
 
 class Ranges:
-    """Ranges of physical offsets, added in order."""
+    """A set of ranges of physical offsets, added in ascending order."""
 
     def __init__(self) -> None:
         self._begins: list[int] = []
@@ -151,7 +151,7 @@ _FLOCK: Final = struct.Struct("hhqqi4x")
 
 
 def is_open(root: Path) -> bool:
-    """Whether a process holds the store's lock; False where the system can't tell."""
+    """Return whether a process holds the store's lock; False where that is unknown."""
     path = root / "lock"
     try:
         inode = path.stat().st_ino
@@ -174,7 +174,7 @@ def is_open(root: Path) -> bool:
 
 
 def _is_mine(inode: int) -> bool:
-    """Whether this process holds a lock on the file with this inode."""
+    """Return whether this process holds a lock on the file with this inode."""
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""An overview of a store, from its files, without walking the log."""
+"""An overview of a store, read from its files without walking the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,14 @@ from broker.storetools.view import StoreView
 
 
 class TopicRow(NamedTuple):
-    """A topic: its queues, the least and greatest numbers of these, and its messages."""
+    """A topic.
+
+    Attributes:
+        queues: number of its queues.
+        min_offset, max_offset: the least ``min_offset`` and greatest ``max_offset`` of its queues.
+        messages: number of messages in all queues.
+        last_stored_ms: store time of its last message, ms since the epoch; None if unknown.
+    """
 
     topic: str
     queues: int
@@ -24,7 +31,12 @@ class TopicRow(NamedTuple):
 
 
 class GroupRow(NamedTuple):
-    """A consumer group and a topic: queues with a committed offset, and the lag."""
+    """A consumer group and a topic.
+
+    Attributes:
+        queues: number of queues with a committed offset.
+        lag: messages behind these offsets.
+    """
 
     group: str
     topic: str
@@ -33,7 +45,7 @@ class GroupRow(NamedTuple):
 
 
 class IndexFileFacts(NamedTuple):
-    """An index file: its keys, and the part of the log that it covers."""
+    """An index file: the number of its keys, and the part of the log that it covers."""
 
     name: str
     keys: int
@@ -48,14 +60,14 @@ class Overview(NamedTuple):
 
     Attributes:
         writer: the broker that probably wrote it last.
-        broker_name: of the broker; None when the store doesn't have it.
-        begin, end: physical offsets.
+        broker_name: name of the broker; None when the store doesn't have it.
+        begin, end: physical offsets of the log.
         log_files, log_bytes: number of the log's files, and bytes in use.
-        first_ms, last_ms: store times of the first and the last message.
-        torn: what is wrong at the log's end; None when it is clean.
-        running: a broker has it open.
-        abort: whether the file ``abort`` is there.
-        free_bytes: on its disk.
+        first_ms, last_ms: store times of the first and the last message, ms since the epoch.
+        torn: what is wrong at the log's end; None when nothing is.
+        running: a broker has the store open.
+        abort: whether the file ``abort`` exists.
+        free_bytes: free space on the store's disk.
     """
 
     writer: str
@@ -76,9 +88,9 @@ class Overview(NamedTuple):
 
 
 def overview(root: Path, commit_log: str | None = None) -> Overview:
-    """Read it. Raises ``StoreError``."""
+    """Read the overview of a store. Raises ``StoreError``."""
     view = StoreView(root, commit_log=commit_log)
-    # The end first: data read later can only be ahead of it.
+    # The end of the log first: what is read later can only be ahead of it.
     end = view.log_end()
     tables = metadata_files.read_tables(root, Findings())
     found = load_index(root / "index", Findings())

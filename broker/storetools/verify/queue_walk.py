@@ -1,14 +1,14 @@
-"""Compare the queues' files with the log as it is walked, and rebuild queues from it.
+"""Comparing the queues' files with the log as it is walked, and rebuilding queues from the log.
 
-Messages of a queue have consecutive numbers. Where they haven't, records were lost (a gap), or the
-topic was deleted and created again: then its queue began at 0 again, and the records of its first
-life do not count. A single message whose number doesn't match its neighbours' has a damaged number,
-which neither CRC nor lengths cover. Wrong entries are kept as ranges of one kind, a few for each
-queue; ``queue_checker`` decides about them when the whole log has been read.
+The messages of a queue have consecutive queue offsets. If they don't, records were lost (a gap), or
+the topic was deleted and created again: then the queue started at 0 again, and earlier records do
+not count. A single message whose queue offset does not match its neighbours' has a damaged queue
+offset, which neither CRC nor lengths cover. Wrong entries are kept as ranges of one kind, a few for
+each queue; ``queue_checker`` evaluates them when the whole log has been read.
 
-A repair writes new files beside the old ones. Entries that the log has no record for are taken from
-the old files if possible: those of messages that retention has deleted. Numbers without a message
-become fillers, as in recovery. A queue never ends before a number that it has already used.
+A repair writes new files beside the old ones. Entries of messages that retention has deleted are
+copied from the old files. Queue offsets without a message get fillers, as in recovery. A queue
+never ends before a queue offset that it has already used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 
 MAX_RANGES_PER_QUEUE: Final = 64
-"""Ranges of wrong entries that are kept of one queue; further ones extend the last."""
+"""Maximum ranges of wrong entries of one queue; further ones extend the last."""
 
 MAX_OPEN_ROWS: Final = 20_000
 """Queues whose file names are cached: a KiB each."""
@@ -36,7 +36,7 @@ _POSITION: Final = Struct(">q")
 
 
 class Kind(StrEnum):
-    """What is wrong with an entry."""
+    """Kinds of wrong entries."""
 
     MISSING = "entry-missing"
     PLACE = "entry-place"
@@ -47,7 +47,7 @@ class Kind(StrEnum):
 
 
 class Wrong(NamedTuple):
-    """Entries ``[begin, end)`` of a queue; ``position`` is where the first one's record lies."""
+    """Wrong entries ``[begin, end)``; ``position`` is the physical offset of the first's record."""
 
     kind: Kind
     begin: int
@@ -60,12 +60,12 @@ class WalkedQueue:
     """One queue according to the log.
 
     Attributes:
-        first: number of its first message.
-        end: number behind its last.
+        first: queue offset of its first message.
+        end: queue offset behind its last message.
         first_position: physical offset of its first message.
-        last_position: of its last.
-        messages: how many there are.
-        gaps: numbers that no record has.
+        last_position: physical offset of its last message.
+        messages: number of messages.
+        gaps: ranges of queue offsets without a record.
         wrong: stored entries that differ from the log.
     """
 
@@ -78,13 +78,13 @@ class WalkedQueue:
     wrong: list[Wrong] = field(default_factory=list)
 
     def add_gap(self, begin: int, end: int) -> None:
-        """Add numbers that no record has."""
+        """Add queue offsets ``[begin, end)`` without a record."""
         if len(self.gaps) >= MAX_RANGES_PER_QUEUE:
             begin, _ = self.gaps.pop()
         self.gaps.append((begin, end))
 
     def add_wrong(self, wrong: Wrong) -> None:
-        """Add wrong entries; they extend the range before them if they can."""
+        """Add wrong entries, extending the last range if possible."""
         last = self.wrong[-1] if self.wrong else None
         if last is not None and last.kind == wrong.kind and last.end == wrong.begin:
             self.wrong[-1] = last._replace(end=wrong.end)
@@ -114,14 +114,14 @@ class WalkedQueue:
 
 
 class StoredQueues:
-    """Reads entries of any queue; missing ones are zeros."""
+    """Reads entries of any queue; missing ones read as zeros."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._rows: dict[QueueKey, FileRow] = {}
 
     def row(self, key: QueueKey) -> FileRow:
-        """The files of a queue. Raises ``StoreError``."""
+        """Return the files of a queue. Raises ``StoreError``."""
         row = self._rows.get(key)
         if row is None:
             if len(self._rows) >= MAX_OPEN_ROWS:
@@ -133,7 +133,7 @@ class StoredQueues:
         return row
 
     def read(self, key: QueueKey, first: int, count: int) -> bytearray:
-        """Entries of messages ``[first, first + count)``. Raises ``StoreChanged``."""
+        """Return the entries ``[first, first + count)``, packed. Raises ``StoreError``."""
         row = self.row(key)
         data = bytearray(count * ENTRY_BYTES)
         begin, end = first * ENTRY_BYTES, (first + count) * ENTRY_BYTES
@@ -148,15 +148,15 @@ class StoredQueues:
 
 
 class QueueWalk:
-    """Compares entries with what a part of the log calls for, or writes some queues anew from it.
+    """Compares stored entries with those derived from a part of the log, or writes new files.
 
     Args:
-        reader: of the stored entries.
-        new: where the entries of these queues are written; None to compare all.
+        reader: reads the stored entries.
+        new: writers of the queues to rebuild, instead of comparing; None to compare all queues.
 
     Attributes:
-        states: of each queue that the part has messages of.
-        entries: how many there were.
+        states: the result for each queue that has messages in the part.
+        entries: number of entries derived from the part.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class QueueWalk:
             self._follow(state, run)
 
     def finish(self) -> None:
-        """End the part. Raises ``StoreError``."""
+        """Process the remaining messages at the end of the part. Raises ``StoreError``."""
         while self._odd:
             key, run = self._odd.popitem()
             self._follow(self.states[key], run)
@@ -240,15 +240,15 @@ _AT_ONCE: Final = 65_536
 def complete(
     queue: QueueWriter, old: StoredQueues, key: QueueKey, state: WalkedQueue | None, **bounds: int
 ) -> None:
-    """Fill in the entries that the log has no records for.
+    """Write the entries of a rebuilt queue that the log has no records for.
 
     Args:
-        queue: the new files, with the entries made from the log.
-        old: the old files.
-        key: the queue.
+        queue: writes the new files, which have the entries derived from the log.
+        old: reads the old files.
+        key: topic and id of the queue.
         state: the queue according to the log; None when the log has no message of it.
-        **bounds: ``log_start``, a physical offset, and ``number``, which the next message has at
-            least.
+        **bounds: ``log_start``, the log's first physical offset, and ``number``, the smallest
+            allowed queue offset of the next message.
 
     Raises:
         OSError, StoreError: the disk refuses.
@@ -273,7 +273,7 @@ def complete(
 def _kept(
     old: StoredQueues, key: QueueKey, begin: int, end: int, log_start: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Entries of messages that are gone; fillers for others."""
+    """Yield the old entries of deleted messages, and fillers for all others, packed."""
     while begin < end:
         count = min(end - begin, _AT_ONCE)
         entries = old.read(key, begin, count)
