@@ -278,8 +278,8 @@ def _retention(broker: Broker) -> Iterator[Metric]:
         "Files of the commit log deleted because they were old or the disk too full.",
         labels=["reason"],
     )
-    files.add_metric(["age"], deleted.log_files - deleted.young_files)
-    files.add_metric(["full_disk"], deleted.young_files)
+    files.add_metric(["age"], deleted.log_files - deleted.unexpired_files)
+    files.add_metric(["full_disk"], deleted.unexpired_files)
     yield files
     yield CounterMetricFamily("pocketmq_log_bytes_deleted", "Their bytes.", value=deleted.log_bytes)
     yield GaugeMetricFamily(

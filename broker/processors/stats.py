@@ -263,7 +263,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
     deleted = store.engine.retention.stats
     table = {
         "pocketmqLogFilesDeleted": str(deleted.log_files),
-        "pocketmqLogFilesDeletedYoung": str(deleted.young_files),
+        "pocketmqLogFilesDeletedYoung": str(deleted.unexpired_files),
         "pocketmqFilesNotDeleted": str(store.engine.retention.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
         "pocketmqRestoredEntries": str(store.stats.restored_entries),

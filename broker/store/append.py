@@ -1,14 +1,17 @@
-"""Appending messages: single ones and whole passes. Only the loop's thread appends.
+"""Appending messages to the log and their entries to the queues. Only the loop's thread appends.
 
-``MessageWriter`` appends one message or a batch. Its order of steps leaves nothing half done: it
-checks the message, makes room in the queue, then in the log (either may find the disk full); from
-there on nothing can fail.
+``MessageWriter`` appends one message or a batch. So that it never stops halfway, it first checks
+the message, then reserves space in the queue and in the log (either may find the disk full); after
+that nothing can fail.
 
-``Appender`` appends the messages of one read together, one store into the log and one into each
-queue. The caller builds the records and keeps the numbers, and calls in this order: ``takes``,
-``open`` for each queue, ``reserve``, ``store``, then ``publish`` for each queue. Everything that
-can fail comes before ``store``. A refused message goes through ``MessageStore.put``, which finds
-the reason. Between ``reserve`` and the last ``publish`` nothing else may append.
+``Appender`` appends all messages of one socket read together: one write to the log, one to each
+queue. The caller builds the records and assigns the queue offsets. It calls ``takes``, ``open`` for
+each queue, ``reserve``, ``store``, then ``publish`` for each queue, in this order: everything that
+can fail comes before ``store``. When one of these refuses, the caller passes the messages to
+``MessageStore.put``, which returns the reason. Between ``reserve`` and the last ``publish`` nothing
+else may append.
+
+``EntryDispatcher`` makes messages visible: at once in ASYNC mode, after the sync in SYNC mode.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ OnArrival = Callable[[str, int, int, int], None]
 
 
 class Waiting(NamedTuple):
-    """Entries of a queue that become visible when the log is on the disk up to ``end_offset``."""
+    """Entries of a queue that become visible once the log is synced up to ``end_offset``."""
 
     end_offset: int
     queue: ConsumeQueue
@@ -65,29 +68,29 @@ class EntryDispatcher:
     def listen(self, on_arrival: OnArrival | None) -> None:
         """Call ``on_arrival`` for messages that become visible.
 
-        Of a run of messages with equal tags code it is called for the last.
+        Of messages that become visible together it is called once per tags code, for the last.
         """
         self._on_arrival = on_arrival
 
     def watch(self, queues: Container[tuple[str, int]]) -> None:
-        """Call it for these queues (topic and id) and the schedule topic's only."""
+        """Call ``on_arrival`` only for these queues (topic, id) and those of the schedule topic."""
         self._watched = queues
 
     def __len__(self) -> int:
-        """Runs of messages that wait for the disk."""
+        """Return how many groups of entries wait for a sync."""
         return len(self._waiting)
 
     def first_waiting(self) -> int:
-        """Physical offset of the first message that waits; beyond all others when none does."""
+        """Return the physical offset of the first waiting message, ``sys.maxsize`` for none."""
         return int(ENTRY.unpack_from(self._waiting[0].entries)[0]) if self._waiting else sys.maxsize
 
     def publish(self, queue: ConsumeQueue, entries: bytes) -> None:
-        """Make a queue's next messages visible: all of them, or ``OSError``."""
+        """Make a queue's next messages visible: all of them, or none and ``OSError``."""
         queue.append_packed(entries)
         self.arrived(queue, entries)
 
     def arrived(self, queue: ConsumeQueue, entries: bytes) -> None:
-        """The last messages of a queue have become visible; these are their entries."""
+        """Call ``on_arrival`` for a queue's last messages, whose entries are ``entries``."""
         if self._on_arrival is None:
             return
         # Checked before the entries are unpacked: few queues have a pull that waits.
@@ -101,11 +104,15 @@ class EntryDispatcher:
             self._on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
 
     def hold(self, waiting: Waiting) -> None:
-        """Make messages visible when the disk has them."""
+        """Make messages visible once they are synced; see ``release``."""
         self._waiting.append(waiting)
 
     def release(self, durable_end: int) -> None:
-        """The log is on the disk up to here. Raises ``OSError``; then the rest goes on waiting."""
+        """Make the messages visible that wait for a sync of the log up to ``durable_end``.
+
+        Raises:
+            OSError: an entry can't be written; it and those behind it still wait.
+        """
         waiting = self._waiting
         while waiting and waiting[0].end_offset <= durable_end:
             _, queue, entries = waiting[0]
@@ -114,19 +121,19 @@ class EntryDispatcher:
             self.arrived(queue, entries)
 
     def forget(self, topic: str) -> None:
-        """Drop the messages of a topic that wait for the disk."""
+        """Drop the waiting entries of a topic."""
         self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)
 
     def clear(self) -> None:
-        """Drop all messages that wait for the disk."""
+        """Drop all waiting entries."""
         self._waiting.clear()
 
 
 class Appender:
-    """Stores the messages of one read.
+    """Appends the messages of one socket read; see the module for the order of the calls.
 
     Attributes:
-        syncs: entries become visible when the disk has their records (SYNC_FLUSH).
+        syncs: whether entries become visible only once their records are synced (SYNC_FLUSH).
     """
 
     __slots__ = ("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats", "syncs")
@@ -138,7 +145,7 @@ class Appender:
         dispatcher: EntryDispatcher,
         next_ms: Callable[[], int],
     ) -> None:
-        """``next_ms`` gives the store time of the next records."""
+        """``next_ms`` returns the store time of the next records, ms since the epoch."""
         self._log = log
         self._longest_record = log.longest_record
         self._dispatcher = dispatcher
@@ -148,18 +155,19 @@ class Appender:
         self.syncs = context.config.flush_disk_type == "SYNC_FLUSH"
 
     def takes(self, size: int) -> bool:
-        """Whether records of ``size`` bytes in all may be stored in a row."""
+        """Return whether the store accepts ``size`` bytes of contiguous records."""
         return self._disk.trouble is None and size <= self._longest_record
 
     def open(self, queue: ConsumeQueue, count: int) -> tuple[int, int, memoryview | None]:
         """Make room for ``count`` more entries of a queue.
 
         Returns:
-            The number of its next message, the entries there is room for, perhaps fewer, and the
-            bytes they go to, which can't be unmapped while they are held; None in SYNC mode.
+            The queue offset of the next message, the number of entries that fit, which may be less
+            or more than ``count``, and the mapped bytes for them, None in SYNC mode. The file stays
+            mapped while the caller holds the bytes.
 
         Raises:
-            OSError: there is no room.
+            OSError: the disk refuses.
         """
         if self.syncs:
             return queue.next_offset, queue.room(count), None
@@ -169,19 +177,20 @@ class Appender:
         return queue.next_offset, len(place) // ENTRY_BYTES, place
 
     def reserve(self, size: int) -> tuple[int, int, int]:
-        """The place of the next ``size`` bytes of records.
+        """Reserve ``size`` bytes of the log.
 
         Returns:
-            Their physical offset, the one up to which more may follow, and their store time.
+            The physical offset where they begin, the one up to which more records may follow, and
+            the store time to put into the records.
 
         Raises:
-            OSError: there is no room.
+            OSError: the disk refuses.
         """
         position = self._log.reserve(size)
         return position, self._log.room_end, self._next_ms()
 
     def store(self, position: int, records: memoryview, count: int) -> None:
-        """Store ``count`` records at the place reserved."""
+        """Store ``count`` records at the reserved offset ``position``."""
         self._log.store(position, records)
         self._stats.puts += count
         self._stats.put_bytes += len(records)
@@ -193,10 +202,10 @@ class Appender:
         entries: bytes,
         end: int,
     ) -> None:
-        """Make stored messages visible, in SYNC mode once the disk has the log up to ``end``.
+        """Make stored messages visible; in SYNC mode, once the log is synced up to ``end``.
 
-        Queues come in the order of their first records: the safe point, from which a start after a
-        crash reads the log, lies before the first record that waits.
+        Call it for the queues in the order of their first records: a safe point ends before the
+        first record in the dispatcher's queue, and a start after a crash reads the log from there.
         """
         queue.next_offset += len(entries) // ENTRY_BYTES
         if place is None:
@@ -207,18 +216,18 @@ class Appender:
 
 
 class PutRefused(Exception):
-    """A message is not stored; the text is the sentence for the sender."""
+    """A message is not stored; the text is the error for the sender."""
 
-    def __init__(self, status: PutStatus, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: PutStatus, reason: str) -> None:
+        super().__init__(reason)
         self.status = status
 
 
 class MessageWriter:
-    """Appends to the log and to the queues.
+    """Appends a message or a batch to the log and its queue.
 
     Attributes:
-        last_store_ms: store time of the last record.
+        last_store_ms: store time of the last record, ms since the epoch.
     """
 
     def __init__(
@@ -244,7 +253,7 @@ class MessageWriter:
         self._host_is_v4: Final = len(self._host) == HOST_BYTES_V4
         self.last_store_ms = last_store_ms
 
-    # --- the two ways in
+    # --- putting
 
     def put(self, message: PendingMessage) -> PutResult:
         """Store one message; see ``MessageStore.put``."""
@@ -300,7 +309,7 @@ class MessageWriter:
         return BatchPutResult(PutStatus.OK, positions, first, store_ms, end)
 
     def _publish(self, queue: ConsumeQueue, entries: bytes, end: int) -> None:
-        """Make messages visible now, in SYNC mode once the disk has the log up to ``end``."""
+        """Make messages visible; in SYNC mode, once the log is synced up to ``end``."""
         if self._sync:
             self._dispatcher.hold(Waiting(end, queue, entries))
         else:
@@ -309,7 +318,7 @@ class MessageWriter:
     # --- checks, in the order of DefaultMessageStore.putMessage
 
     def _check(self, message: PendingMessage, body_bytes: int) -> None:
-        # Raises PutRefused when the store takes nothing now.
+        # Raises PutRefused, also when the store accepts no messages at present.
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
         if len(message.topic) > MAX_TOPIC_LENGTH:
@@ -356,7 +365,7 @@ class MessageWriter:
                 raise PutRefused(PutStatus.MESSAGE_ILLEGAL, str(error)) from error
         return queue
 
-    # --- place and record
+    # --- reserving space, building the record
 
     def _size(self, message: PendingMessage, queue: ConsumeQueue) -> int:
         host_length = len(message.born_host) or len(self._host)
@@ -389,20 +398,23 @@ class MessageWriter:
         except OSError as error:
             self._no_place(self._log.directory, error)
         try:
-            # Rolling the log maps a file, which may have unmapped that of the queue.
+            # Again: rolling the log maps a file, which may have unmapped the queue's.
             queue.prepare(count)
         except OSError as error:
             self._no_place(queue.directory, error)
         if self._disk.trouble is not None:
-            self._disk.healed()
+            self._disk.accepted()
         return position
 
     def _no_place(self, directory: Path, error: OSError) -> NoReturn:
-        sentence = self._disk.refused(directory, error)
-        raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, sentence) from error
+        reason = self._disk.refused(directory, error)
+        raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, reason) from error
 
     def next_store_ms(self) -> int:
-        """The time of the next record: it goes back only when the clock was set back by much."""
+        """Return the store time of the next record, ms since the epoch.
+
+        It never decreases unless the clock was set back by more than ``max_clock_step_back_ms``.
+        """
         now = self._now_ms()
         last = self.last_store_ms
         if now < last <= now + self._max_step_back_ms:
@@ -485,5 +497,5 @@ class MessageWriter:
         )
 
 
-def _illegal(sentence: str) -> NoReturn:
-    raise PutRefused(PutStatus.MESSAGE_ILLEGAL, sentence)
+def _illegal(reason: str) -> NoReturn:
+    raise PutRefused(PutStatus.MESSAGE_ILLEGAL, reason)

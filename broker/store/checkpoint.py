@@ -1,25 +1,27 @@
-"""How far the store is on the disk: RocketMQ's ``checkpoint``, and a file of ours beside it.
+"""The checkpoints, which record how far the store is on the disk: RocketMQ's file and our own.
 
-RocketMQ keeps times (cf. StoreCheckpoint); those of one moment can't be told apart, and a clock may
-be wrong. Our file is JSON with a CRC behind it, replaced atomically. It has up to three sections:
+RocketMQ's ``checkpoint`` holds timestamps (cf. StoreCheckpoint). Messages stored in the same
+millisecond have the same timestamp, and the clock may be wrong, so we also write a file of our own,
+``pocketmq-checkpoint``: JSON followed by its CRC, replaced atomically. It has up to three sections:
 
 ========  ==========================================================================================
-safe      A start after a crash begins to look here: the log and the entries of its queues are on
-          the disk up to ``end``. RocketMQ's broker ignores the file, so it may be old, but what it
-          records stays true unless somebody cuts the log. Recovery finds that out: a record begins
-          at ``tail``, some of whose bytes are kept, and one ends or begins at ``end``. It also has
-          the next message's number of every queue: a queue with fewer entries was lost or damaged,
-          and is built anew from the log before it takes a message.
-stop      A clean stop is a safe point at the end of the log. This section has where each queue
-          ends, and a stamp of every file and directory: length, inode and time of the last change,
-          which nobody can set back. The next start believes it only if all of that is unchanged and
-          the last records of the log end at the safe point. A store that was copied, that another
-          broker has had open, that lost, got or changed a file, or that crashed is recovered.
+safe      The safe point, where a start after a crash begins: up to ``end``, the log and its queue
+          entries are on the disk. RocketMQ's broker ignores this file, so it may be out of date,
+          but it stays true unless the log is truncated. Recovery detects that: a record must begin
+          at ``tail`` with the bytes in ``head``, and a record must begin or end at ``end``. The
+          section also has the next queue offset of every queue: a queue with fewer entries was lost
+          or damaged, and all queues are rebuilt from the log before the store opens.
+stop      Written by a clean stop, whose safe point is the end of the log. The section has the ends
+          of each queue and a stamp of the log's files, of the queues' directories and of their last
+          files: length, inode and time of the last change (ctime, which can't be set). The next
+          start uses it only if all stamps are unchanged and the last records of the log end at
+          the safe point. A store that crashed, was copied, was opened by another broker, or that
+          lost, gained or changed a file is recovered.
 index     How far the log is indexed; see ``index``.
 ========  ==========================================================================================
 
-The last two are valid only after a clean stop: they are removed before a store takes messages. A
-file that is missing or damaged costs a slow start, nothing else.
+The last two are valid only after a clean stop: they are removed before the store accepts messages.
+If the file is missing or damaged, the next start takes longer; nothing else is lost.
 """
 
 from __future__ import annotations
@@ -40,41 +42,42 @@ from remoting.protocol.errors import RecordError
 FORMAT: Final = 1
 _CRC_DIGITS: Final = 8
 EARLIER_NAMES: Final = ("pocketmq-safe-point", "pocketmq-clean-stop", "pocketmq-index")
-"""What earlier versions kept in three files. They are not read."""
+"""Files of earlier versions, which had one file per section. They are removed, not read."""
 
 Numbers = dict[str, dict[int, int]]
-"""Of each queue of each topic the number of its next message."""
+"""By topic and queue id, the queue offset of the next message."""
 
 
 def encode(content: dict[str, Any]) -> bytes:
-    """The bytes of our file."""
+    """Return the bytes of our checkpoint file."""
     text = json_dumps(content)
     return b"%s%08x" % (text, crc32(text))
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """What our file contains.
+    """Return the content of our checkpoint file.
 
     Raises:
-        ValueError: it is damaged.
+        ValueError: the file is damaged.
     """
     text, crc = data[:-_CRC_DIGITS], data[-_CRC_DIGITS:]
     if crc != b"%08x" % crc32(text):
-        raise ValueError("its CRC is another one")
+        raise ValueError("its CRC does not match")
     content: dict[str, Any] = json_loads(text)
     return content
 
 
 @dataclass(frozen=True, slots=True)
 class SafePoint:
-    """Up to where log and queues are on the disk.
+    """The point up to which log and queues are on the disk.
 
     Attributes:
         tail: physical offset, at most ``end``, where a record begins.
-        head: the first bytes there, in hex; fewer or none when the log ended.
-        end: physical offset up to which the log and its entries are on the disk.
-        synced: physical offset, at least ``end``, up to which the log is.
-        numbers: number of the next message, as it was when the log ended at ``end``.
+        head: the first bytes at ``tail``, in hex; fewer or none if ``end`` is near.
+        end: physical offset up to which the log and its queue entries are on the disk.
+        synced: physical offset, at least ``end``, up to which the log is on the disk.
+        numbers: each queue's next queue offset, as it was when every message before ``end`` had its
+            entry.
     """
 
     tail: int
@@ -85,9 +88,10 @@ class SafePoint:
 
     @classmethod
     def of(cls, section: dict[str, Any]) -> SafePoint:
-        """Read the section. Raises ``KeyError``, ``TypeError``, ``ValueError``, ``AttributeError``.
+        """Decode the ``safe`` section.
 
-        That is the section of another version of ours.
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: another version wrote the section.
         """
         numbers = {
             topic: {int(queue_id): int(number) for queue_id, number in rows.items()}
@@ -98,7 +102,7 @@ class SafePoint:
         return cls(tail, section["head"], end, synced, numbers)
 
     def section(self) -> dict[str, Any]:
-        """What ``of`` reads."""
+        """Return the section that ``of`` decodes."""
         numbers = {
             topic: {str(queue_id): number for queue_id, number in rows.items()}
             for topic, rows in self.numbers.items()
@@ -114,13 +118,13 @@ class SafePoint:
 
 @dataclass(frozen=True, slots=True)
 class CleanStop:
-    """How a clean stop left the store.
+    """The state in which a clean stop left the store.
 
     Attributes:
         log_end: physical offset behind the last record.
-        log_tail: physical offset of a record not far before it.
-        last_store_ms: store time of the last record.
-        queues: of each topic.
+        log_tail: physical offset of a record a little before ``log_end``.
+        last_store_ms: store time of the last record, ms since the epoch.
+        queues: the ends of each topic's queues.
     """
 
     log_end: int
@@ -133,8 +137,8 @@ class IndexNote(NamedTuple):
     """How far a clean stop had indexed the log.
 
     Attributes:
-        indexed: physical offset.
-        last: name of the last index file and its next entry; empty for no file.
+        indexed: physical offset up to which the log is indexed.
+        last: name of the last index file and the number of its next entry; empty for no file.
     """
 
     indexed: int
@@ -142,10 +146,10 @@ class IndexNote(NamedTuple):
 
 
 class StoreCheckpoint:
-    """Both files of one store.
+    """Reads and writes both checkpoint files of one store.
 
     Attributes:
-        times: RocketMQ's checkpoint, as it was read.
+        times: RocketMQ's checkpoint as read by ``read``.
         safe: the safe point that was read or written last; None for none.
     """
 
@@ -161,7 +165,7 @@ class StoreCheckpoint:
         self.safe: SafePoint | None = None
 
     def read(self) -> None:
-        """Read what the run before this one left.
+        """Read both files.
 
         Raises:
             OSError: a file can't be read.
@@ -176,15 +180,15 @@ class StoreCheckpoint:
                 self._content = content
 
     def clean_stop(self, log_starts: Sequence[int]) -> CleanStop | None:
-        """How the last stop left the store, if it is unchanged; else None.
+        """Return the state that the last clean stop left, or None if the store has changed since.
 
         Args:
-            log_starts: the commit-log files that were found.
+            log_starts: physical offsets where the commit-log files found begin.
         """
         try:
             return self._clean_stop(self._content["stop"], log_starts)
         except (OSError, ValueError, KeyError, TypeError):
-            # It is missing or of another version of ours, or a file is gone.
+            # The section is missing or from another version, or a file does not exist any more.
             return None
 
     def _clean_stop(self, stop: dict[str, Any], log_starts: Sequence[int]) -> CleanStop | None:
@@ -205,7 +209,7 @@ class StoreCheckpoint:
         return CleanStop(self.safe.end, stop["tail"], stop["lastStoreMs"], queues)
 
     def index_note(self) -> IndexNote | None:
-        """How far the last stop had indexed the log; None when it is not known."""
+        """Return how far the last clean stop had indexed the log; None if unknown."""
         try:
             section = self._content["index"]
             return IndexNote(int(section["indexed"]), list(section["last"]))
@@ -216,36 +220,37 @@ class StoreCheckpoint:
 
     @property
     def safe_end(self) -> int:
-        """Physical offset up to which log and queues are on the disk; from any thread."""
+        """Physical offset up to which log and queues are on the disk. Readable in any thread."""
         return 0 if self.safe is None else self.safe.end
 
     def has_name(self, queue: ConsumeQueue) -> bool:
-        """Whether a queue that was found at the start is known to have its directory on the disk.
+        """Return whether the directory of a queue found at the start is known to be synced.
 
-        It has after a clean stop, and if the safe point has messages of it.
+        It is after a clean stop, and if the safe point has messages of the queue.
         """
         if self._stopped:
             return True
         numbers = {} if self.safe is None else self.safe.numbers
         return numbers.get(queue.topic, {}).get(queue.queue_id, 0) > 0
 
-    def begin(self, log: CommitLog, *, synced: int, believed: bool) -> None:
-        """The store has been recovered, and will take messages.
+    def begin(self, log: CommitLog, *, synced: int, safe_point_holds: bool) -> None:
+        """Rewrite our file after recovery, before the store accepts messages.
 
         Args:
             log: just opened.
             synced: physical offset up to which it is on the disk.
-            believed: whether the safe point that was read is true.
+            safe_point_holds: whether the safe point that was read is true of this store.
 
         Raises:
-            OSError: our file can't be written, and not for want of space.
+            OSError: our file can't be written, for another reason than a full disk.
         """
         for name in EARLIER_NAMES:
             self._files.remove(self._paths.root / name)
-        # Of a log that was recovered in another way nobody knows which entries are on the disk.
+        # Without a valid safe point it is unknown which queue entries are on the disk, so the new
+        # one covers none.
         start = SafePoint(log.start, "", log.start, log.start, {})
-        point = replace((believed and self.safe) or start, synced=synced)
-        stale = not believed or not self._content.keys().isdisjoint(("stop", "index"))
+        point = replace((safe_point_holds and self.safe) or start, synced=synced)
+        stale = not safe_point_holds or not self._content.keys().isdisjoint(("stop", "index"))
         if point == self.safe and not stale:
             return
         try:
@@ -253,11 +258,12 @@ class StoreCheckpoint:
         except OSError as error:
             if not is_no_space(error):
                 raise
-            # The store opens all the same. An earlier safe point is still true; all else is not.
+            # A full disk must not keep the store from opening. If the file has only a safe point
+            # that holds, it may stay; otherwise it is wrong from now on.
             if stale:
                 self._files.remove(self._paths.own_checkpoint)
-                self.safe = self.safe if believed else None
-                # The disk has a little room now.
+                self.safe = self.safe if safe_point_holds else None
+                # Removing the file may have freed enough space.
                 with contextlib.suppress(OSError):
                     self.write(point)
 
@@ -268,10 +274,10 @@ class StoreCheckpoint:
         stop: dict[str, Any] | None = None,
         index: IndexNote | None = None,
     ) -> None:
-        """Replace our file; all that ``point`` claims is on the disk.
+        """Replace our file. Log and queues must be synced as far as ``point`` says.
 
         Raises:
-            OSError: the disk refuses; the file is as it was.
+            OSError: the file can't be written, and is unchanged.
         """
         sections = {
             "safe": None if point is None else point.section(),
@@ -293,7 +299,8 @@ class StoreCheckpoint:
         try:
             self.write(replace(point, numbers=others))
         except OSError:
-            # The disk may be full: without the file the next start takes longer.
+            # The disk may be full, and the old file must not stay. Without the file the next start
+            # takes longer.
             self.safe = None
             self._files.remove(self._paths.own_checkpoint)
 
@@ -315,20 +322,21 @@ class StoreCheckpoint:
         last_store_ms: int,
         index: IndexNote | None,
     ) -> None:
-        """A store has been flushed and will not be touched again.
+        """Write the sections of a clean stop. The store is flushed and must not change any more.
 
         Args:
             log: of the store.
             queues: of the store.
-            tail: where a record begins, best one of the last.
-            last_store_ms: store time of the last record.
-            index: how far the log is indexed, if that is known.
+            tail: physical offset where a record begins, as near to the end of the log as possible.
+            last_store_ms: store time of the last record, ms since the epoch.
+            index: how far the log is indexed; None if unknown.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: the file can't be written.
         """
         stop = None
-        # Without a safe point at the end of the log the next start has to look for entries.
+        # Without a safe point at the end of the log, queue entries may be missing, and the next
+        # start has to walk the log.
         if self.safe is not None and self.safe.end == log.end:
             with contextlib.suppress(OSError):
                 stop = self._stop_section(log, queues, tail, last_store_ms)
@@ -363,8 +371,8 @@ class StoreCheckpoint:
         return [self._files.stamp(path) for path in paths]
 
     def _queue_stamps(self, topic: str, ends: QueueEnds) -> list[Stamp]:
-        """Of a queue's directory, which shows whether files came or went, and of its last file."""
-        # As text: with ten thousand queues paths take longer than all else.
+        """Return the stamps of a queue's directory, which changes with its files, and last file."""
+        # Strings: with ten thousand queues, Path objects would take most of the time.
         directory = f"{self._paths.consume_queues}/{topic}/{ends.queue_id}"
         last = ends.first_start + (ends.files - 1) * self._queue_file_bytes
         return [self._files.stamp(directory), self._files.stamp(f"{directory}/{name_of(last)}")]

@@ -1,22 +1,23 @@
-"""The consume queues: for each message of a queue, its position in the log.
+"""The consume queues, which hold the physical offset, size and tags code of each message.
 
-Entries of 20 bytes, message ``n`` at byte ``20 * n`` of the queue's files taken together.
+An entry has 20 bytes. The entry of the message with queue offset ``n`` is at byte ``20 * n`` of the
+queue's files taken together.
 
 ===================  ==========================================================
 ``min_offset``       first entry whose message the log still has
-``max_offset``       behind the last entry: what a reader may see
-``next_offset``      number of the next message; ahead of ``max_offset`` while
-                     messages wait for the disk in SYNC mode
+``max_offset``       behind the last entry; readers see the entries before it
+``next_offset``      queue offset of the next message; ahead of ``max_offset``
+                     while messages wait for a sync in SYNC mode
 ``flushed_offset``   behind the last entry that is on the disk
 ``opened_offset``    behind the last entry when the store was opened
 ===================  ==========================================================
 
-Only the loop's thread uses a queue. A put first makes room (``prepare``, which may find the disk
-full), then stores its record in the log, then appends the entry, which can no longer fail; so there
-is never a message in the log that its queue has no room for.
+Only the loop's thread uses a queue, apart from the methods marked otherwise. A put first makes room
+(``prepare``, which may find the disk full), then stores its record in the log, then appends the
+entry, which can't fail any more: so the log never has a message whose queue has no room for it.
 
-A store may have ten thousand idle queues: each costs a few hundred bytes here, and no map until it
-is used.
+A store may have ten thousand idle queues: each takes a few hundred bytes of memory, and is not
+mapped until it is used.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER, name_of, of
 from remoting.protocol.names import validate_topic
 
 NO_MESSAGE: Final = ENTRY.unpack(FILLER)
-"""The entry of a message that is gone: a filler."""
+"""The unpacked filler: the entry of a message that the log does not have."""
 
 _MAX_QUEUE_ID: Final = 2**31 - 1
 
@@ -44,7 +45,7 @@ FILLER_SIZE: Final[int] = NO_MESSAGE[1]
 
 @dataclass(frozen=True, slots=True)
 class QueueSpace:
-    """What all queues of a store share."""
+    """What all queues of a store share; ``file_size`` is in bytes."""
 
     files: Files
     maps: MappedFiles
@@ -53,7 +54,10 @@ class QueueSpace:
 
 
 class QueueEnds(NamedTuple):
-    """What a queue of whole entries comes to: ``files`` files without a gap, and its numbers."""
+    """The state of a queue at a clean stop: its bounds and its files.
+
+    It has ``files`` files without a gap; the first begins at byte ``first_start`` of the queue.
+    """
 
     queue_id: int
     min_offset: int
@@ -84,7 +88,7 @@ class ConsumeQueue:
 
     def __init__(self, space: QueueSpace, directory: Path, topic: str, queue_id: int) -> None:
         self._space = space
-        # As text: there may be very many queues, and a Path is large.
+        # A string: there may be very many queues, and a Path is large.
         self._directory = str(directory)
         self._all: list[MappedFile] = []
         self._active: MappedFile | None = None
@@ -102,17 +106,17 @@ class ConsumeQueue:
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The directory of the queue's files."""
         return Path(self._directory)
 
     @property
     def first_offset(self) -> int:
-        """The first entry that has a file."""
+        """Queue offset of the first entry in a file."""
         return self._all[0].start // ENTRY_BYTES if self._all else self.max_offset
 
     @property
     def files(self) -> list[MappedFile]:
-        """Its files, oldest first; a copy."""
+        """A copy of the list of files, oldest first."""
         return self._all.copy()
 
     def _file_of(self, offset: int) -> MappedFile:
@@ -123,19 +127,19 @@ class ConsumeQueue:
     # --- reading
 
     def is_recent(self, offset: int) -> bool:
-        """Whether an entry was appended not long ago, so that it is assumed to be in memory."""
+        """Return whether an entry was appended recently, so that it is assumed to be in memory."""
         newest = self.max_offset - self._space.limits.hot_queue_entries
         return offset >= max(self.opened_offset, newest)
 
     def entries(self, offset: int, longest: int) -> memoryview | None:
-        """The entries from ``offset`` on, of one file, at most ``longest`` bytes.
+        """Return the entries from ``offset`` on, of one file, at most ``longest`` bytes.
 
         Args:
             offset: at least ``min_offset``, less than ``max_offset``.
             longest: a multiple of an entry's 20 bytes.
 
         Returns:
-            None when the file can't be read.
+            The packed entries; None when the file can't be read.
         """
         try:
             file = self._file_of(offset)
@@ -147,7 +151,7 @@ class ConsumeQueue:
         return view[begin:end]
 
     def range_of(self, offset: int, longest: int) -> FileRange | None:
-        """Where the entries lie that ``entries`` would give; None when they can't be read."""
+        """Return the file range of the entries that ``entries`` would return; None for no file."""
         try:
             file = self._file_of(offset)
         except IndexError:
@@ -157,7 +161,7 @@ class ConsumeQueue:
         return FileRange(file, begin, end)
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
-        """Physical offset, size and tags code of one message; None when there is none."""
+        """Return physical offset, size and tags code of a message; None when there is none."""
         if not self.min_offset <= offset < self.max_offset:
             return None
         return self._raw(offset)
@@ -169,7 +173,7 @@ class ConsumeQueue:
         return entry
 
     def stored(self, offset: int) -> tuple[int, int, int] | None:
-        """What stands at the place of an entry, be it a filler; None when it can't be read."""
+        """Return the stored entry unchecked, also a filler; None when it can't be read."""
         view = self.entries(offset, ENTRY_BYTES)
         if view is None:
             return None
@@ -177,14 +181,14 @@ class ConsumeQueue:
         return physical_offset, size, tags_code
 
     def next_file_offset(self, offset: int) -> int:
-        """The first offset of the file behind the one that ``offset`` is in."""
+        """Return the first queue offset of the file behind the one that holds ``offset``."""
         units = self._space.file_size // ENTRY_BYTES
         return (offset // units + 1) * units
 
     # --- the disk
 
     def sync(self) -> None:
-        """Wait until the entries are on the disk; from any thread. Raises ``OSError``."""
+        """Wait until the entries are on the disk. Callable in any thread. Raises ``OSError``."""
         begin, end = self.flushed_offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
         if begin == end:
             return
@@ -194,20 +198,20 @@ class ConsumeQueue:
         self.flushed_offset = end // ENTRY_BYTES
 
     def rewrite(self, offset: int) -> None:
-        """Write the entries from ``offset`` on once more; see ``MappedFile.rewrite``."""
+        """Write the entries from ``offset`` on again; see ``MappedFile.rewrite``."""
         begin, end = offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES
         for file in self._all:
             file.rewrite(begin - file.start, end - file.start)
 
     def has_files_before(self, offset: int) -> bool:
-        """Whether ``drop_before`` may give files; from any thread."""
+        """Return whether ``drop_before`` may drop files. Callable in any thread."""
         files = self._all.copy()
         return len(files) > 1 and files[0].start + files[0].size <= offset * ENTRY_BYTES
 
     def drop_before(self, offset: int) -> list[MappedFile]:
-        """The queue begins at ``offset`` now; the files before it are returned, to be removed.
+        """Move ``min_offset`` to ``offset``; drop the files before it and return them, for removal.
 
-        The last one stays, because the next message's number derives from it.
+        The last file stays, because ``load`` derives the next queue offset from it.
         """
         self.min_offset = max(self.min_offset, min(offset, self.max_offset))
         behind = self.min_offset * ENTRY_BYTES
@@ -220,7 +224,7 @@ class ConsumeQueue:
         return dropped
 
     def remove(self) -> None:
-        """Take the queue off the disk. Raises ``OSError``."""
+        """Remove the queue's files and directory. Raises ``OSError``."""
         for file in self._all:
             file.remove()
         self._all = []
@@ -231,11 +235,11 @@ class ConsumeQueue:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every message that was put has its entry, in a file."""
+        """Whether every message that was put has its entry, and the entries have files."""
         return self.next_offset == self.max_offset and (self.max_offset == 0 or bool(self._all))
 
     def last_position(self) -> int:
-        """Physical offset of the last message; 0 when it is not known without mapping a file."""
+        """Return the physical offset of the last message; 0 if its file is not mapped."""
         last = self._all[-1] if self._all else None
         if last is None or not last.mapped or self.max_offset <= self.min_offset:
             return 0
@@ -243,7 +247,7 @@ class ConsumeQueue:
         return 0 if entry is None else entry[0]
 
     def ends(self) -> QueueEnds | None:
-        """What ``restore`` takes; None for a queue without a file."""
+        """Return the state for ``restore``; None for a queue without a file."""
         if not self._all:
             return None
         return QueueEnds(
@@ -251,12 +255,12 @@ class ConsumeQueue:
         )
 
     def restore(self, ends: QueueEnds) -> None:
-        """Go on where a clean stop ended; files are mapped on their first use."""
+        """Restore the state at a clean stop; files are mapped on their first use."""
         space, end = self._space, ends.max_offset
         for number in range(ends.files):
             start = ends.first_start + number * space.file_size
             if number and start >= end * ENTRY_BYTES:
-                # Made when the disk refused its blocks: the next put makes it again.
+                # An empty file, created when the disk refused its blocks; the next put opens it.
                 break
             path = self.directory / name_of(start)
             used = min(space.file_size, end * ENTRY_BYTES - start)
@@ -279,21 +283,22 @@ class ConsumeQueue:
         assert file is not None
         file.keep_mapped()
         if wanted * ENTRY_BYTES > file.start + file.size:
-            # Have the files of the entries in [offset, end) mapped.
+            # The entries go to more than one file: map all of them.
             step = self._space.file_size // ENTRY_BYTES
             for first in range(self.next_offset, wanted, step):
                 self._file_of(first).keep_mapped()
             self._file_of(wanted - 1).keep_mapped()
 
     def room(self, count: int) -> int:
-        """Make room for ``count`` more messages; for how many there is. Raises ``OSError``."""
+        """Make room for ``count`` messages; return how many entries fit. Raises ``OSError``."""
         self.prepare(count)
         return self._ready - self.next_offset
 
     def place(self, count: int) -> memoryview:
-        """Make room for ``count`` more messages; the bytes of the next entries that have room.
+        """Make room for ``count`` messages; return the mapped bytes for the next entries.
 
-        It ends with its file, so it may be shorter than asked for. Raises ``OSError``.
+        These are of one file, so they may be fewer, or more, than ``count`` entries. Raises
+        ``OSError``.
         """
         if self.next_offset + count > self._ready:
             self.prepare(count)
@@ -306,12 +311,12 @@ class ConsumeQueue:
         return file.view[at : min(self._ready * ENTRY_BYTES - file.start, file.size)]
 
     def append_at(self, place: memoryview, entries: bytes) -> None:
-        """The next entries, packed, at the ``place`` that was given out for them."""
+        """Append packed entries at ``place``, which ``place()`` returned."""
         place[: len(entries)] = entries
         self.max_offset += len(entries) // ENTRY_BYTES
 
     def append_packed(self, entries: bytes) -> None:
-        """The next entries, packed, for which there is room: all of them, or ``OSError``."""
+        """Append packed entries, for which there must be room: all of them, or ``OSError``."""
         places: list[memoryview] = []
         end = self.max_offset * ENTRY_BYTES + len(entries)
         at = self.max_offset * ENTRY_BYTES
@@ -360,10 +365,10 @@ class ConsumeQueue:
     # --- recovery
 
     def load(self) -> None:
-        """Find the queue's files and where its entries end; entries are not checked here.
+        """Find the queue's files and the end of its entries; entries are not checked.
 
         Raises:
-            StoreError: a file has not the configured length, or one is missing in between.
+            StoreError: a file does not have the configured length.
             OSError: a file can't be read.
         """
         self._all = self._find_files()
@@ -373,7 +378,7 @@ class ConsumeQueue:
             used = _used_entries(last)
             if used or len(self._all) == 1:
                 break
-            # Made ahead, or emptied: nothing in it.
+            # A later file without entries.
             last.remove()
             self._all.pop()
         if not self._all:
@@ -389,7 +394,7 @@ class ConsumeQueue:
             path = self.directory / name
             size = space.files.size(path)
             if size == 0:
-                # Made just before a crash: it has a name, but not its length.
+                # Created just before a crash: it has a name, but no length yet.
                 space.files.remove(path)
                 continue
             if size != space.file_size:
@@ -397,10 +402,11 @@ class ConsumeQueue:
                     f"the consume-queue file {path} has {size} bytes but"
                     f" mappedFileSizeConsumeQueue is {space.file_size}: set"
                     f" mappedFileSizeConsumeQueue={size} to open this store, or remove the file if"
-                    " it was cut off: it is made anew from the log"
+                    " it was cut off: it is rebuilt from the log"
                 )
             if found and int(name) != found[-1].start + space.file_size:
-                # What is older than a gap can't be reached by counting; it is derived anyway.
+                # A file is found by its index, which a gap would shift: ignore the files before it.
+                # Recovery compares with the safe point, and rebuilds the queues if needed.
                 found = []
             found.append(
                 MappedFile(space.files, space.maps, path, int(name), size, used=space.file_size)
@@ -408,7 +414,7 @@ class ConsumeQueue:
         return found
 
     def _end_at(self, offset: int) -> None:
-        """The queue ends before message ``offset``: entries behind it become zeros."""
+        """Set the end of the queue to ``offset``: zero the entries from there on."""
         while len(self._all) > 1 and self._all[-1].start >= offset * ENTRY_BYTES:
             self._all.pop().remove()
         last = self._all[-1]
@@ -418,7 +424,7 @@ class ConsumeQueue:
         self._active = last
 
     def last_physical_end(self) -> int:
-        """Physical offset behind the message of the last entry; 0 when there is none."""
+        """Return the physical offset behind the last entry's message; 0 when there is none."""
         first = self._all[0].start // ENTRY_BYTES if self._all else self.max_offset
         for offset in range(self.max_offset - 1, first - 1, -1):
             entry = self._raw(offset)
@@ -427,7 +433,7 @@ class ConsumeQueue:
         return 0
 
     def cut(self, log_end: int) -> int:
-        """Drop the last entries while the log does not have their messages; how many."""
+        """Drop the last entries whose messages lie behind ``log_end``; return their number."""
         offset = self._behind_those_before(log_end)
         dropped = self.max_offset - offset
         if dropped:
@@ -435,14 +441,14 @@ class ConsumeQueue:
         return dropped
 
     def keep(self, offset: int) -> int:
-        """Drop the entries from ``offset`` on; how many."""
+        """Drop the entries from ``offset`` on; return their number."""
         dropped = self.max_offset - offset
         if dropped > 0:
             self._end_at(offset)
         return max(0, dropped)
 
     def reach(self, offset: int) -> None:
-        """The next message has at least this number. Raises ``OSError``."""
+        """Append fillers so that the next message gets at least ``offset``. Raises ``OSError``."""
         if offset > self.max_offset:
             is_empty = self.min_offset == self.max_offset
             self._fill_to(offset)
@@ -450,28 +456,28 @@ class ConsumeQueue:
                 self.min_offset = offset
 
     def _behind_those_before(self, log_end: int) -> int:
-        """Behind the last entry whose message lies before ``log_end``."""
+        """Return the offset behind the last entry whose message lies before ``log_end``."""
         offset = self.max_offset
         while self._all and offset * ENTRY_BYTES > self._all[0].start:
             entry = self.stored(offset - 1)
-            # A filler has no message, so none that the log lacks.
+            # A filler stays: it has no message that could be missing.
             if entry and (entry[1] == FILLER_SIZE or entry[0] + entry[1] <= log_end):
                 break
             offset -= 1
         return offset
 
     def replay(self, offset: int, entries: bytes | bytearray) -> int:
-        """Write the entries of messages from ``offset`` on as the log has them; how many differed.
+        """Write entries as derived from the log; return how many were new or different.
 
         Args:
-            offset: number of the first.
+            offset: queue offset of the first.
             entries: packed.
 
         Raises:
-            OSError: there is no room for them.
+            OSError: the disk refuses.
         """
         if self._all and offset * ENTRY_BYTES < self._all[0].start:
-            # Begin anew: the numbers on the disk do not go with those of the log.
+            # Start over: the offsets in the log are before those of the files.
             for file in self._all:
                 file.remove()
             self._all = []
@@ -489,7 +495,7 @@ class ConsumeQueue:
         return written + count - known
 
     def _correct(self, offset: int, entries: bytes | bytearray) -> int:
-        """Write entries that are there already where they are other; how many are."""
+        """Overwrite existing entries where they differ; return how many did."""
         written = at = 0
         while at < len(entries):
             number = offset + at // ENTRY_BYTES
@@ -507,12 +513,16 @@ class ConsumeQueue:
         return written
 
     def replay_gap(self, begin: int, end: int) -> None:
-        """The log has no good record of the messages in ``[begin, end)``. Raises ``OSError``."""
+        """Overwrite existing entries in ``[begin, end)`` with fillers: the log has no good records.
+
+        Raises:
+            OSError: the disk refuses.
+        """
         for offset in range(begin, min(end, self.max_offset)):
             self.repair(offset, FILLER)
 
     def repair(self, offset: int, entry: bytes) -> None:
-        """Write an entry that is there already anew. Raises ``OSError``."""
+        """Overwrite an existing entry. Raises ``OSError``."""
         file = self._file_of(offset)
         file.write(offset * ENTRY_BYTES - file.start, entry)
 
@@ -530,18 +540,19 @@ class ConsumeQueue:
     def settle(
         self, seen: tuple[int, int] | None, log_start: int, log_end: int, *, damaged: bool
     ) -> int:
-        """After a replay of the whole log: drop entries without a message; how many there were.
+        """Drop entries without a message, after a replay of the whole log; return their number.
 
         Args:
-            seen: number of the first message that the log has of this queue and number behind the
+            seen: queue offset of the first message that the log has of this queue, and behind the
                 last one; None when it has none.
             log_start: physical offset where the log begins.
             log_end: physical offset where the log ends.
             damaged: the log has lost messages in its middle, perhaps the last ones of this queue;
-                their numbers are not given again.
+                their queue offsets are not used again.
         """
         if seen is None:
-            # All its messages have expired. Their entries keep the numbers from starting again.
+            # All messages of the queue are deleted. The entries stay, as fillers, so that queue
+            # offsets do not start at 0 again.
             dropped = self.cut(log_end if damaged else log_start)
             self.replay_gap(self._behind_those_before(log_start), self.max_offset)
             self.min_offset = self.max_offset
@@ -556,22 +567,22 @@ class ConsumeQueue:
         return dropped
 
     def correct_min(self, log_start: int) -> None:
-        """Find the first entry whose message the log still has (cf. correctMinOffset)."""
+        """Set ``min_offset`` to the first message in the log (cf. correctMinOffset)."""
         if not self._all:
             return
         found = self._all[0].start // ENTRY_BYTES
-        # Most begin with their first file; then no damaged entry behind it is asked.
+        # For most queues it is the first entry. Then don't bisect: damaged entries would mislead.
         if not self._is_alive(found, log_start):
             first = found
             offsets = range(first, self.max_offset)
             found += bisect_left(offsets, True, key=lambda n: self._is_alive(n, log_start))
-        # A damaged entry may be that of a message, which a reader then finds out.
+        # Skip fillers, but not damaged entries: these may be of a message, and readers handle them.
         while found < self.max_offset and self.stored(found) in {None, NO_MESSAGE}:
             found += 1
         self.min_offset = found
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
-        """Whether the log has this message or, for a filler, the next one there was, if any."""
+        """Return whether the log has this message or, for a filler, the next message, if any."""
         for number in range(offset, self.max_offset):
             if (entry := self._raw(number)) is not None:
                 return entry[0] >= log_start
@@ -579,7 +590,8 @@ class ConsumeQueue:
 
 
 def _used_entries(file: MappedFile) -> int:
-    # To look into a hole of the file would cost memory and time, ten thousand queues over.
+    # Not behind ``data_end``: reading holes would take memory and time, for each of ten thousand
+    # queues.
     most = min(file.data_end() + ENTRY_BYTES - 1, file.size) // ENTRY_BYTES
     view = file.view
     return bisect_left(
@@ -588,12 +600,12 @@ def _used_entries(file: MappedFile) -> int:
 
 
 class QueueTable:
-    """The queues; reading never makes one.
+    """The queues of a store; reading never creates one.
 
-    Only the loop's thread changes the table; others may iterate over ``all()``.
+    Only the loop's thread changes the table; other threads may call ``all()``.
 
     Attributes:
-        removals: counts removed topics, so that holders of a queue notice.
+        removals: number of removed topics, by which caches of queues notice a removal.
     """
 
     def __init__(self, space: QueueSpace, directory: Path) -> None:
@@ -607,22 +619,22 @@ class QueueTable:
         return len(self._queues)
 
     def all(self) -> list[ConsumeQueue]:
-        """Every queue; a copy."""
+        """Return a list of all queues."""
         return list(self._queues.values())
 
     def topics(self) -> list[str]:
-        """Sorted names of the topics that have a queue."""
+        """Return the sorted names of the topics that have a queue."""
         return sorted({topic for topic, _ in self._queues.copy()})
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Sorted ids of a topic's queues."""
+        """Return the sorted ids of a topic's queues."""
         return sorted(queue_id for name, queue_id in self._queues.copy() if name == topic)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, which gets its files with the first message.
+        """Return a queue, creating it if needed; its files are created with its first message.
 
         Raises:
-            ValueError: topic or queue id can't be part of a path, or there are too many queues.
+            ValueError: topic or queue id is not valid in a path, or there are too many queues.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -647,11 +659,11 @@ class QueueTable:
         return self._directory / topic / str(queue_id)
 
     def load(self, progress: OpeningProgress) -> None:
-        """Find the queues on the disk.
+        """Find and load the queues on the disk.
 
         Raises:
             StoreError: a file does not fit the configuration.
-            OpeningGivenUp: the opening was given up.
+            OpeningGivenUp: the opening was aborted.
             OSError: a file can't be read.
         """
         files = self._space.files
@@ -662,12 +674,12 @@ class QueueTable:
                 continue
             for name in files.list(self._directory / topic):
                 if name.isascii() and name.isdigit() and str(int(name)) == name:
-                    progress.look()
+                    progress.check()
                     queue = self._add(topic, int(name))
                     queue.load()
 
     def ends(self) -> dict[str, list[QueueEnds]] | None:
-        """Where the queues of each topic end; None when one has entries yet to come."""
+        """Return the state of all queues for ``restore``; None when a queue lacks entries."""
         found: dict[str, list[QueueEnds]] = {}
         for queue in self._queues.values():
             if not queue.is_whole:
@@ -678,26 +690,26 @@ class QueueTable:
         return found
 
     def last_position(self) -> int:
-        """Physical offset of one of the log's last messages; 0 when none came lately."""
+        """Return the physical offset of a message near the end of the log; 0 if unknown."""
         return max((queue.last_position() for queue in self._queues.values()), default=0)
 
     def restore(self, topics: Mapping[str, Iterable[QueueEnds]]) -> None:
-        """Take over the queues of a clean stop, without looking at their files."""
+        """Create the queues from the state at a clean stop, without reading their files."""
         for topic, all_ends in topics.items():
             for ends in all_ends:
                 self._add(topic, ends.queue_id).restore(ends)
 
     def close(self) -> None:
-        """Let go of all maps."""
+        """Unmap all files."""
         self._space.maps.close()
 
     def destroy(self) -> None:
-        """Take all queues off the disk. Raises ``OSError``."""
+        """Remove all queues from the disk. Raises ``OSError``."""
         self._queues.clear()
         self._space.files.remove_directory(self._directory)
 
     def remove_topic(self, topic: str) -> int:
-        """Take a topic's queues off the disk; how many there were.
+        """Remove a topic's queues from the disk; return their number.
 
         Raises:
             StoreError: they can't be removed.

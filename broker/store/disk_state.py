@@ -1,9 +1,12 @@
-"""Whether the disk takes what the store writes, and the threads that write to it.
+"""Whether the store accepts messages, given the state of its disk; and the store's threads.
 
-A disk that refuses to allocate makes the store read-only; it heals as soon as an allocation
-succeeds again, which is tried once a second. So does one that is fuller than it may be, until there
-is room (see ``retention``); meanwhile nothing is tried. A failed sync is final: the kernel may have
-dropped the pages it could not write, and a second sync that succeeds would prove nothing.
+Three conditions make the store read-only:
+
+- An allocation failed. It is retried once a second; the first one that succeeds ends this.
+- The disk is fuller than the configured bound (see ``retention``). This ends when space is freed;
+  until then no allocation is tried.
+- A sync failed, or a thread of the store died. Only a restart ends this: the kernel may have
+  dropped the pages that it could not write, so a later sync that succeeds would prove nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +29,18 @@ _log = structlog.get_logger("store")
 
 
 class DiskState:
-    """What is wrong with the disk, for all who write to it.
+    """Whether the store accepts messages, and why not. Thread-safe.
 
-    It logs when the store stops taking messages and when it takes them again, once each, whatever
-    reasons come and go in between.
+    It logs once when the store stops accepting messages and once when it accepts them again, even
+    if the reason changes in between.
 
     Attributes:
-        trouble: why the store does not take messages, in one sentence; None when it does.
-        too_full: the same, as long as only room on the disk ends it.
-        final: only a restart ends the trouble: a sync failed, or a thread died.
-        refusals: how often the disk refused to allocate.
-        no_space: set, in any thread, when it did for want of space.
+        trouble: why the store accepts no messages, as a sentence for logs and errors; None when it
+            accepts them.
+        too_full: why the disk counts as too full, as such a sentence; None when it does not.
+        final: whether only a restart helps: a sync failed, or a thread died.
+        refusals: number of failed allocations.
+        no_space: set, in any thread, when an allocation fails because the disk is full.
     """
 
     __slots__ = (
@@ -65,7 +69,7 @@ class DiskState:
         self.no_space = threading.Event()
 
     def may_try(self) -> bool:
-        """Whether a writer may go on, or try whether it can again."""
+        """Return whether a writer may allocate: there is no trouble, or a retry is due."""
         if self.trouble is None:
             return True
         if self.final or self.too_full is not None:
@@ -73,32 +77,32 @@ class DiskState:
         return self._clock.monotonic() >= self._retry_at
 
     def refused(self, path: Path, error: OSError) -> str:
-        """An allocation for ``path`` failed; the sentence that says so."""
+        """Note that an allocation for ``path`` failed, and return why no message is accepted."""
         with self._changing():
             self.refusals += 1
             if not self.final:
                 self._retry_at = self._clock.monotonic() + self._retry_seconds
-                self.trouble = self._sentence(path, error)
-            sentence = self.trouble or ""
+                self.trouble = self._reason(path, error)
+            reason = self.trouble or ""
         if is_no_space(error):
             self.no_space.set()
-        return sentence
+        return reason
 
-    def healed(self) -> None:
-        """An allocation has succeeded."""
+    def accepted(self) -> None:
+        """Note that an allocation succeeded."""
         with self._changing():
             if not self.final:
                 self.trouble = self.too_full
 
     def measured(self, too_full: str | None) -> None:
-        """The disk was found to be too full, and this sentence says so; None: it is not."""
+        """Note why the disk is too full, or None when a measurement found that it is not."""
         with self._changing():
             was, self.too_full = self.too_full, too_full
             if not self.final and (too_full is not None or self.trouble == was):
                 self.trouble = too_full
 
     def sync_failed(self, path: Path, error: OSError) -> None:
-        """A sync failed: nothing is written any more."""
+        """Note that a sync failed: the store accepts no more messages until a restart."""
         with self._changing():
             self.final = True
             self.trouble = (
@@ -107,7 +111,7 @@ class DiskState:
             )
 
     def thread_died(self, name: str, error: Exception) -> None:
-        """A thread of the store ended by a fault of ours: nothing is written any more."""
+        """Note that a thread ended with an uncaught exception; effect as ``sync_failed``."""
         with self._changing():
             self.final = True
             self.trouble = (
@@ -117,7 +121,7 @@ class DiskState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock, and log whether the store takes messages if that has changed."""
+        """Hold the lock; on exit, log whether the store accepts messages, if that has changed."""
         with self._lock:
             was_taking, was_final = self.trouble is None, self.final
             yield
@@ -126,10 +130,10 @@ class DiskState:
                 if not was_taking:
                     _log.info("the store takes messages again")
             elif was_taking or self.final is not was_final:
-                # A reason that only a restart removes is logged even if the store has stopped.
+                # A reason that only a restart removes is logged even after another reason.
                 _log.error("the store takes no messages", reason=self.trouble)
 
-    def _sentence(self, path: Path, error: OSError) -> str:
+    def _reason(self, path: Path, error: OSError) -> str:
         try:
             free = f"{self._files.free_bytes(path.parent)} bytes free"
         except OSError:
@@ -137,20 +141,20 @@ class DiskState:
         if is_no_space(error):
             return (
                 f"no space left to write {path} ({free}), so the store is read-only: free some"
-                " space and it goes on by itself"
+                " space and it resumes by itself"
             )
         return (
             f"can't write {path} ({error.strerror or error}; {free}), so the store is read-only:"
-            " once the cause is gone it goes on by itself"
+            " remove the cause and it resumes by itself"
         )
 
 
 class StoreThread:
-    """A stoppable thread; an uncaught error marks the store as failed.
+    """A stoppable daemon thread of the store; an uncaught exception makes the store read-only.
 
     Attributes:
-        wake: set to have the thread look at once; it clears it.
-        stopping: set to have the thread end.
+        wake: set to wake the thread, which clears it.
+        stopping: set to make the thread end.
     """
 
     def __init__(
@@ -163,15 +167,15 @@ class StoreThread:
         wake: threading.Event | None = None,
         on_death: Callable[[], None] = lambda: None,
     ) -> None:
-        """A thread.
+        """Create the thread; see ``start``.
 
         Args:
             name: for the log.
-            work: returns soon after ``stopping`` and ``wake`` have been set.
-            disk: is told of an uncaught error.
-            limits: bound how long the end of the thread is waited for.
-            wake: another owner's, to be woken by it.
-            on_death: called in the thread after an uncaught error.
+            work: the thread's function; must return soon after ``stopping`` and ``wake`` are set.
+            disk: records an uncaught exception.
+            limits: ``close_seconds`` bounds how long ``stop`` waits.
+            wake: an event shared with its owner, instead of a new one.
+            on_death: called in the thread after an uncaught exception.
         """
         self._name = name
         self._work = work
@@ -188,7 +192,7 @@ class StoreThread:
         self._thread.start()
 
     def stop(self) -> bool:
-        """End the thread; False when it sits in a call of the disk that does not end."""
+        """Stop the thread; return False when it does not end in time, blocked by the disk."""
         self.stopping.set()
         self.wake.set()
         if self._thread is None:
@@ -206,7 +210,7 @@ class StoreThread:
 
 @dataclass(frozen=True, slots=True)
 class StoreContext:
-    """What every part of an open store works with."""
+    """What all components of an open store share."""
 
     config: StoreConfig
     paths: StorePaths

@@ -1,16 +1,16 @@
-"""The index of one store: its builder, its thread, and its queries.
+"""The message index of a store: finds messages by key. Builder, thread and queries.
 
-The index must cost a send nothing. So its thread looks once a second how far the log has come; it
-goes on when the store is idle, or when much waits, slice by slice with pauses. A query has what
-came before it indexed first, if that can be done soon, in a thread of its own; a clean stop has all
-of it done. When the disk refuses, or a fault of ours ends the work, messages are stored all the
-same: only the index lags behind, and ``trouble`` has the reason.
+Indexing must not slow down sends. So its thread checks once a second how far the log has grown, and
+indexes slice by slice, with pauses, when the store is idle or the backlog is large. A query first
+indexes the messages stored before it, in a thread of its own, if that is quick enough; a clean stop
+indexes all messages. When the disk refuses, or an exception ends the work, messages are still
+stored: only the index lags behind, and ``trouble`` has the reason.
 
-Thread, query and clean stop take the lock of ``IndexBuilder`` and call ``step`` as often as they
-need; so all of them work on the same position, and hold the lock for one slice. After a clean stop
-the store's checkpoint has the position, valid as long as the last file is unchanged; otherwise the
-files have it, since each has its last message (cf. IndexService.buildIndex). After a crash only
-full files are valid (``index_files``): what came after them is indexed again.
+Thread, query and clean stop take the lock of ``IndexBuilder`` for each call of ``step``, so they
+share one position and hold the lock for one slice at a time. After a clean stop the position is in
+the store's checkpoint, and is valid if the last file is unchanged. Otherwise it is derived from the
+files, whose headers have their last message (cf. IndexService.buildIndex). After a crash only full
+files are valid (``index_files``): later messages are indexed again.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ _log = structlog.get_logger("store")
 
 
 class Piece(NamedTuple):
-    """Bytes of the log from a physical offset on.
+    """Bytes of one file of the log.
 
     Attributes:
-        data: at most as many as were asked for; none at the end of a file.
+        position: physical offset of the first byte.
+        data: the bytes.
         following: physical offset at which the next file begins.
     """
 
@@ -57,10 +58,10 @@ class Piece(NamedTuple):
 
 
 class LogReader:
-    """Reads the log piece by piece, for one other thread than the loop's, to which it belongs.
+    """Reads the log piece by piece, outside the loop's thread, which owns the log.
 
-    It takes the log's end, the names of the files and a map of its own of each; so it may be behind
-    retention, which removes files, and goes on with those that are there.
+    It uses only the log's end and list of files, and its own map of each file. Retention may remove
+    a file meanwhile; reading continues with the next one. Not thread-safe.
     """
 
     def __init__(self, log: CommitLog, files: Files, limits: StoreLimits) -> None:
@@ -73,21 +74,21 @@ class LogReader:
 
     @property
     def hot_bytes(self) -> int:
-        """So much of the log, its end, is taken to be in memory."""
+        """Size of the newest part of the log that is assumed to be in memory."""
         return self._hot_bytes
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte that is there."""
+        """Physical offset of the first byte of the log that has not been deleted."""
         return self._log.start
 
     def read(self, position: int, end: int, most: int) -> Piece | None:
-        """Up to ``most`` bytes of one file from ``position`` on, or from where there are some.
+        """Read up to ``most`` bytes of one file from ``position`` on, or from the next file on.
 
         Args:
-            position: where a record begins, or a file ends.
+            position: physical offset where a record begins or a file ends.
             end: physical offset up to which the log may be read.
-            most: bytes.
+            most: maximum number of bytes.
 
         Returns:
             None when the log has nothing there.
@@ -108,7 +109,7 @@ class LogReader:
                 if first < max(self._opened_end, self._log.end - self._hot_bytes):
                     region.fetch(first - file.start, stop - first)
             except FileNotFoundError:
-                # Retention was here; what comes next is still there.
+                # Removed by retention; the next file may still exist.
                 continue
             return Piece(first, region.view[first - file.start : stop - file.start], behind)
         return None
@@ -122,17 +123,17 @@ class LogReader:
         return self._region
 
     def close(self) -> None:
-        """Let go of the map."""
+        """Unmap the file."""
         self._region = None
         self._start = -1
 
 
 class IndexHits(NamedTuple):
-    """What a search gave.
+    """Result of a search.
 
     Attributes:
-        offsets: physical offsets of what may be the messages, the newest first.
-        end_ms: store time of the last message that is indexed.
+        offsets: physical offsets of the candidates, the newest first.
+        end_ms: store time of the last indexed message, ms since the epoch.
         end_offset: its physical offset.
     """
 
@@ -142,13 +143,13 @@ class IndexHits(NamedTuple):
 
 
 class IndexBuilder:
-    """How far the index is, and bringing it further.
+    """Indexes the log slice by slice, and tracks how far it is indexed.
 
     Attributes:
-        lock: callers of all methods hold it.
+        lock: held by the callers of all methods but ``catch_up``, which takes it itself.
         position: physical offset up to which the log is indexed.
-        loaded: whether the files have been looked at.
-        slice_bytes: of the log, which have as many keys as are indexed at once.
+        loaded: whether the index files have been loaded.
+        slice_bytes: size of the next slice of the log, chosen by the number of keys in the last.
     """
 
     def __init__(
@@ -160,14 +161,14 @@ class IndexBuilder:
         note: IndexNote | None,
         safe_ms: int | None,
     ) -> None:
-        """An index of a log.
+        """Create the builder; see ``load``.
 
         Args:
             files: of the index.
             log: reads the log.
             limits: of the store.
-            note: of a clean stop.
-            safe_ms: after a crash, the checkpoint's index time.
+            note: how far the last clean stop had indexed the log; None if unknown.
+            safe_ms: after a crash, the index time in RocketMQ's checkpoint; otherwise None.
         """
         self._files = files
         self._log = log
@@ -181,14 +182,14 @@ class IndexBuilder:
         self.loaded = False
 
     def load(self, log_end: int) -> None:
-        """Find out how far the index is, unless that is known. Raises ``OSError``.
+        """Load the index files and the position, unless that is done already. Raises ``OSError``.
 
-        It is loaded again after a file was removed or shortened by another process.
+        They are loaded again if another process has removed or shortened a file.
         """
         if self.loaded:
             if self._files.is_whole():
                 return
-            _log.warning("an index file was removed or shortened: messages are indexed anew")
+            _log.warning("an index file was removed or shortened: messages are indexed again")
             self.loaded = False
         self._files.load(log_end, safe_ms=self._safe_ms)
         last = self._files.last
@@ -203,14 +204,14 @@ class IndexBuilder:
             and self._log.start <= note.indexed <= log_end
         ):
             self.position = note.indexed
-        # It is wrong as soon as the files change.
+        # The note is wrong as soon as the files change.
         self._note = None
         self.loaded = True
 
     def _behind(self, end_offset: int, log_end: int) -> int:
-        """Where to go on behind the last message that a file knows."""
+        """Return where to continue, given the last message in a file."""
         if self._safe_ms is not None:
-            # A full file may have only some of its keys.
+            # A full file may lack some of that message's keys: index it again.
             return end_offset
         head = self._log.read(end_offset, log_end, _HEAD.size)
         if head is None or head.position != end_offset or len(head.data) < _HEAD.size:
@@ -223,10 +224,10 @@ class IndexBuilder:
         return [] if last is None else [last.path.name, last.header.next_entry]
 
     def step(self, end: int) -> bool:
-        """Index one slice of what lies before ``end``; whether there may be more.
+        """Index one slice before ``end``; return whether there may be more.
 
         Raises:
-            OSError: the disk refuses; what was indexed is.
+            OSError: the disk refuses; ``position`` has not moved.
         """
         self.load(end)
         plain = self._walk is walk
@@ -246,8 +247,8 @@ class IndexBuilder:
         if walked.used:
             self.position = piece.position + walked.used
         else:
-            # No good record begins here: go on in the next file, unless it is damage that recovery
-            # has stepped over, and a record follows.
+            # No good record begins here: continue in the next file, unless this is damage that
+            # recovery skipped, and a record follows.
             self.position = min(piece.following, end)
             if size := _record_size(piece.data):
                 following = self._log.read(piece.position + size, end, _HEAD.size)
@@ -256,7 +257,7 @@ class IndexBuilder:
         return self.position < end
 
     def catch_up(self, end: int, go_on: Callable[[], bool]) -> bool:
-        """Index up to ``end`` as long as ``go_on``; whether that is done. Takes the lock itself.
+        """Index up to ``end`` while ``go_on()``; return whether it is done. Takes the lock.
 
         Raises:
             OSError: the disk refuses.
@@ -282,25 +283,25 @@ class IndexBuilder:
         return self._files.drop_before(physical_offset)
 
     def save(self) -> IndexNote | None:
-        """Bring all to the disk; where the next start goes on. Raises ``OSError``."""
+        """Sync the files; return the note for the next start. Raises ``OSError``."""
         if not self.loaded:
             return self._note
         self._files.sync()
         return IndexNote(self.position, self._last())
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Unmap the log."""
         self._log.close()
 
 
 def slice_for(walked: Walked, limits: StoreLimits) -> int:
-    """Bytes that hold as many keys as are worth a slice, going by those just found."""
+    """Return the size of the next slice, so that it has about ``index_slice_keys`` keys."""
     expected = walked.used * limits.index_slice_keys // max(len(walked.batch), 1)
     return min(max(expected, limits.index_min_slice_bytes), limits.index_max_slice_bytes)
 
 
 def _record_size(data: memoryview) -> int:
-    """Size of the record that begins with these bytes; 0 when none does."""
+    """Return the size of the record that begins with these bytes; 0 when none does."""
     if len(data) < _HEAD.size:
         return 0
     size, magic = _HEAD.unpack_from(data)
@@ -308,10 +309,10 @@ def _record_size(data: memoryview) -> int:
 
 
 class MessageIndex:
-    """Finds messages by their keys.
+    """Finds messages by key; runs the thread that indexes them.
 
     Attributes:
-        trouble: why the index can't go on, in one sentence; None when it does.
+        trouble: why messages are not indexed, as a sentence for logs; None when they are.
     """
 
     def __init__(
@@ -323,14 +324,14 @@ class MessageIndex:
         safe_ms: int | None,
         visible_end: Callable[[], int],
     ) -> None:
-        """An index of a log.
+        """Create the index of a store; see ``start``.
 
         Args:
             context: of the store.
             log: just opened.
-            note: how far a clean stop had indexed the log, if that is known.
-            safe_ms: after a crash, the checkpoint's index time.
-            visible_end: physical offset up to which messages may be shown.
+            note: how far the last clean stop had indexed the log; None if unknown.
+            safe_ms: after a crash, the index time in RocketMQ's checkpoint; otherwise None.
+            visible_end: returns the physical offset up to which messages are visible.
         """
         config, files = context.config, context.files
         self._clock = context.clock
@@ -341,7 +342,7 @@ class MessageIndex:
         reader = LogReader(log, files, config.limits)
         self._hot_bytes = reader.hot_bytes
         self._builder = IndexBuilder(self._files, reader, config.limits, note=note, safe_ms=safe_ms)
-        # If messages are not indexed, the files that are there can still be searched.
+        # If disabled, existing files can still be searched.
         self._enabled = config.message_index_enable
         self._visible_end = visible_end
         self._worker = StoreThread("store-index", self._run, context.disk, config.limits)
@@ -352,12 +353,12 @@ class MessageIndex:
         self.trouble: str | None = None
 
     def safe_until_ms(self) -> int | None:
-        """For the checkpoint: the end time of the last full file; None when it isn't known yet."""
+        """Return the end time of the last full file, for the checkpoint; None if not loaded."""
         return self._files.full_ms if self._builder.loaded else None
 
     @property
     def backlog_bytes(self) -> int:
-        """Log that is not indexed yet."""
+        """Bytes of the log that are not indexed yet."""
         return max(self._visible_end() - self._builder.position, 0) if self._builder.loaded else 0
 
     # --- the thread
@@ -368,7 +369,7 @@ class MessageIndex:
             self._worker.start()
 
     def stop(self) -> bool:
-        """End the thread and refuse queries; False when a slice does not end within bounds."""
+        """Stop the thread and refuse queries; return False when it does not end in time."""
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -391,18 +392,18 @@ class MessageIndex:
                 rest = 0.0 if self._advance(end) else self._limits.index_retry_seconds
 
     def _advance(self, end: int) -> bool:
-        """Index up to ``end``, with pauses; False when that could not be done."""
+        """Index up to ``end``, with pauses; return False if that failed."""
         try:
             self._builder.catch_up(end, lambda: self._goes_on(end))
         except OSError as error:
             self._failed(
                 f"the index {self._directory} can't be written"
                 f" ({error.strerror or error}), so later messages are not found by their keys:"
-                " once the cause is gone it goes on by itself"
+                " remove the cause and it resumes by itself"
             )
         except Exception as error:  # noqa: BLE001 - an index is not worth a store
             self._failed(
-                f"the index {self._directory} can't go on ({error!r}), so later messages are"
+                f"the index {self._directory} can't be updated ({error!r}), so later messages are"
                 " not found by their keys: report this"
             )
         else:
@@ -411,42 +412,42 @@ class MessageIndex:
         return False
 
     def _goes_on(self, end: int) -> bool:
-        """After a slice: pause, but only after several while nothing is stored."""
+        """Pause after a slice, or after several while nothing is stored; False when stopping."""
         self._slices += 1
         if self._slices % self._limits.index_slices_in_a_row and self._visible_end() == end:
             return not self._worker.stopping.is_set()
         return not self._worker.stopping.wait(self._limits.index_pause_seconds)
 
-    def _failed(self, sentence: str) -> None:
-        if self.trouble != sentence:
-            self.trouble = sentence
-            _log.error("messages are not indexed", reason=sentence)
+    def _failed(self, reason: str) -> None:
+        if self.trouble != reason:
+            self.trouble = reason
+            _log.error("messages are not indexed", reason=reason)
 
     # --- queries, on the loop's thread
 
     async def find(
         self, topic: str, key: str, *, max_count: int, begin_ms: int, end_ms: int
     ) -> IndexHits:
-        """Where messages with a key may be, the newest first.
+        """Find the messages that may have a key, the newest first.
 
-        A hash is all that is known of a key, so some of them may have another one. What was stored
-        a moment ago may be missing if it takes too long to index what came before it.
+        The index has only hashes, so some of the messages may have another key. Recent messages may
+        be missing if indexing the backlog takes longer than ``index_query_wait_seconds``.
 
         Args:
-            topic: as the messages are stored under.
-            key: a unique id, or one of their keys.
-            max_count: at most.
-            begin_ms: stored in this second or later.
-            end_ms: stored in this second or earlier.
+            topic: under which the messages are stored.
+            key: a unique id, or one of the messages' keys.
+            max_count: maximum number of offsets.
+            begin_ms: ms since the epoch; only messages stored in this second or later.
+            end_ms: ms since the epoch; only messages stored in this second or earlier.
 
         Raises:
-            StoreBusy: too many wait already.
+            StoreBusy: too many queries wait already.
             StoreError: the store is closing, or the index can't be read.
         """
         if self._closed:
             raise _closing()
         if self._queries >= self._limits.max_index_queries:
-            raise StoreBusy("too many look for messages by key: try again in a moment")
+            raise StoreBusy("too many queries by key wait: try again in a moment")
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="store-index-query")
         end = self._visible_end()
@@ -477,7 +478,7 @@ class MessageIndex:
             ) from error
 
     def _advance_to(self, end: int, go_on: Callable[[], bool]) -> None:
-        """Index up to ``end``, without pauses, as long as ``go_on``."""
+        """Index up to ``end`` without pauses, while ``go_on()``."""
         if self._enabled:
             try:
                 self._builder.catch_up(end, go_on)
@@ -487,18 +488,18 @@ class MessageIndex:
     # --- retention and the end
 
     def drop_before(self, physical_offset: int) -> int:
-        """The log begins there now: remove files that know only what came before; how many.
+        """Remove the files that have only messages before an offset; return their number.
 
-        In any thread; waits for a slice at most. Raises ``OSError``.
+        Callable in any thread; waits for one slice at most. Raises ``OSError``.
         """
         with self._builder.lock:
             self._builder.load(self._visible_end())
             return self._builder.drop_before(physical_offset)
 
     def finish(self) -> IndexNote | None:
-        """At a clean stop: complete the index and bring it to the disk; how far it is.
+        """Complete and sync the index at a clean stop; return how far it is, None if it failed.
 
-        The next start does what can't be done in time, or for want of space.
+        What can't be indexed in time, or because the disk is full, is indexed after the next start.
         """
         deadline = self._clock.monotonic() + self._limits.index_finish_seconds
         self._advance_to(self._visible_end(), lambda: self._clock.monotonic() < deadline)
@@ -510,7 +511,7 @@ class MessageIndex:
             return None
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Unmap the log."""
         with self._builder.lock:
             self._builder.close()
 

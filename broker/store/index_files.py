@@ -1,15 +1,16 @@
-"""The index files of a store, oldest first, and one of them on the disk (cf. IndexService).
+"""The index files: ``IndexFile``, one file; ``IndexFileSet``, those of a store (cf. IndexService).
 
-A file has its full length from the start and blocks only where something was written. Entries and
-header are written by ``write``; slots, which lie scattered, are stored through the map, into pages
-that were written as zeros before: a store into a page without blocks on a full disk is SIGBUS, not
-an error. What is read is fetched first, so that no thread holds the GIL while the disk works.
+A file has its full length from the start, and blocks only where something was written. Entries and
+header are written with ``write``. Slots, which are scattered, are stored through the map, into
+pages that ``write`` has allocated: on a full disk, a store into a page without blocks is SIGBUS
+instead of an error. Bytes are fetched before they are read through the map, so that no thread holds
+the GIL while it waits for the disk.
 
-Files are named after the local time of their creation, and a later one's name is greater. Only the
-last one takes entries; when it is full it is synced, and the next one begins with its end. A file
-is removed if its header is invalid, if it has messages that the log has not, or if the broker died
-before it was full: the log has all that is needed to write it again. Files of another length are
-left alone and not used.
+Files are named after the local time of their creation, and later files have greater names. Only the
+last one takes entries. When it is full it is synced, and the next one starts with its end offset
+and end time. A file is removed if its header is invalid, if it has messages that the log does not
+have, or if the broker crashed before the file was full: it can be written again from the log. Files
+of another length are neither used nor removed.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ from remoting.protocol.disk.index_file import (
 
 
 class Shape(NamedTuple):
-    """How large index files are: ``maxHashSlotNum`` and ``maxIndexNum``."""
+    """The size of index files: ``maxHashSlotNum`` and ``maxIndexNum``."""
 
     slots: int
     entries: int
 
     @property
     def bytes(self) -> int:
-        """The length of a file."""
+        """Length of a file in bytes."""
         return file_bytes(self.slots, self.entries)
 
 
 class IndexFile:
-    """A file that entries are added to, or that is only searched.
+    """One index file, to add entries to or to search.
 
     Attributes:
-        path: where it is.
-        header: as it was last written.
+        path: of the file.
+        header: as last read or written.
     """
 
     def __init__(self, files: Files, path: Path, shape: Shape, *, create: bool = False) -> None:
-        """Map it. Raises ``OSError``, also when it has another length."""
+        """Map the file. Raises ``OSError``, also when it has another length."""
         self.path = path
         self._entries = shape.entries
         self._region: Region = files.open_mapped(path, shape.bytes, create=create)
@@ -65,16 +66,16 @@ class IndexFile:
         self._searched = IndexTable(view, slots=slots, entries=entries, touch=self._region.fetch)
         self._region.fetch(0, HEADER.size)
         self.header = self._table.header
-        # A byte for each page that slots are in: 1 when it has no room.
+        # For each page that has slots, 1 if it has no blocks yet.
         self._bare: bytearray | None = None
 
     @property
     def room(self) -> int:
-        """How many entries it takes."""
+        """Number of entries that can still be added."""
         return max(self._entries - self.header.next_entry, 0)
 
     def is_sane(self, log_end: int) -> bool:
-        """Whether the header can be that of an index of a log that ends there."""
+        """Return whether the header is possible for a log that ends at ``log_end``."""
         header = self.header
         if header.next_entry == 1:
             return header.used_slots == 0
@@ -85,7 +86,7 @@ class IndexFile:
         )
 
     def date_from(self, before: IndexHeader) -> None:
-        """Begin an empty file where the one before it ends. Raises ``OSError``."""
+        """Give an empty file the end time and offset of the file before it. Raises ``OSError``."""
         self._write_header(
             self.header._replace(
                 begin_ms=before.end_ms,
@@ -96,10 +97,10 @@ class IndexFile:
         )
 
     def add(self, batch: KeyBatch, start: int) -> int:
-        """Add the entries of a batch from ``start`` on, as many as there is room for; how many.
+        """Add as many entries of a batch, from ``start`` on, as fit; return their number.
 
         Raises:
-            OSError: the disk refuses; the file is as it was.
+            OSError: the disk refuses; the header, and so the content, is unchanged.
         """
         count = min(len(batch) - start, self.room)
         if not count:
@@ -116,7 +117,7 @@ class IndexFile:
         return count
 
     def _touch_slots(self) -> bytearray:
-        """Once, before the first entry: have the slots in memory, and learn which have no room."""
+        """Read the slots into memory and find the pages without blocks, once per file."""
         if self._bare is not None:
             return self._bare
         end = self._table.entries_at
@@ -133,7 +134,7 @@ class IndexFile:
     def _make_room(self, page: int) -> None:
         start = page * PAGE_BYTES
         behind = min(start + PAGE_BYTES, self._table.entries_at)
-        # As it is: a page at the border may hold something already, header, slots or entries.
+        # Its present content, not zeros: the first and last page also hold the header or entries.
         self._region.write(start, bytes(self._region.view[start:behind]))
 
     def _write_header(self, header: IndexHeader) -> None:
@@ -145,7 +146,7 @@ class IndexFile:
         return self._searched.select(key, max_count, begin_ms, end_ms)
 
     def sync(self) -> None:
-        """Wait until all of it is on the disk. Raises ``OSError``."""
+        """Sync the file. Raises ``OSError``."""
         self._region.sync()
 
 
@@ -155,16 +156,16 @@ _NAME: Final = re.compile(r"\d{17}")
 
 
 def name_at(now_ms: int) -> str:
-    """What a file made now is called: ``yyyyMMddHHmmssSSS``, local time."""
+    """Return the name of a file created now: ``yyyyMMddHHmmssSSS``, local time."""
     now = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006 - local, as RocketMQ's are
     return f"{now:%Y%m%d%H%M%S}{now_ms % 1000:03}"
 
 
 class IndexFileSet:
-    """The files; callers hold the index's lock.
+    """The index files of a store, oldest first. Callers hold the index's lock.
 
     Attributes:
-        full_ms: end time of the last full file, which is on the disk; 0 when there is none.
+        full_ms: end time of the last full file, which is synced, ms since the epoch; 0 for none.
     """
 
     def __init__(self, files: Files, directory: Path, shape: Shape, clock: Clock) -> None:
@@ -177,26 +178,26 @@ class IndexFileSet:
 
     @property
     def last(self) -> IndexFile | None:
-        """The one that takes entries."""
+        """The file that takes entries; None when there is none."""
         return self._files[-1] if self._files else None
 
     def is_whole(self) -> bool:
-        """Whether each file is still there in its full length. Raises ``OSError``.
+        """Return whether each file still exists in its full length. Raises ``OSError``.
 
-        A look into the map of one that was shortened would end the process.
+        Reading the map of a shortened file would kill the process with SIGBUS.
         """
         return all(self._disk.size(file.path) == self._shape.bytes for file in self._files)
 
     def load(self, log_end: int, *, safe_ms: int | None) -> None:
-        """Find the files.
+        """Load the files.
 
         Args:
             log_end: physical offset behind the last record.
-            safe_ms: after a crash, the checkpoint's index time: later files are removed, and one
-                that is not full.
+            safe_ms: after a crash, the index time in RocketMQ's checkpoint: files that end later,
+                or are not full, are removed. Otherwise None.
 
         Raises:
-            OSError: one can't be read, or not be removed.
+            OSError: a file can't be read or removed.
         """
         self._files = []
         for name in self._disk.list(self._directory):
@@ -206,7 +207,7 @@ class IndexFileSet:
             if (size := self._disk.size(path)) != self._shape.bytes:
                 _log.warning(
                     "an index file is not used: it was made with another maxHashSlotNum or"
-                    " maxIndexNum, or is damaged; what it knows is indexed anew",
+                    " maxIndexNum, or is damaged; its messages are indexed again",
                     file=str(path),
                     bytes=size,
                     expected_bytes=self._shape.bytes,
@@ -222,7 +223,7 @@ class IndexFileSet:
         self.full_ms = max(full, default=0)
 
     def add(self, batch: KeyBatch) -> None:
-        """Add entries. Raises ``OSError``; some of them may be added then."""
+        """Add entries. Raises ``OSError``, after which some of them may have been added."""
         start = 0
         while start < len(batch):
             start += self._writable().add(batch, start)
@@ -247,14 +248,15 @@ class IndexFileSet:
         newest = max((name for name in taken if _NAME.fullmatch(name)), default="")
         name = name_at(now_ms)
         if name <= newest:
-            # The clock, or local time, went back: the digits count on, whatever time that is.
+            # The clock or local time was set back: count on from the greatest name, so that names
+            # stay in order.
             name = f"{int(newest) + 1:017}"
         file = IndexFile(self._disk, self._directory / name, self._shape, create=True)
         self._disk.sync_directory(self._directory)
         return file
 
     def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Physical offsets of what may be messages with a key, of the newest files first.
+        """Return the physical offsets of messages that may have a key, newest file first.
 
         Raises:
             OSError: a file can't be read.
@@ -271,15 +273,17 @@ class IndexFileSet:
         return list(found)
 
     def sync(self) -> None:
-        """Bring the last file to the disk; the others are there. Raises ``OSError``."""
+        """Sync the last file; the others are synced already. Raises ``OSError``."""
         if self._files:
             self._files[-1].sync()
 
     def drop_before(self, physical_offset: int) -> int:
-        """Remove files that know only messages before an offset, but not the last; how many.
+        """Remove the files that have only messages before an offset; return their number.
+
+        The last file stays.
 
         Raises:
-            OSError: one can't be removed.
+            OSError: a file can't be removed.
         """
         dropped = 0
         while len(self._files) > 1 and self._files[0].header.end_offset < physical_offset:

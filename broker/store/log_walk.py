@@ -1,14 +1,14 @@
-"""Walking the commit log from record to record; what is good in it, and where it ends.
+"""Walking the commit log record by record, to find its good records and its end.
 
-It decides by the bytes alone. A bad record ends the log, as a torn write does; what stands behind
-it was never acknowledged in SYNC mode. Only where the log had reached the disk, and a good record
-follows that had reached it too, it is damage in the middle and stepped over: a flipped bit or a
-lost page must not cost all that came later.
+Normally a bad record ends the log, as a torn write does: what is behind it was never acknowledged
+in SYNC mode. But where the log had been synced, and a good, synced record follows, the bad one is
+damage in the middle of the log, and is skipped: a flipped bit or a lost page must not cost all
+later messages.
 
-A crash loses whole sectors, which then hold zeros. Where they held a part of a body the CRC tells,
-where they held lengths these do not agree; a record that lost nothing but topic or properties is
-told by a sector's share of them being zeros. It is looked for only where the log may not have
-reached the disk, and no text has that by itself.
+A crash loses whole sectors, which then read as zeros. If they held a part of the body, the CRC does
+not match; if they held lengths, these do not add up. If they held only topic or properties, the
+part of these in one sector is all zeros, which no valid text is. This last check is made only where
+the log may not have been synced.
 """
 
 from __future__ import annotations
@@ -47,20 +47,21 @@ _TIME_AT_V6: Final = 68
 _START: Final = Struct(">II")
 _SEARCHED_AT_ONCE: Final = 64 * 1024
 _FOREIGN_RECORDS: Final = 2
-"""One record with the offset of another place may be damaged; two that agree are not."""
+"""A single record with a wrong physical offset may be damaged; two wrong by the same amount mean
+that the file belongs elsewhere."""
 
 _SECTOR_BYTES: Final = 512
-"""What a disk writes or loses at once, at least."""
+"""Smallest unit that a disk writes or loses."""
 
 _LOOK_BYTES: Final = 1 << 20
-"""Walked between two looks whether to go on: a hundredth of a second."""
+"""Bytes walked between two updates of the progress: a hundredth of a second."""
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
 
 
 class EntryRun(NamedTuple):
-    """Packed entries of a queue, of messages from number ``first`` on."""
+    """Packed, consecutive entries of a queue; ``first`` is the queue offset of the first."""
 
     key: QueueKey
     first: int
@@ -68,15 +69,15 @@ class EntryRun(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Good records that follow each other in the log.
+    """Contiguous good records of the log.
 
     Attributes:
-        physical_offset: of the first.
-        size: bytes of all.
-        records: how many they are.
-        last: physical offset of the last.
-        last_store_ms: its store time.
-        runs: the entries that they call for; those of one queue in the log's order.
+        physical_offset: of the first record.
+        size: bytes of all records.
+        records: number of records.
+        last: physical offset of the last record.
+        last_store_ms: its store time, ms since the epoch.
+        runs: the records' queue entries; those of one queue are in the log's order.
     """
 
     physical_offset: int
@@ -88,10 +89,12 @@ class Stretch(NamedTuple):
 
 
 class LogRecord(NamedTuple):
-    """A good record; its bytes begin at ``position`` of ``view``.
+    """A good record.
 
     Attributes:
-        topic_at, topic_end: where in ``view`` its topic is.
+        view: the whole file.
+        position: where in ``view`` the record begins.
+        topic_at, topic_end: begin and end of its topic in ``view``.
     """
 
     view: memoryview
@@ -111,10 +114,10 @@ class LogWalk:
 
     Attributes:
         end: physical offset behind the last good record so far.
-        last: physical offset of that record; of where the walk began when there is none.
-        last_store_ms: store time of that record.
-        records: good records so far.
-        damaged: places stepped over.
+        last: physical offset of that record; without one, of where the walk of the file began.
+        last_store_ms: store time of that record, ms since the epoch.
+        records: number of good records so far.
+        damaged: number of damaged parts skipped.
     """
 
     def __init__(
@@ -128,17 +131,18 @@ class LogWalk:
         progress: OpeningProgress | None = None,
         levels_ms: Sequence[int] | None = None,
     ) -> None:
-        """A walk.
+        """Create a walk; see ``run`` and ``sweep``.
 
         Args:
-            mapped: the files.
+            mapped: the files, oldest first.
             limits: of the store.
-            check_crc: compare the CRC of bodies.
-            synced_ms: store time up to which all records had reached the disk.
-            synced_end: physical offset up to which they had; None to go by the time.
-            progress: ends the walk when the opening is given up.
-            levels_ms: delay levels; with them, and where the compiled core runs, a long walk looks
-                at many records at once.
+            check_crc: whether to check the CRC of bodies.
+            synced_ms: store time, ms since the epoch, up to which all records were synced.
+            synced_end: physical offset up to which all records were synced; if given, it is used
+                instead of ``synced_ms``.
+            progress: is updated, and may abort the walk.
+            levels_ms: delay levels; with them, ``check_crc`` and the compiled core, a long walk
+                examines many records at once.
         """
         self._mapped = mapped
         self._limits = limits
@@ -156,11 +160,11 @@ class LogWalk:
         self.damaged = 0
 
     def run(self, first: int = 0, position: int = 0) -> Iterator[LogRecord]:
-        """The good records from ``position`` in the file with index ``first`` on.
+        """Yield the good records from ``position`` of the file with index ``first`` on.
 
         Raises:
             OSError: a file can't be mapped.
-            OpeningGivenUp: the opening was given up.
+            OpeningGivenUp: the opening was aborted.
         """
         for found in self.sweep(first, position, sys.maxsize):
             assert isinstance(found, LogRecord)
@@ -169,11 +173,11 @@ class LogWalk:
     def sweep(
         self, first: int = 0, position: int = 0, together_from: int = 0
     ) -> Iterator[LogRecord | Stretch]:
-        """The same; from a physical offset on they may come by the stretch.
+        """Yield the same records; from physical offset ``together_from`` on, also as stretches.
 
         Raises:
             OSError: a file can't be mapped.
-            OpeningGivenUp: the opening was given up.
+            OpeningGivenUp: the opening was aborted.
         """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
@@ -185,13 +189,13 @@ class LogWalk:
                 if not following or not self._is_synced(following[0], 0):
                     return
                 self.damaged += 1
-            # A blank record closes the file: nothing else of it belongs to the log.
+            # A blank record closes the file: nothing behind it belongs to the log.
             self.end = file.start + file.size
 
     def _sweep_file(
         self, file: MappedFile, position: int, together_from: int
     ) -> Generator[LogRecord | Stretch, None, bool]:
-        """Whether the file is closed by a blank record."""
+        """Yield the records of one file; return whether a blank record closes it."""
         look_at, alone_until = position, position + self._limits.alone_bytes
         view = file.view
         while True:
@@ -220,10 +224,10 @@ class LogWalk:
                 return False
 
     def _stretches(self, file: MappedFile, position: int) -> Iterator[Stretch]:
-        """Good records, for as long as there are many of them."""
+        """Yield stretches of good records, as long as they are long enough to be worth it."""
         if self._levels_ms is None:
             return
-        # Where it is not compiled there is no such module.
+        # Imported here because the module exists only in the compiled core.
         from remoting.protocol.core.record import walk_records  # noqa: PLC0415
 
         behind = self._data_end(file)
@@ -250,12 +254,15 @@ class LogWalk:
     def _tell(self, file: MappedFile, position: int) -> None:
         last = self._mapped[-1]
         self._progress.position, self._progress.end = file.start + position, last.start + last.size
-        self._progress.look()
+        self._progress.check()
 
     def _look(
         self, file: MappedFile, position: int, view: memoryview
     ) -> tuple[Scan | None, LogRecord | None]:
-        """The good record at a place of a file, whose ``view`` is given, or what else is there."""
+        """Return the good record at a position of a file with the map ``view``, or what is there.
+
+        Exactly one of the two results is None.
+        """
         try:
             _, body_at, body_end, topic_at, topic_end, end = locate(
                 view, position, self._data_end(file)
@@ -269,11 +276,12 @@ class LogWalk:
             return self._examine(file, position), None
         if sys_flag & BORN_HOST_V6:
             (store_ms,) = _TIME.unpack_from(view, position + _TIME_AT_V6)
-        # Neither number is covered by the CRC. A message comes after all earlier ones of its queue.
+        # The CRC covers neither offset. The log before a record must have room for the earlier
+        # messages of its queue.
         if physical_offset != file.start + position or not (
             0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
         ):
-            return Invalid(f"the record at {physical_offset} is not of this place"), None
+            return Invalid(f"the record at {physical_offset} does not belong here"), None
         record = LogRecord(
             view,
             position,
@@ -291,17 +299,16 @@ class LogWalk:
         return None, record
 
     def _examine(self, file: MappedFile, position: int) -> Scan:
-        """What a place of a file holds, without a look into a hole behind all of its data.
+        """Examine a position of a file, without reading the hole behind all of its data.
 
-        To look there takes memory of a file system that lives in it; where it is full, that is
-        SIGBUS.
+        On tmpfs, reading a hole allocates memory, and raises SIGBUS when the file system is full.
         """
         behind = self._data_end(file)
         if behind - position < MIN_TAIL_BYTES:
             return End()
         view = file.view
         _, magic = _START.unpack_from(view, position)
-        # The bytes that a blank record leaves free need not be there.
+        # A blank record extends to the end of the file, also over a hole.
         limit = None if magic == MAGIC_BLANK else behind
         return examine(view, position, check_crc=self._check_crc, limit=limit)
 
@@ -316,10 +323,10 @@ class LogWalk:
         return physical_offset < self._synced_end
 
     def _damage(self, file: MappedFile, position: int, *, is_zero: bool) -> int:
-        """Bytes of damage in the middle of what had reached the disk; 0 if there is none."""
+        """Return the length of a damaged part of the synced log; 0 if the log ends here instead."""
         if self._synced_end is None:
             if is_zero:
-                # Usually the log ends here: do not search a gigabyte of zeros.
+                # Usually the log ends here: don't search a gigabyte of zeros.
                 return 0
         elif file.start + position >= self._synced_end:
             return 0
@@ -334,7 +341,7 @@ class LogWalk:
         return int(size) if self._is_synced(file, following) else self._search(file, position)
 
     def _search(self, file: MappedFile, position: int) -> int:
-        """How far behind ``position`` the next record is that had reached the disk; 0 for none."""
+        """Return the distance from ``position`` to the next synced record; 0 for none."""
         limit = self._data_end(file)
         if self._synced_end is not None:
             limit = min(limit, self._synced_end - file.start)
@@ -357,7 +364,7 @@ class LogWalk:
         )
 
     def _refuse_foreign(self, file: MappedFile) -> None:
-        """Raises ``StoreError`` when a file's records are those of another file."""
+        """Raise ``StoreError`` if the file's records have the offsets of another file."""
         positions = [0]
         places: list[int] = []
         while len(places) < _FOREIGN_RECORDS:
@@ -376,7 +383,7 @@ class LogWalk:
 
 
 def _lost_text(record: LogRecord) -> bool:
-    """Whether the topic or the properties of a record lack what one sector held of them."""
+    """Return whether the topic or properties of a record have lost the part in some sector."""
     view, at, end = record.view, record.topic_at, record.position + record.size
     if b"\0" not in bytes(view[record.topic_end + 2 : end]) + bytes(view[at : record.topic_end]):
         return False
@@ -389,9 +396,9 @@ def _lost_text(record: LogRecord) -> bool:
 
 
 def begins_by(mapped: Sequence[MappedFile], checkpoint: Checkpoint, limits: StoreLimits) -> int:
-    """Index of the last file that begins before the time of a checkpoint.
+    """Return the index of the last file whose first record is not newer than a checkpoint.
 
-    0 when no file does (cf. CommitLog.isMappedFileMatchedRecover).
+    It is 0 when there is none (cf. CommitLog.isMappedFileMatchedRecover).
     """
     safe_ms = checkpoint.recover_from_ms
     walk = LogWalk(mapped, limits=limits, check_crc=False, synced_ms=safe_ms)

@@ -1,10 +1,11 @@
-"""Moving the log's watermark ahead of the appender, so that appending meets no page without blocks.
+"""The preallocator, which moves the commit log's watermark ahead of the appender.
 
-A thread allocates in steps of 1 MiB with a pause in between, up to a distance that grows with the
-bytes stored: an idle store does not write 64 MiB of zeros, a busy one does not catch up. When
-the file is allocated to its end, the next one is made and allocated too. An appender that comes
-close wakes the thread (``CommitLog.want_from``); one that overtakes it helps itself. On a disk that
-is nearly full nothing is allocated ahead.
+A thread allocates in steps of 1 MiB (8 MiB when no zeros are written) with a pause in between, up
+to a run-ahead that grows with the bytes stored: so an idle store does not write 64 MiB of zeros,
+and a busy one does not reach the watermark. When the file is allocated to its end, the next one is
+created and allocated too. An appender that has used half of the run-ahead wakes the thread
+(``CommitLog.want_from``); one that reaches the watermark allocates itself. On a disk that is nearly
+full nothing is allocated ahead.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from broker.store.mapped_file import MappedFile
 
 
 class Preallocator:
-    """The thread that allocates."""
+    """The thread that allocates ahead."""
 
     def __init__(self, context: StoreContext, log: CommitLog) -> None:
         self._log = log
@@ -32,44 +33,44 @@ class Preallocator:
         self._worker.start()
 
     def stop(self) -> bool:
-        """End the thread; False when the step it is in does not end within bounds."""
+        """Stop the thread; return False when its current step does not end in time."""
         return self._worker.stop()
 
     def _run(self) -> None:
         wake, stopping = self._worker.wake, self._worker.stopping
         while not stopping.is_set():
-            # Woken by the appender; and now and then to see whether a full disk has space again.
+            # Woken by the appender; the timeout is for checking whether a full disk has space.
             wake.wait(self._limits.no_space_retry_seconds)
             wake.clear()
             while not stopping.is_set() and self.try_step():
                 stopping.wait(self._limits.preallocate_pause_seconds)
 
     def try_step(self) -> bool:
-        """Allocate one step, or try whether a full disk has space again; whether to go on."""
+        """Allocate one step, or retry on a disk that was full; return whether to continue."""
         if self._disk.final or self._disk.too_full is not None:
             return False
         try:
             if self._disk.trouble is not None:
-                # Allocate a little whether it is needed or not.
+                # Allocate a little, needed or not, to find out whether the disk has space again.
                 active, following = self._log.ahead()
                 if active is None or active.watermark == active.size:
                     active = following or self._log.prepare_next()
                 active.advance(self._limits.appender_step_bytes)
-                self._disk.healed()
+                self._disk.accepted()
             return (
                 self._files.free_bytes(self._log.directory)
                 >= self._limits.preallocate_min_free_bytes
             ) and self.step()
         except OSError:
-            # No message is lost yet: the appender goes on in small steps, and reports it if it
-            # finds no space either.
+            # Not reported: the appender can still allocate in small steps, and reports the error if
+            # it finds no space either.
             return False
 
     def step(self) -> bool:
-        """Allocate one step if too little is; whether there may be more to do.
+        """Allocate one step if the run-ahead is too short; return whether there may be more to do.
 
         Raises:
-            OSError: the disk refuses; nothing has changed.
+            OSError: the disk refuses.
         """
         log = self._log
         active, following = log.ahead()
@@ -98,7 +99,7 @@ class Preallocator:
         return True
 
     def _enough(self, ready: int, target: int) -> bool:
-        # Woken when half of it is used up; a file shorter than that wakes by rolling.
+        # Wake up when half of the run-ahead is used. With files shorter than that, rolling wakes.
         self._log.want_from(
             self._log.end + max(ready - target // 2, self._limits.appender_step_bytes)
         )

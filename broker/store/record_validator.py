@@ -1,13 +1,13 @@
-"""Checks that records are what was stored, before they leave the store.
+"""Validates records before they are delivered.
 
-Records that may have come from a disk (``page_cache.needs_check``) are compared with their queue
-entry (position, size, number, queue, topic) and with their own CRC. Nothing in a record covers its
-properties, hosts and times.
+Records that may have been read from the disk (``page_cache.needs_check``) are compared with their
+queue entry (physical offset, size, queue offset, queue, topic), and their body with its CRC. No
+checksum covers properties, hosts and timestamps.
 
-A damaged record is left out, counted and named once; those behind it are served. But the queue's
-entry may be damaged instead: first the log is searched for the message (``restore``).
+A damaged record is left out, counted and logged once; the records behind it are delivered. Since
+the queue entry may be damaged instead, the log is first searched for the message (``restore``).
 
-Only the loop's thread comes here.
+Only the loop's thread uses a ``RecordValidator``.
 """
 
 from __future__ import annotations
@@ -49,13 +49,14 @@ _head: Final = _HEAD.unpack_from
 _NUMBERS: Final = Struct(">II4xi4xqq")
 
 LIGHT_PREFIX: Final = "%LMQ%"
-"""Queues of other brokers whose entries point to messages of other topics."""
+"""Prefix of light message queues (LMQ) of other brokers, whose entries point to messages of other
+topics."""
 
 _log = structlog.get_logger("store")
 
 
 class RecordValidator:
-    """Tells sound records from damaged ones, for one store."""
+    """Validates the records of one store, and counts and logs the damaged ones."""
 
     def __init__(
         self, log: CommitLog, page_cache: PageCacheTracker, stats: StoreStats, limits: StoreLimits
@@ -65,7 +66,7 @@ class RecordValidator:
         self._stats = stats
         self._max_named = limits.max_named_damage
         self._named: set[Hashable] = set()
-        # Places of records that are damaged, or else their entries are: the log has no others.
+        # Physical offsets of damaged records whose messages the log has been searched for, in vain.
         self._searched: set[int] = set()
 
     def are_sound(
@@ -77,15 +78,15 @@ class RecordValidator:
         view: memoryview,
         base: int,
     ) -> bool:
-        """Whether all of some consecutive messages are sound.
+        """Return whether the records of consecutive messages are all good.
 
         Args:
-            queue: whose messages.
-            offset: number of the first one.
-            starts: physical offset of each.
-            sizes: of each, by its entry.
+            queue: of the messages.
+            offset: queue offset of the first one.
+            starts: physical offset of each record.
+            sizes: size of each record, from its entry.
             view: a file that holds all of them.
-            base: the file's first physical offset.
+            base: physical offset of the file's first byte.
         """
         low, high = self._page_cache.checked(queue) or (offset, offset)
         if not low <= offset <= high:
@@ -101,13 +102,13 @@ class RecordValidator:
     def filter_valid(  # noqa: PLR0912 - one pass over entries
         self, queue: ConsumeQueue, offset: int, entries: memoryview, codes: TagsCodes | None
     ) -> tuple[list[Run], int, list[int]]:
-        """The records that entries point to, but for the damaged ones.
+        """Return the good records that entries point to.
 
         Entries that point outside the log, or to a file that can't be read, are left out too.
 
         Returns:
-            The records, how many are known to be damaged, and the numbers of those whose entries
-            may be damaged instead.
+            The records; the number of records known to be damaged; and the queue offsets of damaged
+            messages for which the log has not been searched yet, since the entry may be at fault.
         """
         before = self._page_cache.checked(queue)
         low, high = before or (offset, offset)
@@ -147,42 +148,43 @@ class RecordValidator:
             else:
                 runs.append((start, start + size, 1))
             run_end = start + size
-        # The few messages of a filter must not replace what is known of all.
+        # A filter validates only few messages: don't let that replace a longer remembered run.
         if codes is None or before is None or before[0] == low:
             self._page_cache.remember_checked(queue, low, high)
         return runs, damaged, broken
 
     def give_up(self, place: int) -> None:
-        """Count the record at a place as damaged: the log has no other one for its entry."""
+        """Treat the record at a physical offset as damaged: the log has no other for its entry."""
         self._searched.add(place)
 
     def lost(self, queue: ConsumeQueue, number: int, place: int, size: int) -> None:
-        """Count and name a message whose entry is damaged and whose record the log does not have.
+        """Count and log a message whose entry is damaged and whose record the log does not have.
 
         Args:
             queue: of the message.
-            number: its own there.
-            place, size: from the entry.
+            number: its queue offset.
+            place, size: physical offset and size from the entry.
         """
         flaw = (
-            f"its queue's entry is damaged (place {place}, size {size}), and the log has no record"
+            f"its queue entry is damaged (offset {place}, size {size}), and the log has no record"
             " of it between those of its neighbours"
         )
         key = queue.topic, queue.queue_id, number
         self._damaged(queue.topic, queue.queue_id, number, place, flaw, key=key)
 
     def is_sound(self, record: memoryview | None, head: memoryview, place: int) -> bool:
-        """Whether the record that begins at ``place`` is sound.
+        """Return whether the record at physical offset ``place`` is good; if damaged, count it.
 
         Args:
-            record: of the length in its head; None when the log is shorter.
-            head: its first bytes, those of the shortest record.
+            record: with the length in its header; None when the log is shorter.
+            head: its first ``FIXED_BYTES_V4`` bytes.
+            place: its physical offset.
         """
         scan = None if record is None else examine(record, 0)
         if isinstance(scan, FoundRecord):
             return True
         size, magic, queue_id, number, _ = _NUMBERS.unpack_from(head)
-        # A client may ask for any offset: without a magic there never was a record.
+        # A client may ask for any offset: without a magic number there is no record to be damaged.
         if magic in {MAGIC_V1, MAGIC_V2}:
             reason = scan.reason if isinstance(scan, Invalid) else f"it can't have {size} bytes"
             self._damaged("", queue_id, number, place, reason)
@@ -198,9 +200,9 @@ class RecordValidator:
         *,
         key: Hashable | None = None,
     ) -> None:
-        """Count a damaged message, and name it, the first time it is met.
+        """Count and log a damaged message, the first time it is met.
 
-        It is known again by its place, or by ``key``.
+        ``key`` identifies it, by default its physical offset ``place``.
         """
         named = self._named
         if key is None:
@@ -233,15 +235,15 @@ def validate_record(
     queue: ConsumeQueue,
     number: int,
 ) -> str:
-    """What is wrong with a record; nothing when it is sound.
+    """Return what is wrong with a record, for the log; empty when it is good.
 
     Args:
-        view: holds as many bytes from ``at`` on as the record has.
-        at: where it begins.
-        size: its length by its queue.
+        view: holds ``size`` bytes from ``at`` on.
+        at: where in ``view`` the record begins.
+        size: from its queue entry.
         place: its physical offset.
-        queue: the one that it belongs to.
-        number: its own there.
+        queue: to which it belongs.
+        number: its queue offset.
     """
     if validate_run(view, place - at, (place,), (size,), queue, number):
         return ""
@@ -256,15 +258,17 @@ def validate_run(
     queue: ConsumeQueue,
     number: int,
 ) -> int:
-    """How many consecutive messages, from the first one on, are records of the usual kind, sound.
+    """Return how many consecutive messages, from the first on, have good records of the usual kind.
+
+    These have version 1 and IPv4 hosts; ``validate_record`` also handles the others.
 
     Args:
-        view: holds all of them.
-        base: its first physical offset.
-        starts: physical offset of each.
-        sizes: of each, by its entry.
-        queue: the one that they belong to.
-        number: of the first one there.
+        view: holds all of the records.
+        base: physical offset of its first byte.
+        starts: physical offset of each record.
+        sizes: size of each record, from its entry.
+        queue: to which they belong.
+        number: queue offset of the first one.
     """
     queue_id = queue.queue_id
     tail = bytes((len(queue.topic_bytes),)) + queue.topic_bytes
@@ -295,33 +299,33 @@ def validate_run(
 def _look_closer(
     view: Buffer, at: int, size: int, place: int, queue: ConsumeQueue, number: int
 ) -> str:
-    """The same for any record."""
+    """Return what is wrong with a record of any kind; arguments as ``validate_record``."""
     scan = examine(view, at, limit=at + size)
     if isinstance(scan, Invalid):
         return scan.reason
     if not isinstance(scan, FoundRecord):
         return "there is no record"
     if scan.size != size:
-        return f"it has {scan.size} bytes, and {size} by its queue"
+        return f"it has {scan.size} bytes, but {size} according to its queue entry"
     _, _, queue_id, said_number, said_place = _NUMBERS.unpack_from(view, at)
     if said_place != place:
-        return f"it says that it is at {said_place}"
+        return f"its physical offset is {said_place}"
     if queue.topic.startswith(LIGHT_PREFIX):
         return ""
     if (queue_id, said_number) != (queue.queue_id, number):
-        return f"it says that it is message {said_number} of queue {queue_id}"
+        return f"it has queue offset {said_number} of queue {queue_id}"
     _, _, _, topic_at, topic_end, _ = locate(view, at, at + size)
     topic = bytes(view[topic_at:topic_end])
     if topic != queue.topic_bytes:
-        return f"it says that its topic is {topic.decode('utf-8', 'replace')}"
+        return f"its topic is {topic.decode('utf-8', 'replace')}"
     return ""
 
 
 @cache
 def _behind_body(topic_bytes: int) -> Callable[[Buffer, int], tuple[Any, ...]]:
-    """Reads what stands behind a usual body: the topic with its length, and the properties' length.
+    """Return an unpacker for what follows the body: topic with its length, properties' length.
 
     Args:
-        topic_bytes: how long those of the topic and its length are.
+        topic_bytes: bytes of the topic and its length together.
     """
     return Struct(f">{topic_bytes}sh").unpack_from

@@ -1,21 +1,21 @@
-"""Putting a store right when it is opened. It works through the ``Files`` seam alone.
+"""Opening a store: lock it, find the end of the log, and repair the consume queues from the log.
 
-There are four ways, the shortest first:
+Recovery starts from the first of these that is available:
 
-========================  ========================================================================
-our clean stop            only the log's last records are looked at (``checkpoint``)
-a safe point              the log is walked from there, and the queues get what they lack of it
-                          (``checkpoint``)
-a clean stop of others    the last three files are walked, and records that no queue has
-                          are dispatched (cf. CommitLog.recoverNormally)
-a crash of others         the log is walked from the file that the checkpoint's times tell (cf.
-                          CommitLog.recoverAbnormally)
-========================  ========================================================================
+=========================  =======================================================================
+our clean stop             only the last records of the log are walked (``checkpoint``)
+our safe point             the log is walked from there, and missing queue entries are written
+                           (``checkpoint``)
+a clean stop without ours  the last three files, or more, are walked, and records without a queue
+                           entry are dispatched (cf. CommitLog.recoverNormally)
+a crash without ours       the log is walked from the file that the times in RocketMQ's
+                           ``checkpoint`` select (cf. CommitLog.recoverAbnormally)
+=========================  =======================================================================
 
-When a queue turns out to lack entries of what lies before, the whole log is walked, and every entry
-of every queue is compared with it and put right: the log is the truth. The log ends behind the last
-good record. The bytes behind it are overwritten with zeros, so that they can't come back as
-records when the log has grown to there.
+When a queue lacks entries of messages before that point, or the log is damaged there, the whole log
+is walked, and every queue entry is compared with the log and corrected. The log ends behind the
+last good record. The bytes behind it are overwritten with zeros, so that they can't be taken for
+records when the log has grown up to them.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from remoting.protocol.disk.files import offset_of
 
 
 class Recovery:
-    """One opening of a store.
+    """Recovers the log and the queues of one store; see ``run``.
 
     Args:
         log: not loaded yet.
-        mapped: the commit-log files on the disk.
+        mapped: the commit-log files on the disk, oldest first.
         queues: not loaded yet.
-        checkpoint: what the last run had synced.
+        checkpoint: as read from the disk.
         config: of the store.
-        progress: tells whether to go on.
+        progress: is updated, and may abort the recovery.
 
     Attributes:
         synced: physical offset up to which the log is on the disk.
-        last_store_ms: store time of its last record.
+        last_store_ms: store time of its last record, ms since the epoch.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Recovery:
         self._config = config
         self._delay_levels_ms = config.delay_levels_ms
         self._check_crc = config.check_crc_on_recover
-        # Readers see nothing but what is on the disk: it is brought there at once.
+        # In SYNC mode readers see only what is on the disk, so recovery syncs what it found.
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._progress = progress
         self._is_safe = True
@@ -98,33 +98,33 @@ class Recovery:
         )
 
     @property
-    def believes_safe_point(self) -> bool:
-        """Whether the safe point that was read is true of this log."""
+    def safe_point_holds(self) -> bool:
+        """Whether the safe point that was read holds for this log."""
         return self._safe is not None and self._is_safe and self._safe.end <= self._walk.end
 
     def run(self, *, clean: bool) -> RecoveryReport:
-        """Load log and queues; what was found and done.
+        """Load and repair log and queues; return what was found and repaired.
 
         Args:
             clean: the store was closed properly.
 
         Raises:
             StoreError: a file does not fit the configuration.
-            OpeningGivenUp: the opening was given up.
-            OSError: the disk fails, or is too full to put a queue right.
+            OpeningGivenUp: the opening was aborted.
+            OSError: the disk fails, or is too full to repair a queue.
         """
         self._report.clean = clean
         if not self._mapped:
-            # Entries of messages that are gone would take the place of new ones.
+            # Without a log, entries would point to new messages once it has grown.
             self._queues.destroy()
         elif clean and self._from_clean_stop():
             self._report.quick = True
         else:
             self._queues.load(self._progress)
-            self._find_way(clean=clean)
+            self._walk_log(clean=clean)
         return self._finish()
 
-    def _find_way(self, *, clean: bool) -> None:
+    def _walk_log(self, *, clean: bool) -> None:
         try:
             if self._safe is not None and self._lacks_nothing(self._safe):
                 self._from_safe_point(self._safe)
@@ -141,7 +141,7 @@ class Recovery:
             self._whole()
 
     def _from_clean_stop(self) -> bool:
-        """Go on from our clean stop, if there was one and the log ends there."""
+        """Load the state of our clean stop; return False if it does not match the log."""
         stop = self._checkpoint.clean_stop([file.start for file in self._mapped])
         if stop is None:
             return False
@@ -155,7 +155,7 @@ class Recovery:
             return False
         if not self._walk.records:
             self._walk.last_store_ms = stop.last_store_ms
-        # What stands behind it are zeros, as that stop knew.
+        # The bytes behind the end were zeros at the clean stop, and the file has not changed since.
         last.watermark = stop.log_end - last.start
         self._queues.restore(stop.queues)
         return True
@@ -180,12 +180,12 @@ class Recovery:
         for topic, rows in safe.numbers.items():
             for queue_id, number in rows.items():
                 queue = self._queues.get((topic, queue_id))
-                # Behind a file that is missing the others can't be reached by counting.
+                # ``first_offset`` is greater than 0 when files before a gap were ignored.
                 begin, end = (0, 0) if queue is None else (queue.first_offset, queue.max_offset)
                 if number and not begin < number <= end:
                     self._report.note(
                         f"queue {queue_id} of topic {topic} has entries from {begin} to {end}, but"
-                        f" there were {number}: the queues are built anew from the log"
+                        f" there were {number}: the queues are rebuilt from the log"
                     )
                     return False
         return True
@@ -195,22 +195,23 @@ class Recovery:
         at = max(safe.tail, start)
         index, position = divmod(at - start, self._mapped[0].size)
         if index >= len(self._mapped):
-            self._disbelieve()
+            self._reject_safe_point()
         head = bytes.fromhex(safe.head)
         if at == safe.tail and self._mapped[index].view[position : position + len(head)] != head:
-            self._disbelieve()
+            self._reject_safe_point()
         self._walk = self._new_walk()
         found = self._behind(safe, self._walk.sweep(index, position, safe.end))
         self._replay(found, partial=True)
         if self._sync:
             self._end_log(index)
         else:
-            # Readers may see what is only in the page cache: the log's thread will sync it.
+            # In ASYNC mode, readers may see records that are only in the page cache; the log's
+            # thread syncs them later.
             self._cut_log()
             self.synced = safe.synced
         for queue in self._all_queues():
             number = safe.numbers.get(queue.topic, {}).get(queue.queue_id, 0)
-            # Behind message ``number`` a queue keeps only entries that were found in the log.
+            # From ``number`` on, a queue keeps only the entries whose records the walk found.
             first, end = self._seen.get(queue, (number, number))
             if first > number:
                 queue.replay_gap(number, first)
@@ -221,7 +222,11 @@ class Recovery:
     def _behind(
         self, safe: SafePoint, found: Iterator[LogRecord | Stretch]
     ) -> Iterator[LogRecord | Stretch]:
-        """Pass over the records before the safe point, which has to lie between two of them."""
+        """Skip the records before the safe point, which must lie between two records.
+
+        Raises:
+            QueueLacksEntries: it does not, or the log is damaged before it.
+        """
         before = max(safe.tail, self._mapped[0].start)
         for one in found:
             if one.physical_offset >= safe.end:
@@ -233,21 +238,21 @@ class Recovery:
 
     def _check_end(self, safe: SafePoint, before: int, behind: int) -> None:
         if self._walk.damaged:
-            self._look_at_all()
+            self._require_whole_walk()
         if safe.end not in {before, behind}:
-            self._disbelieve()
+            self._reject_safe_point()
 
-    def _disbelieve(self) -> NoReturn:
+    def _reject_safe_point(self) -> NoReturn:
         self._is_safe = False
         raise QueueLacksEntries(
-            "the log is not what it was when the last safe point was made: the queues are built"
-            " anew from all of it"
+            "the log is not what it was when the last safe point was made: the queues are rebuilt"
+            " from all of it"
         )
 
-    def _look_at_all(self) -> NoReturn:
+    def _require_whole_walk(self) -> NoReturn:
         raise QueueLacksEntries(
-            "the log is damaged where it had reached the disk: the queues are built anew from all"
-            " of it"
+            "the log is damaged where it had reached the disk: the queues are rebuilt from all of"
+            " it"
         )
 
     # --- after a crash of another broker, or when entries are missing
@@ -256,7 +261,7 @@ class Recovery:
         self._walk = self._new_walk()
         self._replay(self._walk.sweep(first), partial=True)
         if self._walk.damaged:
-            self._look_at_all()
+            self._require_whole_walk()
         self._end_log(first)
         start = self._mapped[0].start
         for queue in self._all_queues():
@@ -277,7 +282,7 @@ class Recovery:
             )
         if self._safe is None:
             return
-        # A queue whose last messages are gone goes on behind them all the same.
+        # Queue offsets of messages that the log has lost are not used again.
         for topic, rows in self._safe.numbers.items():
             for queue_id, number in rows.items():
                 if number:
@@ -289,7 +294,7 @@ class Recovery:
         self._cut_log()
         # The records found may be only in the page cache.
         for file in self._mapped[first:]:
-            self._progress.look()
+            self._progress.check()
             if self._safe is not None:
                 file.rewrite(self._safe.synced - file.start, self._walk.end - file.start)
             file.sync()
@@ -303,7 +308,7 @@ class Recovery:
 
     def _all_queues(self) -> Iterator[ConsumeQueue]:
         for queue in self._queues.all():
-            self._progress.look()
+            self._progress.check()
             yield queue
 
     def _cut_log(self) -> None:
@@ -311,8 +316,8 @@ class Recovery:
         while len(self._mapped) > 1 and self._mapped[-1].start > end:
             file = self._mapped.pop()
             self._report.cut_bytes += file.clear_from(0)
-            # Each removal is synced before the next: after a power cut a name that came back alone
-            # would leave a gap before it.
+            # Newest first, each removal synced before the next: otherwise a power cut could bring
+            # back a later file alone, with a gap before it.
             file.remove_durably()
         last = self._mapped[-1]
         self._report.cut_bytes += last.clear_from(min(end - last.start, last.size))
@@ -335,7 +340,7 @@ _FILE_IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
 
 @dataclass(slots=True)
 class RecoveredStore:
-    """The parts of an open store."""
+    """The components of a recovered store, which is locked and marked as open."""
 
     lock: Lock
     log: CommitLog
@@ -352,8 +357,8 @@ def open_store(
     """Lock and recover a store, and mark it as open.
 
     Raises:
-        StoreError: it can't be opened; the text says why and what to do.
-        OpeningGivenUp: ``progress`` says so; the next opening does all of it.
+        StoreError: the store can't be opened; the message says why and what to do.
+        OpeningGivenUp: ``progress`` was aborted; the next opening starts over.
     """
     begun = clock.monotonic()
     try:
@@ -398,9 +403,9 @@ def _recover(
     checkpoint.read()
     recovery = Recovery(log, mapped, queues, checkpoint, config, progress)
     report = recovery.run(clean=files.size(paths.abort) is None)
-    # Only now: a start that was refused leaves the store as it was. Before the ``abort`` file, so
-    # that nothing of a clean stop is left once messages may come.
-    checkpoint.begin(log, synced=recovery.synced, believed=recovery.believes_safe_point)
+    # Only now, so that a refused start leaves the store as it was. ``begin`` removes the sections
+    # of a clean stop before the ``abort`` file marks the store as open.
+    checkpoint.begin(log, synced=recovery.synced, safe_point_holds=recovery.safe_point_holds)
     files.sync_directory(paths.commit_log)
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
@@ -422,10 +427,10 @@ def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:
 def find_log_files(
     files: Files, maps: MappedFiles, directory: Path, file_size: int
 ) -> list[MappedFile]:
-    """The commit-log files on the disk, oldest first.
+    """Return the commit-log files on the disk, oldest first.
 
     Raises:
-        StoreError: a file's length is not the configured one, or a file is missing in between.
+        StoreError: a file's length is not the configured one, or there is a gap between files.
     """
     found: list[MappedFile] = []
     names = [name for name in files.list(directory) if offset_of(name) is not None]
@@ -433,7 +438,7 @@ def find_log_files(
         path = directory / name
         size = files.size(path)
         if size == 0 and name == names[-1]:
-            # Made just before a crash: it has a name, but not yet its length.
+            # Created just before a crash: it has a name, but no length yet.
             files.remove(path)
             continue
         if size != file_size:

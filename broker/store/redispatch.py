@@ -1,10 +1,11 @@
-"""From records of the log to queue entries and keys again, for recovery and verification.
+"""Deriving queue entries and keys from log records, for recovery and verification.
 
-``row_of`` does so for a single record, and defines the result. The compiled core does the same for
-many at once, and leaves doubtful records to ``row_of``. ``Replay`` gives the entries to the queues.
+``row_of`` derives them from one record, and defines the result. The compiled core does the same for
+many records at once, and leaves doubtful ones to ``row_of``. ``Replay`` writes the entries to the
+queues.
 
-With ten thousand queues the messages of one lie far apart. So the entries of a part of the log are
-gathered, up to a bound, and each queue's files are then touched once for all of them.
+With ten thousand queues, the messages of one queue lie far apart in the log. So ``Replay`` gathers
+entries up to a bound and then writes those of each queue together.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TIME_AT_V6: Final = 68
 
 
 class QueueEntry(NamedTuple):
-    """Where a record belongs in which queue."""
+    """A consume-queue entry and its position in the queue."""
 
     topic: str
     queue_id: int
@@ -52,10 +53,10 @@ class QueueEntry(NamedTuple):
 
 
 def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | None:
-    """The queue entry that a record of the log calls for; None for none.
+    """Return the queue entry of a record; None for a record without one.
 
     Args:
-        record: a good one.
+        record: a good record.
         delay_levels_ms: of ``messageDelayLevel``; an entry of the schedule topic holds the time of
             delivery instead of the tag's hash.
     """
@@ -84,14 +85,14 @@ def entry_of(record: LogRecord, delay_levels_ms: Sequence[int]) -> QueueEntry | 
 
 
 class Row(NamedTuple):
-    """What one record calls for.
+    """What is derived from one record.
 
     Attributes:
-        topic: None for a record that is of no queue.
-        queue_id, queue_offset, tags_code: its entry's.
-        store_ms: when it was stored.
+        topic: None for a record without a queue entry.
+        queue_id, queue_offset, tags_code: of its entry.
+        store_ms: store time, ms since the epoch.
         hashes: of its keys.
-        wrong: why it can't be trusted, None when it can. Nothing else is said then.
+        wrong: why the record is damaged, None when it is good. If set, the other fields are empty.
     """
 
     topic: str | None
@@ -104,18 +105,21 @@ class Row(NamedTuple):
 
 
 def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[int]) -> Row:
-    """Look at the record at ``at`` of a piece of the log, which begins at ``base``.
+    """Derive the row of one record.
 
     Args:
-        size: what it says of its size.
+        data: bytes of the log.
+        at: where in ``data`` the record begins.
+        size: the record's size, from its header.
+        base: physical offset of ``data``.
         levels_ms: delay levels.
 
     Raises:
-        RecordError: its lengths don't make up its size.
+        RecordError: the record's lengths don't add up to its size.
     """
     flag, body_at, body_end, topic_at, topic_end, end = locate(data, at, at + size)
     if end != at + size:
-        raise RecordError(f"the record at {base + at} is shorter than it says")
+        raise RecordError(f"the lengths in the record at {base + at} don't add up to its size")
     crc, queue_id, offset, physical, _, store_ms = _FIELDS.unpack_from(data, at)
     if body_crc(data[body_at:body_end]) != crc:
         return _wrong(f"the body of the record at {base + at} fails its CRC")
@@ -130,17 +134,17 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
     entry = entry_of(record, levels_ms)
     assert entry is not None
     if not has_possible_number(offset, physical):
-        return _wrong(f"the record at {base + at} says that it is message {offset} of its queue")
+        return _wrong(f"the record at {base + at} has the impossible queue offset {offset}")
     if not _is_topic(entry.topic) or queue_id < 0:
         return _wrong(
-            f"the record at {base + at} is of no queue: topic {entry.topic[:200]!r}, queue"
+            f"the record at {base + at} has no valid queue: topic {entry.topic[:200]!r}, queue"
             f" {queue_id}"
         )
     return Row(entry.topic, queue_id, offset, entry.tags_code, store_ms, hashes)
 
 
 def has_possible_number(queue_offset: int, physical_offset: int) -> bool:
-    """A message comes after all earlier ones of its queue."""
+    """Return whether the log before a record has room for its queue's earlier messages."""
     return 0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
 
 
@@ -158,15 +162,15 @@ def _wrong(why: str) -> Row:
 
 
 _MAX_GATHERED: Final = 4096
-"""Entries that wait for others of their queue: some 100 KiB."""
+"""Entries gathered before they are written to their queues: some 100 KiB."""
 
 
 class QueueLacksEntries(Exception):
-    """A queue does not have what it should have of the log before the place of a start."""
+    """Recovery can't start at the chosen point: the log or a queue is incomplete before it."""
 
 
 class _Run:
-    """Entries of a queue that follow each other."""
+    """Consecutive entries of a queue."""
 
     __slots__ = ("end", "entries", "first", "queue")
 
@@ -177,10 +181,10 @@ class _Run:
 
 
 class Replay:
-    """One replay of the log, or of a part of it.
+    """Replays the log, or a part of it, into the queues.
 
     Attributes:
-        seen: of each queue the number of its first message in the log, and behind its last one.
+        seen: by queue, the queue offset of its first message found, and behind its last one.
     """
 
     def __init__(
@@ -192,14 +196,15 @@ class Replay:
         *,
         partial: bool,
     ) -> None:
-        """A replay.
+        """Create a replay.
 
         Args:
-            walk: that finds the records.
-            queues: to be given entries.
-            report: to count in.
+            walk: the walk whose records are replayed.
+            queues: get the entries.
+            report: counts the entries written.
             delay_levels_ms: of ``messageDelayLevel``.
-            partial: queues have the entries of all messages before.
+            partial: the replay begins in the middle of the log, and queues must have the entries of
+                all messages before it.
         """
         self._walk = walk
         self._queues = queues
@@ -211,11 +216,11 @@ class Replay:
         self.seen: dict[ConsumeQueue, tuple[int, int]] = {}
 
     def run(self, found: Iterable[LogRecord | Stretch]) -> None:
-        """Replay what the walk finds.
+        """Write the entries of the records that the walk finds.
 
         Raises:
-            QueueLacksEntries: a queue does not have those before.
-            OSError: there is no room for an entry.
+            QueueLacksEntries: in a partial replay, a queue lacks earlier entries.
+            OSError: the disk refuses an entry.
         """
         for one in found:
             if isinstance(one, Stretch):
@@ -246,7 +251,7 @@ class Replay:
             self._give_all()
 
     def _queue(self, key: QueueKey, offset: int, position: int) -> ConsumeQueue | None:
-        """The queue that is to get message ``offset``; None when there can't be such a one."""
+        """Return the queue for message ``offset``; None when there can't be such a queue."""
         topic, queue_id = key
         try:
             queue = self._queues.get_or_create(topic, queue_id)
@@ -255,8 +260,8 @@ class Replay:
             return None
         if self._partial and offset > queue.max_offset and not self._walk.damaged:
             raise QueueLacksEntries(
-                f"queue {queue_id} of topic {topic} has no entry {offset - 1}: the queues are built"
-                " anew from the log"
+                f"queue {queue_id} of topic {topic} has no entry {offset - 1}: the queues are"
+                " rebuilt from the log"
             )
         return queue
 
@@ -270,5 +275,5 @@ class Replay:
         begin, behind = self.seen.get(queue, (first, first))
         queue.replay_gap(behind, first)
         end = first + len(entries) // ENTRY_BYTES
-        # A queue whose topic was deleted and made again begins anew in the same log.
+        # If a topic was deleted and created again, its queue offsets start at 0 again in the log.
         self.seen[queue] = (begin if first >= behind else min(begin, first), end)

@@ -1,12 +1,12 @@
 """Restoring damaged consume-queue entries from the log.
 
-An entry may be zeroed, have a size that no record has, or a place where the log has another record
-or none. The log still has its message, between those of the entries before and behind it. So the
-log is walked there, from record to record, until all that are looked for have been found.
+An entry may be zeroed, have an impossible size, or point to another record or to none. The log
+still has its message, between the messages of the entries before and behind it. So the log is
+walked there, record by record, until all wanted messages are found.
 
-This is done in a thread (``find_entries``), and with ``pread``: what is not in memory holds up
-nobody else. The entries are written by the loop's thread (``Restorer``). One whose message the log
-does not have, within bounds, becomes that of no message, as recovery writes them.
+The search runs in a thread (``find_entries``) and uses ``pread``, so that it does not block other
+threads while it waits for the disk. The loop's thread writes the entries (``Restorer``). If the log
+does not have the message, within the search's limits, its entry becomes a filler, as in recovery.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4, locate
 
-# Queue id, number and place of a record.
+# Queue id, queue offset and physical offset of a record.
 _NUMBERS: Final = Struct(">12xi4xqq")
 
 _log = structlog.get_logger("store")
 
 
 class Search(NamedTuple):
-    """Which messages of a queue are looked for, and where.
+    """Parameters of a search for messages of one queue.
 
     Attributes:
         log: the directory of the commit log.
         queue: the directory of the queue.
         topic, queue_id: of the messages.
-        claims: of each message, by its number, the place and size that its entry says; ascending.
-        begin, end: numbers of the queue's messages.
-        log_end: where the log ends.
+        claims: physical offset and size in each damaged entry, by queue offset, ascending.
+        begin, end: ``min_offset`` and ``max_offset`` of the queue.
+        log_end: physical offset where the log ends.
         levels_ms: of ``messageDelayLevel``; see ``redispatch.entry_of``.
         limits: of the store.
     """
@@ -68,7 +68,7 @@ class Search(NamedTuple):
 
 
 class Restorer:
-    """Restores entries of one store; only the loop's thread comes here."""
+    """Plans searches and writes restored entries. Only the loop's thread uses it."""
 
     def __init__(
         self,
@@ -88,12 +88,15 @@ class Restorer:
     def plan(
         self, topic: str, queue_id: int, numbers: Sequence[int]
     ) -> tuple[ConsumeQueue, Search] | None:
-        """What it takes to look for messages whose entries are damaged; None: the queue is gone.
+        """Plan the search for messages whose entries are damaged.
 
         Args:
             topic: of the messages.
             queue_id: of the messages.
-            numbers: of the messages, ascending.
+            numbers: queue offsets of the messages, ascending.
+
+        Returns:
+            The queue and the search; None when the queue or the entries don't exist any more.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
@@ -119,19 +122,19 @@ class Restorer:
         )
 
     def settle(self, queue: ConsumeQueue, search: Search, found: Mapping[int, bytes]) -> None:
-        """Put entries right, or give them up.
+        """Repair the entries of a search, or mark their messages as damaged or lost.
 
         Args:
-            queue: whose entries.
-            search: what was looked for.
-            found: the entries of those messages that the log has.
+            queue: of the entries.
+            search: the search that was made.
+            found: the packed entries found, by queue offset.
 
         Raises:
             StoreBusy: an entry can't be written.
         """
         try:
             for number in search.claims:
-                # Retention may have been here.
+                # Retention may have deleted the entry meanwhile.
                 if number >= queue.first_offset and (there := queue.stored(number)) is not None:
                     self._settle(queue, number, there, found.get(number))
         except OSError as error:
@@ -153,19 +156,19 @@ class Restorer:
             queue.repair(number, entry)
             self._count(queue, number)
         elif entry is not None:
-            # What was wrong with the record is so no more, or else is not the entry's fault.
+            # The entry is right, so the record is damaged, or was only misread before.
             self._validator.give_up(place)
         elif size < FIXED_BYTES_V4 or place < 0 or place + size > log.end:
             queue.repair(number, FILLER)
             self._validator.lost(queue, number, place, size)
         elif place < log.start:
-            # It was deleted for its age.
+            # The message has been deleted by retention.
             queue.repair(number, FILLER)
         else:
             self._validator.give_up(place)
 
     def _count(self, queue: ConsumeQueue, number: int) -> None:
-        """Count a restored entry, and name the first one of its queue."""
+        """Count a restored entry, and log the first one of its queue."""
         self._stats.restored_entries += 1
         key = queue.topic, queue.queue_id
         if key in self._named or len(self._named) >= self._config.limits.max_named_damage:
@@ -182,19 +185,19 @@ class Restorer:
 
 
 def find_entries(search: Search, goes_on: Callable[[], bool]) -> dict[int, bytes]:
-    """The entries that the log calls for, of those messages that it has.
+    """Search the log for messages; return their packed entries by queue offset. Blocks.
 
     Args:
-        search: what is looked for.
-        goes_on: asked now and then; False ends the search.
+        search: the parameters.
+        goes_on: called after each chunk of the log; False aborts the search.
 
     Raises:
-        StoreBusy: it could not be done now.
+        StoreBusy: the search failed or was aborted, and may succeed later.
     """
     if search.topic.startswith(LIGHT_PREFIX):
-        # The records are of other topics and have other numbers.
+        # Its entries point to records of other topics, with other queue offsets.
         return {}
-    # A broker's records are no larger than a frame.
+    # No record is larger than a frame.
     limits = ViewLimits(longest_bytes=MAX_FRAME_BYTES)
     log = FileRow([search.log], "the commit log", limits)
     queue = FileRow([search.queue], f"queue {search.queue_id} of topic {search.topic}")
@@ -203,7 +206,7 @@ def find_entries(search: Search, goes_on: Callable[[], bool]) -> dict[int, bytes
     try:
         finder.run()
     except StoreError as error:
-        # What the disk can't read will not be there in a moment either. All else may.
+        # A read error of the disk is permanent, so return what was found. Others may be temporary.
         if getattr(error.__cause__, "errno", None) != errno.EIO:
             raise StoreBusy(f"entries of {search.queue} can't be restored now: {error}") from error
     finally:
@@ -213,12 +216,12 @@ def find_entries(search: Search, goes_on: Callable[[], bool]) -> dict[int, bytes
 
 
 class _Finder:
-    """One search.
+    """Runs one search.
 
     Attributes:
-        claims: of the search, and of other entries among those that are not sound.
-        wanted: numbers of the messages that are still looked for.
-        found: packed entries by number.
+        claims: as in the search, with other damaged entries found beside them.
+        wanted: queue offsets of the messages to find by walking the log.
+        found: packed entries by queue offset.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class _Finder:
         self.found: dict[int, bytes] = {}
 
     def run(self) -> None:
-        """Look where the entries say, then between their neighbours."""
+        """Search where the entries point to, then between the neighbours' messages."""
         search = self._search
         first, last = min(search.claims), max(search.claims)
         before = self._neighbour(range(first - 1, search.begin - 1, -1))
@@ -242,7 +245,8 @@ class _Finder:
         end = search.log_end if behind is None else behind[0]
         begin = None if before is None else sum(before)
         for number, (place, size) in self.claims.items():
-            # An entry of zeros leads to the log's first record, of this queue's first life perhaps.
+            # An entry of zeros points to offset 0, where there may be a message of the same queue
+            # offset from before its topic was deleted and created again.
             if size >= FIXED_BYTES_V4 or (begin is not None and begin <= place < end):
                 entry = self._entry_at(place, number)
                 if entry is not None:
@@ -252,18 +256,18 @@ class _Finder:
         if self.wanted and begin is not None:
             self._walk(begin, end, stops=behind is None)
         elif self.wanted:
-            # In a topic that was deleted and made again, messages of its first life have the same
-            # numbers, but lie before all others: the last ones that are found count.
+            # If the topic was deleted and created again, the log may have messages with the same
+            # queue offsets from before. They lie before the others, so the last one found counts.
             begin = self._log.first_start(
                 max(self._log.start, end - self._search.limits.max_restore_bytes), end
             )
             self._walk(begin, end, stops=False, is_unique=False)
 
     def undisputed(self) -> dict[int, bytes]:
-        """What was found, but for records that the entry of another message leads to.
+        """Return the entries found, without those whose record another message's entry points to.
 
-        It may be such a record's number that is damaged, which no checksum covers, unless the other
-        message was found elsewhere.
+        In such a record the queue offset, which no checksum covers, may be damaged; the entry is
+        kept if the other message was found elsewhere.
         """
         owners = {place: n for n, (place, size) in self.claims.items() if size >= FIXED_BYTES_V4}
         return {
@@ -274,7 +278,7 @@ class _Finder:
         }
 
     def _is_damaged_record(self, place: int, size: int, number: int) -> bool:
-        """Whether a record is the one that was meant, so that no other has to be looked for."""
+        """Return whether the entry points to the right record, so that only that is damaged."""
         end = place + size
         if not (
             self._log.start <= place and size >= FIXED_BYTES_V4 and end <= self._search.log_end
@@ -286,7 +290,7 @@ class _Finder:
             *_, topic_at, topic_end, _ = locate(record, 0, len(record))
             is_of_topic = record[topic_at:topic_end] == self._topic
         except RecordError:
-            # Its lengths are damaged.
+            # The record's lengths are damaged.
             is_of_topic = True
         except StoreError as error:
             if error.__cause__ is not None:
@@ -296,13 +300,13 @@ class _Finder:
         return is_of_topic and said == (self._search.queue_id, number, place)
 
     def _walk(self, begin: int, end: int, *, stops: bool, is_unique: bool = True) -> None:
-        """Walk the log from a record on.
+        """Walk the log and collect the entries of the wanted messages.
 
         Args:
-            begin: where a record begins.
-            end: where one begins, or the log ends.
-            stops: whether to end at a later message of the queue than those that are looked for.
-            is_unique: whether there is but one message of a number.
+            begin: physical offset where a record begins.
+            end: physical offset where a record begins, or the log ends.
+            stops: stop at a message of the queue behind the last wanted one.
+            is_unique: there is only one message per queue offset, so stop when all are found.
         """
         last = max(self.wanted)
         for found in self._log.walk(
@@ -311,7 +315,7 @@ class _Finder:
             chunk_bytes=self._search.limits.restore_chunk_bytes,
         ):
             if not self._goes_on():
-                raise StoreBusy("the search has been given up: try again in a moment")
+                raise StoreBusy("the search was aborted: try again in a moment")
             if isinstance(found, Damage):
                 continue
             sizes = map(sub, (*found.starts[1:], len(found.data)), found.starts)
@@ -332,7 +336,7 @@ class _Finder:
                 return
 
     def _neighbour(self, numbers: Iterable[int]) -> tuple[int, int] | None:
-        """Place and size of the first of some messages that the log has where its entry says."""
+        """Return physical offset and size of the first message whose entry and record match."""
         for number in islice(numbers, self._search.limits.max_neighbours):
             try:
                 entry = self._queue.read(number * ENTRY_BYTES, ENTRY_BYTES)
@@ -349,14 +353,17 @@ class _Finder:
         return None
 
     def _entry_at(self, place: int, number: int) -> bytes | None:
-        """The entry of a message, if the log has it at a place."""
+        """Return the packed entry of a message if its record is at physical offset ``place``."""
         if not self._log.start <= place < self._search.log_end:
             return None
         record = self._log.record_at(place)
         return None if record is None else self._entry(record.raw, 0, record.size, place, number)
 
     def _entry(self, data: memoryview, at: int, size: int, base: int, number: int) -> bytes | None:
-        """The entry of a message, if its record begins at ``at`` of ``data``; see ``row_of``."""
+        """Return the packed entry of a message if its record is at ``at`` of ``data``, or None.
+
+        ``base`` is the physical offset of ``data``; see ``row_of``.
+        """
         try:
             *_, topic_at, topic_end, _ = locate(data, at, at + size)
             if data[topic_at:topic_end] != self._topic:

@@ -1,6 +1,7 @@
-"""What goes into the store and what comes out of it: messages, results, errors, statistics.
+"""The types of the store's interface: messages, results, errors, statistics.
 
-A refused message is a ``PutResult``, never an exception; a ``StoreError`` concerns the whole store.
+A refused message is reported by a ``PutResult``, never by an exception; a ``StoreError`` concerns
+the whole store.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.store.mapped_file import MappedFile
 
 
 class PutStatus(Enum):
-    """How a put ended (cf. PutMessageStatus)."""
+    """Outcome of a put (cf. PutMessageStatus)."""
 
     OK = auto()
     FLUSH_DISK_TIMEOUT = auto()
@@ -29,15 +30,15 @@ class PutStatus(Enum):
 
 @dataclass(slots=True)
 class PendingMessage:
-    """A message on its way into the log; what the store adds itself is not here.
+    """A message to store, without the fields that the store sets.
 
     Attributes:
         properties: the encoded text, at most 32767 bytes.
-        tags_code: what the consume-queue entry carries: the tag's hash.
+        tags_code: the tag's hash, stored in the consume-queue entry.
         born_host: 8 (IPv4) or 20 (IPv6) packed bytes; empty means the store's own address.
-        store_host: the same; given when the record of another broker is stored again.
-        due_in_ms: of a delayed message: its entry carries the time of delivery, so long after it
-            is stored, instead of ``tags_code``. Only for messages that are put singly.
+        store_host: as ``born_host``; set when another broker's record is stored again.
+        due_in_ms: delay of a delayed message, from its store time. The entry then holds the time of
+            delivery instead of ``tags_code``. Ignored in a batch.
     """
 
     topic: str
@@ -56,7 +57,10 @@ class PendingMessage:
 
 
 class PutResult(NamedTuple):
-    """Where a message went; ``end_offset`` is what ``when_durable`` takes."""
+    """Outcome of a put; ``end_offset`` is the argument for ``when_durable``.
+
+    ``message`` is the error text when ``status`` is not OK.
+    """
 
     status: PutStatus
     physical_offset: int = -1
@@ -67,7 +71,7 @@ class PutResult(NamedTuple):
 
 
 class BatchPutResult(NamedTuple):
-    """Where the messages of a batch went: consecutive, all or none."""
+    """Outcome of a batch put; its messages are contiguous. ``queue_offset`` is the first one's."""
 
     status: PutStatus
     physical_offsets: Sequence[int] = ()
@@ -78,7 +82,7 @@ class BatchPutResult(NamedTuple):
 
 
 class GetStatus(Enum):
-    """How a get ended (cf. GetMessageStatus)."""
+    """Outcome of a get (cf. GetMessageStatus)."""
 
     FOUND = auto()
     NO_MATCHED_MESSAGE = auto()
@@ -89,11 +93,11 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MESSAGE_IN_QUEUE = auto()
     COLD = auto()
-    """The disk would have to be waited for, or entries be restored; see ``get_async``."""
+    """The get would have to wait for the disk, or for entries to be restored; see ``get_async``."""
 
 
 class FileRange(NamedTuple):
-    """Bytes of one file."""
+    """The bytes ``[start, end)`` of one file."""
 
     file: MappedFile
     start: int
@@ -101,19 +105,19 @@ class FileRange(NamedTuple):
 
 
 Run = tuple[int, int, int]
-"""Adjacent records: where they begin and end in the log, and how many they are."""
+"""Adjacent records: physical offset of their beginning and of their end, and their number."""
 
 
 @dataclass(slots=True)
 class GetResult:
-    """What a get found.
+    """Result of a get.
 
     Attributes:
-        records: slices of the log, adjacent records in one; each pins its file while it lives.
-        count: messages in ``records``.
+        records: slices of the log, adjacent records in one; each keeps its file's map alive.
+        count: number of messages in ``records``.
         size: bytes of ``records``.
-        cold: where in which files what was asked for lies, if the status is COLD.
-        broken: numbers of messages whose entries have to be restored first, if the status is COLD.
+        cold: file ranges to read first, if the status is COLD.
+        broken: queue offsets whose entries must be restored first, if the status is COLD.
     """
 
     status: GetStatus
@@ -129,19 +133,20 @@ class GetResult:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening a store found and did.
+    """What opening a store found and repaired.
 
     Attributes:
         clean: whether the store had been closed properly.
-        quick: whether what that stop left was enough, and only the log's tail was looked at.
-        scanned_records: good records looked at.
-        damaged_records: places in the middle of the log that were stepped over.
-        end_offset: where the log ends now.
-        cut_bytes: bytes behind the last good record that were given up.
-        rebuilt_entries: consume-queue entries written anew.
-        cut_entries: consume-queue entries of messages that the log does not have.
-        seconds: what it took.
-        notes: sentences for the log of the broker, the first few of their kind.
+        quick: whether the clean stop's sections were valid, so that only the log's tail was walked.
+        scanned_records: number of good records walked.
+        damaged_records: number of damaged parts in the middle of the log that were skipped.
+        end_offset: physical offset where the log ends.
+        cut_bytes: bytes behind the last good record that were overwritten with zeros.
+        rebuilt_entries: consume-queue entries that were written or corrected.
+        cut_entries: consume-queue entries removed because the log has no message for them.
+        queues: number of queues.
+        seconds: duration.
+        notes: messages for the broker's log, at most ``MAX_NOTES``.
     """
 
     clean: bool = True
@@ -156,22 +161,22 @@ class RecoveryReport:
     seconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
-    def note(self, sentence: str) -> None:
-        """Keep a sentence, unless there are many already."""
+    def note(self, text: str) -> None:
+        """Add a note unless there are ``MAX_NOTES`` already."""
         if len(self.notes) < MAX_NOTES:
-            self.notes.append(sentence)
+            self.notes.append(text)
 
 
 class StoreError(Exception):
-    """The store can't be opened or used; the text is one sentence that says what to do."""
+    """The store can't be opened or used; the text says what to do."""
 
 
 class StoreBusy(StoreError):
-    """The store can't do this now; the same may go well in a moment."""
+    """The store can't do this now; a retry may succeed."""
 
 
 SYNC_BUCKETS_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
-"""Upper bounds of the histogram of syncs; one more bucket holds what took longer."""
+"""Upper bounds of the buckets of the sync histogram; one more bucket holds longer syncs."""
 
 
 @dataclass(slots=True)
@@ -181,18 +186,18 @@ class StoreStats:
     Attributes:
         puts: messages stored.
         put_bytes: bytes of their records.
-        refused_puts: calls that stored nothing.
+        refused_puts: puts, of a message or a batch, that were refused.
         gets: calls of ``get``.
         got_messages: messages they returned.
-        got_bytes: bytes of those.
-        damaged_messages: records that were met and are not what was stored, and messages that only
-            a damaged queue entry pointed to; each counts once.
-        restored_entries: damaged queue entries that the log had the messages of.
-        cold_gets: calls of ``get`` that had to wait for the disk, in a thread.
-        cold_bytes: bytes these threads read.
-        syncs: of the commit log.
-        sync_seconds: what they took together.
-        sync_buckets: how many took how long, see ``SYNC_BUCKETS_SECONDS``.
+        got_bytes: bytes of these messages' records.
+        damaged_messages: damaged records that reads met, and messages lost because their queue
+            entry was damaged; each counts once.
+        restored_entries: damaged queue entries that were restored from the log.
+        cold_gets: gets that waited for the disk, in a thread.
+        cold_bytes: bytes that these threads read.
+        syncs: syncs of commit-log files.
+        sync_seconds: their total duration.
+        sync_buckets: their number per duration, see ``SYNC_BUCKETS_SECONDS``.
         sync_timeouts: messages whose sync took longer than ``syncFlushTimeout``.
         queue_sync_failures: failed syncs of consume queues or of the checkpoint.
     """
@@ -214,22 +219,22 @@ class StoreStats:
     queue_sync_failures: int = 0
 
     def count_sync(self, seconds: float) -> None:
-        """One sync of the commit log is done."""
+        """Count one sync of a commit-log file."""
         self.syncs += 1
         self.sync_seconds += seconds
         self.sync_buckets[bisect_left(SYNC_BUCKETS_SECONDS, seconds)] += 1
 
 
 class OpeningGivenUp(StoreError):
-    """The store is not open because its opening was given up."""
+    """The store is not open because its opening was aborted; see ``OpeningProgress``."""
 
 
 class OpeningProgress:
-    """Of one opening, in the thread that opens; others look at it and may give it up.
+    """Progress of an opening, which runs in a thread; other threads read it and may abort.
 
     Attributes:
-        position: physical offset that the walk over the log has come to.
-        end: where the log's files end.
+        position: physical offset that the walk over the log has reached.
+        end: physical offset where the log's files end.
     """
 
     __slots__ = ("_given_up", "end", "position")
@@ -240,17 +245,16 @@ class OpeningProgress:
         self.end = 0
 
     def give_up(self) -> None:
-        """Have the opening end soon."""
+        """Make the opening end soon with ``OpeningGivenUp``."""
         self._given_up.set()
 
-    def look(self) -> None:
-        """Called between two steps, after each of which a kill would do no harm either.
+    def check(self) -> None:
+        """Raise ``OpeningGivenUp`` if the opening was aborted.
 
-        Raises:
-            OpeningGivenUp: the opening was given up.
+        Recovery calls it only between steps, where being killed would do no harm either.
         """
         if self._given_up.is_set():
             raise OpeningGivenUp(
                 "the store was not opened because the broker was told to stop meanwhile: the next"
-                " start begins anew"
+                " start recovers it from the beginning"
             )

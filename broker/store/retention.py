@@ -1,18 +1,19 @@
 """Deleting old messages: a thread removes expired files, and others when the disk is too full.
 
-Every ten seconds it looks at the disk, and ``retention_policy`` decides how many of the log's
-oldest files go. Then, so that readers always see a consistent store: it finds the new beginning of
-each queue; the loop moves the queues' beginnings and drops their files, a few hundred queues a
-turn, and after them the log's; only then are the files removed. A reader below the new beginning
-gets OFFSET_TOO_SMALL; slices handed out before stay valid.
+Every ten seconds the thread measures the disks, and ``retention_policy`` decides how many of the
+log's oldest files to delete. So that readers always see a consistent store, a deletion has three
+steps: the thread finds the new ``min_offset`` of each queue; the loop moves the queues'
+``min_offset`` and drops their files, a few hundred queues per callback, then drops the log's files;
+only then does the thread remove the files. A reader below ``min_offset`` gets OFFSET_TOO_SMALL;
+slices in use stay valid.
 
-Files of the log are removed one after the other, oldest first, each durably before the next: so a
-crash leaves a log without a gap. One that can't be removed delays the others and is tried again.
-A removed file takes space as long as a reader holds a slice of it.
+Files of the log are removed one by one, oldest first, and the directory is synced after each, so
+that a crash leaves a log without a gap. A file that can't be removed is retried later and delays
+the others. A removed file takes space as long as a reader holds a slice of it.
 
-Only messages before the safe point are deleted: there the entries are on disk too, and so are the
-queues' numbers, which can't be derived once the log is gone. A store without a loop (tests, tools)
-calls ``step`` itself.
+Only messages before the safe point are deleted: up to there the queue entries are on the disk too,
+and so are the queues' next offsets, which can't be derived once the log is deleted. A store without
+a loop (tests, tools) calls ``step`` itself.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from broker.store.retention_policy import (
 from remoting.clock import Clock
 
 _QUEUE_PAUSE_SECONDS: Final = 0.001
-"""Between two files of queues: there may be thousands."""
+"""Pause between removals of queue files, of which there may be thousands."""
 
 _log = structlog.get_logger("store")
 
@@ -55,7 +56,7 @@ T = TypeVar("T")
 
 
 class _HeldFile(NamedTuple):
-    """A removed file that may still take space."""
+    """A removed file whose space readers may still hold; ``until`` is a monotonic time."""
 
     size: int
     is_held: Callable[[], bool]
@@ -63,10 +64,10 @@ class _HeldFile(NamedTuple):
 
 
 class Removals:
-    """What is to be removed, and what has been.
+    """The files to remove, and the removed files that still take space.
 
     Attributes:
-        failures: how often a file could not be removed.
+        failures: number of removals that failed.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Removals:
         self.failures = 0
 
     def add(self, logs: Iterable[MappedFile], queues: Iterable[MappedFile]) -> None:
-        """Take files of the log and of queues that are in no list any more. The loop's thread."""
+        """Add files that log and queues have dropped. Call it on the loop's thread."""
         for file in logs:
             self._logs.append((file, file.give_up()))
         for file in queues:
@@ -92,10 +93,10 @@ class Removals:
             self._queues.append(file)
 
     def work(self, *, hurry: bool) -> None:
-        """Remove what there is.
+        """Remove the files added.
 
         Args:
-            hurry: without the pause between two files of the log.
+            hurry: skip the pause between two files of the log.
         """
         if self._clock.monotonic() < self._retry_at and not self._stopping.is_set():
             return
@@ -127,11 +128,11 @@ class Removals:
 
     @property
     def held_bytes(self) -> int:
-        """Space of removed files that readers still hold."""
+        """Bytes of removed files that readers still hold."""
         return sum(held.size for held in self._held.copy() if held.is_held())
 
     def coming_bytes(self) -> int:
-        """Space that will be free without anything more being deleted."""
+        """Return the bytes that will become free without further deletions."""
         now = self._clock.monotonic()
         self._held = [held for held in self._held if held.is_held() and now < held.until]
         waiting = sum(file.size for file, _ in self._logs.copy())
@@ -147,16 +148,16 @@ class RetentionStats:
     """What has been deleted since the store was opened.
 
     Attributes:
-        log_files: of the commit log.
-        log_bytes: of these.
-        young_files: of these were not past their time: the disk was too full.
-        queue_files: of consume queues.
-        places: the store's directories and how full their disks were when last looked at.
+        log_files: number of commit-log files.
+        log_bytes: their bytes.
+        unexpired_files: how many of them had not expired and were deleted to make room.
+        queue_files: number of consume-queue files.
+        places: the store's directories with the last measurement of their disks.
     """
 
     log_files: int = 0
     log_bytes: int = 0
-    young_files: int = 0
+    unexpired_files: int = 0
     queue_files: int = 0
     places: Sequence[DiskUsage] = ()
 
@@ -166,10 +167,10 @@ class Retention:
 
     Args:
         context: of the store.
-        log, queues: what files are deleted of.
-        safe_end: returns up to where log and queues are on the disk.
-        log_begins: called in the thread with the log's beginning after a deletion; may raise
-            ``OSError``.
+        log, queues: whose files are deleted.
+        safe_end: returns the physical offset up to which log and queues are on the disk.
+        log_begins: called in the thread after a deletion, with the log's new first physical offset;
+            may raise ``OSError``.
 
     Attributes:
         stats: what was deleted.
@@ -208,15 +209,15 @@ class Retention:
         self._removals = Removals(self._files, self._config, clock, self._worker.stopping)
         self.stats = RetentionStats()
 
-    # --- life
+    # --- the thread
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Start the thread; queues and log are changed on ``loop``."""
+        """Start the thread; it changes queues and log through ``loop``."""
         self._loop = loop
         self._worker.start()
 
     def stop(self) -> bool:
-        """End the thread, on the loop's; False when a call of the disk does not end."""
+        """Stop the thread, called on the loop's; return False when it does not end in time."""
         self._worker.stopping.set()
         with self._lock:
             if self._pending is not None:
@@ -224,18 +225,18 @@ class Retention:
         return self._worker.stop()
 
     def ask(self) -> None:
-        """Delete expired and left-over files soon, whatever the hour is."""
+        """Delete expired and left-over files soon, at any hour."""
         self._asked = True
         self._worker.wake.set()
 
     @property
     def held_bytes(self) -> int:
-        """Space of deleted files that readers still hold."""
+        """Bytes of deleted files that readers still hold."""
         return self._removals.held_bytes
 
     @property
     def failures(self) -> int:
-        """How often a file could not be removed."""
+        """Number of removals that failed."""
         return self._removals.failures
 
     def _run(self) -> None:
@@ -244,7 +245,7 @@ class Retention:
             while not stopping.is_set():
                 started = self._clock.monotonic() >= self._delete_from
                 pause = self.step(may_delete=started or self._asked)
-                # A lower bound between two runs, however often the thread is woken.
+                # Not woken here: at least this long between two runs.
                 stopping.wait(min(pause, self._limits.pressed_seconds))
                 wake.wait(max(0.0, pause - self._limits.pressed_seconds))
                 wake.clear()
@@ -253,31 +254,31 @@ class Retention:
     # --- one run
 
     def step(self, *, may_delete: bool = True) -> float:
-        """Look at the disk, and delete files; seconds until the next look."""
+        """Measure the disk and delete files; return the seconds until the next step."""
         asked = self._asked
-        plan = self._look(asked=asked)
+        plan = self._make_plan(asked=asked)
         deleted = 0
         if may_delete:
             if plan.files:
                 deleted = self._delete(plan)
             if asked or not self._tidied:
-                # Remove what a crash, between the log's files and the queues', has left.
+                # Queue files that a crash left after their log files had been removed.
                 queues = [(queue, queue.min_offset) for queue in self._queues.all()]
                 left = [(queue, begin) for queue, begin in queues if queue.has_files_before(begin)]
                 self.stats.queue_files += self._move_queues(left)
                 self._tidied = True
-            # What an earlier run left over too.
+            # Also what an earlier step could not remove.
             self._removals.work(hurry=plan.pressed)
             if asked and not plan.files:
                 self._asked = False
-        if deleted and plan.full is not None:
-            # Perhaps there is room already.
-            self._look(asked=False)
+        if deleted and plan.refusal is not None:
+            # Accept messages again at once if there is room now.
+            self._make_plan(asked=False)
         interval = self._config.interval_ms / 1000
         return min(interval, self._limits.pressed_seconds) if plan.pressed or deleted else interval
 
-    def _look(self, *, asked: bool) -> RetentionPlan:
-        """Decide what to delete, and refuse messages while the disk is too full."""
+    def _make_plan(self, *, asked: bool) -> RetentionPlan:
+        """Decide what to delete, and record whether the disk is too full to accept messages."""
         self.stats.places = tuple(self._measure())
         now_ms = self._clock.now_ms()
         moment = DiskMoment(
@@ -288,19 +289,20 @@ class Retention:
             coming_bytes=self._removals.coming_bytes(),
         )
         plan = decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
-        self._disk.measured(plan.full)
+        self._disk.measured(plan.refusal)
         return plan
 
     def _measure(self) -> list[DiskUsage]:
         found = []
         for directory in self._directories:
-            # A disk that can't be asked counts as not too full: the next write reports its fault.
+            # A disk that can't be measured counts as not too full; the next write reports its
+            # error.
             with contextlib.suppress(OSError):
                 found.append(DiskUsage(directory, self._files.disk_use(directory)))
         return found
 
     def _delete(self, plan: RetentionPlan) -> int:
-        """Delete the oldest files; how many of the log went."""
+        """Delete the oldest files; return the number of commit-log files deleted."""
         safe_end = self._safe_end()
         files = [
             file for file in self._log.files[: plan.files] if file.start + file.size <= safe_end
@@ -315,17 +317,18 @@ class Retention:
         try:
             self._log_begins(self._log.start)
         except OSError as error:
-            # The index may know more messages than there are.
+            # Harmless: index entries of deleted messages find nothing.
             _log.warning("files that follow the log can't be deleted now", reason=str(error))
         return len(dropped)
 
     def _find_minima(self, position: int) -> list[tuple[ConsumeQueue, int]]:
-        """The queues that change when the log begins at ``position``, and where they begin then."""
+        """Return the queues that change when the log begins at ``position``, with their minima."""
         begins = []
         for number, queue in enumerate(self._queues.all()):
-            if number % self._limits.queues_a_breath == 0:
+            if number % self._limits.queues_per_pause == 0:
                 self._worker.stopping.wait(self._limits.pressed_seconds / 1000)
-            # One that can't be read keeps its beginning: readers skip what the log has not.
+            # A queue that can't be read keeps its ``min_offset``: readers skip entries whose
+            # messages are not in the log.
             with contextlib.suppress(OSError):
                 begin = first_alive(queue, position)
                 if begin != queue.min_offset or queue.has_files_before(begin):
@@ -333,10 +336,10 @@ class Retention:
         return begins
 
     def _move_queues(self, begins: Sequence[tuple[ConsumeQueue, int]]) -> int:
-        """Move the beginnings of queues; how many of their files are dropped."""
+        """Set ``min_offset`` of queues; return the number of their files dropped."""
         files = 0
-        for at in range(0, len(begins), self._limits.queues_a_turn):
-            some = begins[at : at + self._limits.queues_a_turn]
+        for at in range(0, len(begins), self._limits.queues_per_call):
+            some = begins[at : at + self._limits.queues_per_call]
             files += self._in_loop(partial(self._begin_queues, some))
         return files
 
@@ -356,19 +359,23 @@ class Retention:
         stats = self.stats
         stats.log_files += len(dropped)
         stats.log_bytes += sum(file.size for file in dropped)
-        stats.young_files += min(plan.young, len(dropped))
+        stats.unexpired_files += min(plan.unexpired, len(dropped))
         stats.queue_files += queue_files
-        log = _log.warning if plan.young else _log.info
+        log = _log.warning if plan.unexpired else _log.info
         log(
-            "messages deleted to make room" if plan.young else "old messages deleted",
+            "messages deleted to make room" if plan.unexpired else "old messages deleted",
             log_files=len(dropped),
-            not_past_their_time=min(plan.young, len(dropped)),
+            not_past_their_time=min(plan.unexpired, len(dropped)),
             queue_files=queue_files,
             log_begins_at=self._log.start,
         )
 
     def _in_loop(self, act: Callable[[], T]) -> T:
-        """What ``act`` gives on the loop's thread. Raises ``_Stopping`` when that closes."""
+        """Call ``act`` on the loop's thread and return its result.
+
+        Raises:
+            _Stopping: the store or the loop is closing.
+        """
         if self._loop is None:
             return act()
         future: Future[T] = Future()

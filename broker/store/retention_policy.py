@@ -1,16 +1,15 @@
-"""What old messages go, and where each queue begins then: decisions, nothing is removed here.
+"""Which old messages are deleted, and where each queue begins then. Only decides; removes nothing.
 
-The rules are RocketMQ's (cf. CleanCommitLogService): expired files go in the configured hours, and
-at any hour when the disk is fuller than ``diskMaxUsedSpaceRatio``; above a further bound the oldest
-files go at any age, and above the last one nothing is stored until there is room again. Both bounds
-can be given in free bytes instead, because a tenth of a large disk is a lot.
+The rules are RocketMQ's (cf. CleanCommitLogService): expired files are deleted in the configured
+hours, and at any hour when the disk is fuller than ``diskMaxUsedSpaceRatio``. Above a second bound
+the oldest files are deleted at any age, and above a third one nothing is stored until there is room
+again. These two can be given in free bytes instead, because a tenth of a large disk is a lot.
 
-RocketMQ takes a file's age from its time of modification, which a copy or a backup changes. Here it
-is the store time of the first message behind the file: all messages of the file are at least as
-old.
+RocketMQ takes a file's age from its modification time, which a copy or a backup changes. Here the
+age is that of the first message behind the file: all messages in the file are at least as old.
 
-Only as many young files go as make enough room. Space that a slow reader still holds counts as
-free: it will be when the reader has gone on.
+Only as many unexpired files are deleted as make enough room. Space that a slow reader still holds
+counts as free, since it becomes free when the reader is done.
 """
 
 from __future__ import annotations
@@ -37,24 +36,25 @@ _PERCENT: Final = 100
 _HEAD: Final = Struct(">I32xi16xq4xq")
 
 _AT_ONCE: Final = 512
-"""Entries read in one step where fillers are stepped over."""
+"""Entries read in one step while skipping fillers."""
 
 _NO_MESSAGE: Final = NO_MESSAGE[:2]
 
 
 class DiskUsage(NamedTuple):
-    """A directory of the store and the disk it is on."""
+    """A directory of the store and how full its disk is."""
 
     path: Path
     use: DiskUse
 
 
 class LogFile(NamedTuple):
-    """A file of the log, oldest first.
+    """A file of the log that may be deleted.
 
     Attributes:
         size: bytes.
-        behind_ms: store time of the first message behind it; None if unknown.
+        behind_ms: store time, ms since the epoch, of the first message behind the file; None if
+            unknown.
     """
 
     size: int
@@ -63,14 +63,14 @@ class LogFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DiskMoment:
-    """What a decision goes by beside the files.
+    """The state of disks and clock that a decision depends on.
 
     Attributes:
-        places: the store's directories.
-        now_ms: the time.
+        places: the store's directories and their disks.
+        now_ms: ms since the epoch.
         hour: of the day, local time.
         asked: whether an operator asked to delete expired files now.
-        coming_bytes: space that deleted files still take, soon to be free.
+        coming_bytes: bytes of deleted files that will be free soon.
     """
 
     places: Sequence[DiskUsage]
@@ -82,50 +82,51 @@ class DiskMoment:
 
 @dataclass(frozen=True, slots=True)
 class RetentionPlan:
-    """What is to be done.
+    """What to delete, and whether messages are accepted meanwhile.
 
     Attributes:
-        files: number of the oldest files that go.
-        young: number of these that have not expired.
-        full: why nothing is stored meanwhile, in one sentence; None when messages are taken.
-        pressed: whether the disk is beyond a bound, so that it should be looked at again soon.
+        files: number of the oldest files to delete.
+        unexpired: how many of these have not expired.
+        refusal: why no message is accepted meanwhile, for an error text; None when messages are
+            accepted.
+        pressed: whether the disk is beyond a bound, so that it should be measured again soon.
     """
 
     files: int
-    young: int
-    full: str | None
+    unexpired: int
+    refusal: str | None
     pressed: bool
 
 
 def decide(config: RetentionConfig, moment: DiskMoment, files: Iterable[LogFile]) -> RetentionPlan:
-    """What to do now.
+    """Decide which files to delete now, and whether to accept messages.
 
     Args:
         config: the rules.
         moment: disk and time.
-        files: those that may go, oldest first; only as many are looked at as are needed.
+        files: those that may be deleted, oldest first; only as many as needed are consumed.
     """
     missing = max((missing_bytes(config, place.use) for place in moment.places), default=0)
     wanted = missing if config.forcibly else 0
     due = is_due(config, moment)
-    count = young = 0
+    count = unexpired = 0
     freed = moment.coming_bytes
     if due or freed < wanted:
         for file in files:
-            is_old = file.behind_ms is not None and (
+            expired = file.behind_ms is not None and (
                 file.behind_ms + config.reserved_ms <= moment.now_ms
             )
-            if count >= config.batch or not ((due and is_old) or freed < wanted):
+            if count >= config.batch or not ((due and expired) or freed < wanted):
                 break
             count += 1
-            young += not is_old
+            unexpired += not expired
             freed += file.size
-    full = next(filter(None, (full_sentence(config, place) for place in moment.places)), None)
-    return RetentionPlan(count, young, full, pressed=missing > 0)
+    refusal = next(filter(None, (refusal_of(config, place) for place in moment.places)), None)
+    return RetentionPlan(count, unexpired, refusal, pressed=missing > 0)
 
 
 def is_due(config: RetentionConfig, moment: DiskMoment) -> bool:
-    """Whether files past their time go now."""
+    """Return whether expired files are deleted now."""
     return (
         moment.asked
         or moment.hour in config.delete_hours
@@ -134,7 +135,7 @@ def is_due(config: RetentionConfig, moment: DiskMoment) -> bool:
 
 
 def missing_bytes(config: RetentionConfig, use: DiskUse) -> int:
-    """How much has to go, old or young, for a disk to be within its bounds."""
+    """Return the bytes to delete, expired or not, for a disk to be within its bounds."""
     return max(
         _missing(use, config.forced_used_percent, config.forced_free_bytes),
         _missing(use, config.full_used_percent, config.full_free_bytes),
@@ -148,8 +149,8 @@ def _missing(use: DiskUse, used_percent: int, free_bytes: int) -> int:
     return max(0, math.ceil(use.used - allowed))
 
 
-def full_sentence(config: RetentionConfig, place: DiskUsage) -> str | None:
-    """Why a disk is too full to store anything; None when it is not."""
+def refusal_of(config: RetentionConfig, place: DiskUsage) -> str | None:
+    """Return why a disk is too full to accept messages, for an error text; None if it is not."""
     use, least = place.use, config.full_free_bytes
     if not _missing(use, config.full_used_percent, least):
         return None
@@ -160,21 +161,21 @@ def full_sentence(config: RetentionConfig, place: DiskUsage) -> str | None:
     )
     return (
         f"the disk of {place.path} is {use.percent}% full with {use.free} bytes free, {bound}, so"
-        " the store takes no messages: free some space and it goes on by itself"
+        " the store takes no messages: free some space and it resumes by itself"
     )
 
 
 class Ages:
-    """The store times of the first messages of files: they never change, so each is read once.
+    """Caches the store times of the files' first messages, which never change.
 
-    Only the thread that deletes comes here.
+    Not thread-safe: only the retention thread uses it.
     """
 
     def __init__(self) -> None:
         self._first_ms: dict[int, int] = {}
 
     def of(self, files: Sequence[MappedFile], log_end: int) -> Iterator[LogFile]:
-        """The files that may go, all but the last; each is looked at when it is asked for."""
+        """Yield the files that may be deleted, all but the last; each is read when it is needed."""
         start = files[0].start if files else 0
         for known in [known for known in self._first_ms if known < start]:
             del self._first_ms[known]
@@ -183,7 +184,7 @@ class Ages:
             yield LogFile(file.size, self._first_of(files[index + 1 :]))
 
     def _first_of(self, files: Sequence[MappedFile]) -> int | None:
-        """Store time of the first message; of a later one when the first ones can't be read."""
+        """Return the store time of the first readable first message of ``files``, or None."""
         for file in files:
             first_ms = self._first_ms.get(file.start)
             if first_ms is None:
@@ -196,7 +197,7 @@ class Ages:
 
 
 def first_store_ms(file: MappedFile) -> int | None:
-    """Store time of a file's first record; None when there is no good one.
+    """Return the store time of a file's first record, ms since the epoch; None if it is damaged.
 
     Raises:
         OSError: the file can't be read.
@@ -205,7 +206,7 @@ def first_store_ms(file: MappedFile) -> int | None:
     region.fetch(0, _HEAD.size)
     (size, *_) = _HEAD.unpack_from(region.view)
     if size <= MAX_RECORD_BYTES:
-        # All of it that is looked at, so that no page fault holds the GIL.
+        # Read all that is examined into memory first, so that no page fault holds the GIL.
         region.fetch(0, min(size, file.size))
     scan = examine(region.view, 0, check_crc=False)
     if not isinstance(scan, FoundRecord):
@@ -215,7 +216,7 @@ def first_store_ms(file: MappedFile) -> int | None:
 
 
 def first_alive(queue: ConsumeQueue, log_start: int) -> int:
-    """A queue's first message in the log from ``log_start`` on; its end if there is none.
+    """Return the queue offset of the first message at or behind ``log_start``; else the end.
 
     Raises:
         OSError: an entry can't be read.
@@ -226,7 +227,7 @@ def first_alive(queue: ConsumeQueue, log_start: int) -> int:
     search = _Search(queue.files, high, log_start)
     if search.is_alive(low):
         return low
-    # Dead at ``low``; alive at ``high``, if only in that messages to come will be.
+    # Bisect: the message at ``low`` is not in the log; the one at ``high`` is, or is yet to come.
     while high - low > 1:
         middle = (low + high) // 2
         if search.is_alive(middle):
@@ -237,7 +238,7 @@ def first_alive(queue: ConsumeQueue, log_start: int) -> int:
 
 
 class _Search:
-    """A look at the entries of one queue below ``end``."""
+    """Reads the entries of one queue below ``end``."""
 
     __slots__ = ("_end", "_files", "_log_start", "_regions")
 
@@ -245,11 +246,11 @@ class _Search:
         self._files = files
         self._end = end
         self._log_start = log_start
-        # Held so that a file without a map of its own is not mapped for each entry.
+        # Kept so that an unmapped file is not mapped again for each entry.
         self._regions: dict[MappedFile, Region] = {}
 
     def is_alive(self, offset: int) -> bool:
-        """Whether the log has this message or, for a filler, the next one there was, if any."""
+        """Return whether the log has this message or, for a filler, the next message, if any."""
         for physical_offset, size in self._entries(offset, 1):
             if _is_real(physical_offset, size):
                 return physical_offset >= self._log_start
@@ -258,7 +259,7 @@ class _Search:
         return True
 
     def next_message(self, offset: int) -> int:
-        """The first entry from ``offset`` on that is, damaged or not, that of a message."""
+        """Return the first offset from ``offset`` on whose entry, even if damaged, is no filler."""
         while entries := self._entries(offset, _AT_ONCE):
             for number, entry in enumerate(entries, offset):
                 if entry != _NO_MESSAGE:
@@ -267,7 +268,7 @@ class _Search:
         return self._end
 
     def _real(self, offset: int) -> Iterator[tuple[int, int]]:
-        """Number and physical offset of the entries that are no fillers."""
+        """Yield queue offset and physical offset of the entries that have a message."""
         while offset < self._end:
             entries = self._entries(offset, _AT_ONCE)
             if not entries:
@@ -278,7 +279,10 @@ class _Search:
             offset += len(entries)
 
     def _entries(self, offset: int, most: int) -> list[tuple[int, int]]:
-        """Physical offset and size of entries of one file, at least one."""
+        """Return physical offset and size of up to ``most`` entries from ``offset`` on.
+
+        They are of one file, so there may be fewer; none only at the end of the queue.
+        """
         file = self._file_of(offset)
         if offset >= self._end or file is None:
             return []

@@ -1,18 +1,18 @@
-"""Bringing the store to the disk, and what follows a sync.
+"""Syncing the commit log and the consume queues, and what follows a sync.
 
-``LogSync`` owns how far the commit log is on the disk, ``QueueSync`` how far the consume queues
-are, and with them the checkpoint and the safe point. ``Syncer`` has the threads: one syncs the log,
-on request and, in ASYNC mode, periodically; one syncs the queues at its own pace, since nobody
-waits for them. All requests made during a sync of the log share the next one, without any timer:
-that is group commit. Before and after a sync of the log, in this order:
+``LogSync`` syncs the commit log and tracks how far it is on the disk. ``QueueSync`` does so for the
+consume queues, and writes the checkpoints and the safe point. ``Syncer`` runs the threads: one
+syncs the log, on request and, in ASYNC mode, periodically; one syncs the queues periodically, since
+no caller waits for them. All requests made during a sync of the log share the next one, without a
+timer: this is group commit. Around a sync of the log, these steps happen in this order:
 
-1.  the safe point is marked, if one is due (``Syncer._sync_log``);
+1.  a mark for the next safe point is taken, if one is due (``Syncer._run_log``);
 2.  the log is synced (``LogSync.sync``);
-3.  the queues' thread makes the marked point safe (``QueueSync.turn``);
-4.  on the loop's thread, entries of messages become visible, and whoever waits for them is told
-    (``Syncer._show``).
+3.  the queues' thread syncs the queues and turns the mark into a safe point (``QueueSync.sync``);
+4.  in SYNC mode, on the loop's thread, synced messages become visible, then the waiting callers are
+    called back (``Syncer._show``). This does not wait for step 3.
 
-``GroupCommit`` has the callers that wait until a message is on the disk (SYNC mode).
+``GroupCommit`` holds the callers that wait until a message is on the disk (SYNC mode).
 """
 
 from __future__ import annotations
@@ -36,32 +36,33 @@ from broker.store.results import StoreStats
 from remoting.protocol.disk.files import ENTRY_BYTES
 
 _HEAD_BYTES: Final = 64
-"""Of the record at a safe point's ``tail``: its sizes, place, CRC, and when it was born and stored.
-"""
+"""Bytes of the record at a safe point's ``tail`` that the safe point keeps: its size, CRC, offsets
+and timestamps."""
 
 _ASKED_FOR_THEIR_LAST: Final = 64
-"""Queues whose last message may be the tail; from there to the end the log is walked once more."""
+"""Queues whose last entry is read to find a record near the end of the log for ``tail``; a start
+after a crash walks the log from there."""
 
 Callback = Callable[[bool], None]
 
 
 class LogSync:
-    """How far the commit log is on the disk, and bringing it there.
+    """Syncs the commit log and tracks how far it is on the disk.
 
-    Only ``fdatasync`` is used, which releases the GIL. A sync that failed is never repeated, and
-    nothing is stored any more: see ``disk_state``.
+    It uses only ``fdatasync``, which releases the GIL. A failed sync is never repeated, and the
+    store accepts no more messages: see ``disk_state``.
 
     Attributes:
         log: the commit log.
         flushed: physical offset up to which the log is on the disk.
-        tail: physical offset from which on it was brought there last; a record begins there.
-        flushed_store_ms: store time up to which its messages are.
+        tail: physical offset where the last sync began; a record begins there.
+        flushed_store_ms: messages stored up to this time, ms since the epoch, are on the disk.
     """
 
     def __init__(
         self, context: StoreContext, log: CommitLog, *, synced: int, store_ms: Callable[[], int]
     ) -> None:
-        """Syncs a log.
+        """Create the syncer of an open log.
 
         Args:
             context: of the store.
@@ -83,18 +84,18 @@ class LogSync:
         self.flushed_store_ms = 0
 
     def sync(self) -> bool:
-        """Bring all of the log to the disk, in any thread; False when the disk failed."""
-        # One at a time: two would count the same pages, and report ends out of order.
+        """Sync the whole log, in any thread; return False when the disk failed."""
+        # One at a time: two would sync the same pages, and set ``flushed`` out of order.
         with self._syncing:
             if self._disk.final:
                 return False
-            # The time is read before the end: all messages stored up to then lie before that end.
+            # Read the time before the end, so that all messages up to that time lie before the end.
             store_ms = self._store_ms()
             end = self.log.end
             if end > self.flushed:
                 if not self._sync_files(end):
                     return False
-                # A start does not begin before what another one has walked over.
+                # Never before ``opened_tail``: the last start walked the log up to there already.
                 self.tail = max(self.flushed, self.tail)
             self.flushed = end
             self.flushed_store_ms = store_ms
@@ -105,8 +106,8 @@ class LogSync:
         for file in self.log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
             try:
-                # What a start found behind the last sync may be in the page cache alone, marked
-                # as written by a sync that failed: only a write brings it to the disk for sure.
+                # What the start found behind the last sync may be only in the page cache, in pages
+                # that a failed sync marked clean. Rewriting them makes them dirty again.
                 file.rewrite(self.flushed - file.start, self._found_end - file.start)
             except OSError as error:
                 if not is_no_space(error):
@@ -123,7 +124,7 @@ class LogSync:
         return True
 
     def is_due(self) -> bool:
-        """Whether the interval sync has enough to do, or has waited long enough."""
+        """Return whether the periodic sync has enough to do, or has waited long enough."""
         dirty = self.log.end - self.flushed
         if dirty <= 0:
             return False
@@ -135,7 +136,10 @@ class LogSync:
 
 
 class Waiter(NamedTuple):
-    """A caller that wants to know when the log is on the disk up to ``end_offset``."""
+    """A caller that waits until the log is synced up to ``end_offset``.
+
+    ``deadline`` is a time of the loop's clock, in seconds.
+    """
 
     end_offset: int
     deadline: float
@@ -145,9 +149,10 @@ class Waiter(NamedTuple):
 class GroupCommit:
     """The callers that wait until a message is on the disk. Only the loop's thread uses it.
 
-    All that arrives in one turn of the loop is one request for a sync; all that arrives during a
-    sync is the next one. An answer that waited longer than ``syncFlushTimeout`` goes out as
-    "stored, less durable"; the message still becomes visible when the disk has it.
+    Everything stored in one iteration of the loop makes one request for a sync; everything stored
+    during a sync shares the next one. A waiter that waits longer than ``syncFlushTimeout`` is
+    called with False (the send is answered FLUSH_DISK_TIMEOUT); the message still becomes visible
+    once it is synced.
     """
 
     def __init__(
@@ -157,7 +162,7 @@ class GroupCommit:
         timeout_ms: int,
         stats: StoreStats,
     ) -> None:
-        """``request_sync`` has the log synced soon."""
+        """``request_sync`` wakes the thread that syncs the log."""
         self._loop = loop
         self._request_sync = request_sync
         self._timeout = timeout_ms / 1000
@@ -170,7 +175,7 @@ class GroupCommit:
         return len(self._waiters)
 
     def ask(self) -> None:
-        """Have the log synced at the end of this turn of the loop."""
+        """Request a sync of the log at the end of this iteration of the loop."""
         if not self._asked:
             self._asked = True
             self._loop.call_soon(self._ask_now)
@@ -180,7 +185,10 @@ class GroupCommit:
         self._request_sync()
 
     def add(self, end_offset: int, callback: Callback) -> None:
-        """Tell ``callback`` True when the disk has the log up to here, False if it never comes."""
+        """Call ``callback`` with True once the log is synced up to ``end_offset``.
+
+        It is called with False at the timeout, or when the disk fails.
+        """
         deadline = self._loop.time() + self._timeout
         self._waiters.append(Waiter(end_offset, deadline, callback))
         if self._timer is None:
@@ -188,9 +196,10 @@ class GroupCommit:
         self.ask()
 
     def reached(self, durable_end: int) -> None:
-        """The log is on the disk up to here."""
+        """Call back the waiters up to ``durable_end``, where the synced log ends."""
         waiters = self._waiters
-        # They wait in the order of the log; one that does not waits for the next sync.
+        # Waiters are normally in the order of the log; one behind a later one waits for the next
+        # sync.
         ready = 0
         while ready < len(waiters) and waiters[ready].end_offset <= durable_end:
             ready += 1
@@ -222,10 +231,14 @@ class GroupCommit:
 
 
 class Mark(NamedTuple):
-    """A moment of the store, which becomes a safe point when the disk has all of it.
+    """A snapshot of the store's ends, which becomes a safe point once all of it is on the disk.
 
     Attributes:
-        deletions: of topics, until then.
+        tail: physical offset, at most ``end``, where a record begins.
+        head: the first bytes of that record, in hex.
+        end: physical offset up to which every message has its queue entry.
+        numbers: ``max_offset`` of each queue.
+        deletions: number of topics deleted before the mark.
     """
 
     tail: int
@@ -236,13 +249,13 @@ class Mark(NamedTuple):
 
 
 class QueueSync:
-    """How far the consume queues are on the disk; writes both checkpoints.
+    """Syncs the consume queues and writes both checkpoints.
 
-    A safe point takes two steps: first the loop's thread takes a mark; when the disk has the log up
-    to there it gets the queues. A log that grows fast is marked just before each of its syncs, so
-    that a start after a crash walks over little more than what the disk did not have. When a sync
-    of a queue has failed, nobody knows what of it is on the disk: the last safe point stays, and so
-    does the ``abort`` file, so that the next start rebuilds what came later.
+    A safe point takes two steps: the loop's thread takes a mark; once the log is synced up to the
+    mark, the queues are synced too. A log that grows fast is marked just before each of its syncs,
+    so that a start after a crash walks little more than the part that was not synced. After a
+    failed sync of a queue, it is unknown which of its entries are on the disk: the last safe point
+    stays, and so does the ``abort`` file, and the next start rebuilds all later entries.
     """
 
     def __init__(
@@ -256,13 +269,13 @@ class QueueSync:
         store_ms: Callable[[], int],
         index_ms: Callable[[], int | None],
     ) -> None:
-        """Syncs queues.
+        """Create the syncer of a store's queues.
 
         Args:
             context: of the store.
-            queues: to be synced.
-            log_sync: of the log they are about.
-            dispatcher: has the messages that have no entry yet.
+            queues: the queues to sync.
+            log_sync: syncs the log whose records the queues refer to.
+            dispatcher: holds the messages that have no entry yet.
             checkpoint: of the store.
             store_ms: returns the store time of the last record.
             index_ms: returns the time up to which the index is on the disk; None: unknown.
@@ -290,7 +303,7 @@ class QueueSync:
     # --- the thread that appends
 
     def take_mark(self) -> None:
-        """Mark the present state of the store."""
+        """Take a mark of the store's present state."""
         end = min(self._log.end, self._dispatcher.first_waiting())
         numbers = {queue: queue.max_offset for queue in self._queues.all()}
         grown = (queue for queue, number in numbers.items() if number > self._numbers.get(queue, 0))
@@ -307,19 +320,20 @@ class QueueSync:
         self._mark = Mark(self._tail, head.hex(), end, numbers, self._deletions)
 
     def make_safe(self) -> None:
-        """Make everything safe; the log is on the disk.
+        """Sync the queues and write a safe point at the end of the log, which is synced already.
 
         Raises:
-            OSError: the disk refuses.
+            OSError: a queue can't be synced, or RocketMQ's checkpoint can't be written.
         """
         self.take_mark()
         self._make_safe()
         self.write_times()
 
     def forget(self, topic: str) -> None:
-        """A topic is about to be deleted. Raises ``OSError``."""
+        """Remove a topic, which is about to be deleted, from the safe point. Raises ``OSError``."""
         with self._guard:
-            # With a mark that was taken before, its queues would look like lost ones.
+            # A safe point from an earlier mark would list the topic's queues, and the next start
+            # would take them for lost.
             self._deletions += 1
             self._mark = None
             self._checkpoint.forget(topic)
@@ -328,17 +342,17 @@ class QueueSync:
 
     @property
     def has_mark(self) -> bool:
-        """Whether a mark waits until the disk has the log up to there."""
+        """Whether there is a mark that has not become a safe point."""
         return self._mark is not None
 
     @property
     def may_become_safe(self) -> bool:
-        """Whether there is a mark, and the disk has the log up to there."""
+        """Whether there is a mark, and the log is synced up to it."""
         mark = self._mark
         return mark is not None and self._log_sync.flushed >= mark.end
 
     def is_due(self) -> bool:
-        """Whether a new safe point is worth its syncs."""
+        """Return whether a new safe point is worth its syncs."""
         now = self._now()
         grown = self._log.end - self._checkpoint.safe_end
         if now < self._next_at or not grown:
@@ -346,8 +360,8 @@ class QueueSync:
         pause = self._config.flush_consume_queue_thorough_interval_ms / 1000
         return grown >= self._config.limits.safe_point_bytes or now - self._thorough_at >= pause
 
-    def turn(self) -> None:
-        """Sync queues that have much to sync, or all for a safe point. Raises ``OSError``."""
+    def sync(self) -> None:
+        """Sync the queues with much to sync, or all queues for a safe point. Raises ``OSError``."""
         if self.may_become_safe:
             self._make_safe()
         else:
@@ -375,15 +389,15 @@ class QueueSync:
             try:
                 self._checkpoint.write(point)
             except OSError:
-                # The last safe point is still true.
+                # The last safe point still holds.
                 self._context.stats.queue_sync_failures += 1
 
     def _sync(self, *, thorough: bool) -> None:
-        """Bring the queues to the disk, all or those with much to bring. Raises ``OSError``."""
+        """Sync all queues with unsynced entries, or only those with many. Raises ``OSError``."""
         if self._failed is not None:
             raise self._failed
-        # Read before the queues: their entries are at least as new. While messages wait for the
-        # disk, their queues lag behind the log.
+        # Read the time before syncing the queues, so that every message up to that time has its
+        # entry synced. While messages wait for a sync of the log, their entries are not written.
         waits = len(self._dispatcher)
         dispatched_ms = self._log_sync.flushed_store_ms if waits else self._store_ms()
         least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_BYTES
@@ -401,11 +415,12 @@ class QueueSync:
             self._times = replace(self._times, logics_ms=dispatched_ms)
 
     def _sync_names(self, queues: list[ConsumeQueue]) -> None:
-        """Bring the directories of queues to the disk, once for each."""
+        """Sync the directories of queues that have not been synced yet."""
         fresh = [queue for queue in queues if queue not in self._named and queue.max_offset]
         if not fresh:
             return
-        # A new queue's files were synced with their names; one found at the start may lack its own.
+        # Files created in this run were synced with their directory; those of a queue that was
+        # found at the start may not have been.
         directories = {queue.directory for queue in fresh if queue.opened_offset}
         directories |= {queue.directory.parent for queue in fresh}
         directories.add(self._context.paths.consume_queues)
@@ -413,7 +428,7 @@ class QueueSync:
             try:
                 self._context.files.sync_directory(directory)
             except FileNotFoundError:
-                # Its topic is being deleted; if not, the next start finds out.
+                # Its topic is being deleted. If not, the next start finds the entries missing.
                 self._named.clear()
                 return
         self._named = {queue for queue in queues if queue.max_offset}
@@ -434,14 +449,14 @@ def _dirty_bytes(queue: ConsumeQueue) -> int:
 
 
 class Syncer:
-    """The threads that sync a store, and what follows their syncs.
+    """Runs the threads that sync a store, and makes synced messages visible.
 
-    Without a loop (tests, tools) there are no threads: ``turn_log`` and ``turn_queues`` do their
-    work.
+    Without a loop (tests, tools) there are no threads; ``sync_log`` and ``sync_queues`` do their
+    work synchronously.
 
     Attributes:
-        log: how far the log is on the disk.
-        queues: how far the queues are.
+        log: syncs the log.
+        queues: syncs the queues.
     """
 
     def __init__(
@@ -458,10 +473,10 @@ class Syncer:
         self._commit: GroupCommit | None = None
         self._marked = threading.Event()
         self._log_thread = StoreThread(
-            "store-flush-log", self._sync_log, disk, self._config.limits, on_death=self._show_soon
+            "store-flush-log", self._run_log, disk, self._config.limits, on_death=self._show_soon
         )
         self._queue_thread = StoreThread(
-            "store-flush-queues", self._sync_queues, disk, self._config.limits
+            "store-flush-queues", self._run_queues, disk, self._config.limits
         )
 
     # --- the loop's thread
@@ -477,23 +492,23 @@ class Syncer:
         self._queue_thread.start()
 
     def stop(self) -> bool:
-        """End the threads; False when a sync that runs does not end within bounds."""
+        """Stop the threads; return False when a running sync does not end in time."""
         ended = [self._log_thread.stop(), self._queue_thread.stop()]
         return all(ended)
 
     def close(self) -> None:
-        """Fail those who wait; the store is closed."""
+        """Call back all waiters with False; the store is closed."""
         if self._commit is not None:
             self._commit.fail()
             self._commit = None
         self._loop = None
 
     def request(self) -> None:
-        """Have the log synced soon; all requests made during a sync share the next one."""
+        """Request a sync of the log; all requests made during a sync share the next one."""
         self._log_thread.wake.set()
 
     def ask(self) -> None:
-        """In SYNC mode, have what was stored in this turn of the loop synced at its end."""
+        """In SYNC mode, request a sync at the end of this iteration of the loop."""
         if self._commit is not None:
             self._commit.ask()
 
@@ -509,24 +524,24 @@ class Syncer:
             callback(self.flush())
 
     def flush(self) -> bool:
-        """Bring everything to the disk now; blocks. False when the disk failed.
+        """Sync log, queues and checkpoint; blocks. Return False when syncing the log failed.
 
         Raises:
             OSError: the queues or the checkpoint could not be written; the log is on the disk.
         """
-        done = self.turn_log()
+        done = self.sync_log()
         if done:
             self.queues.make_safe()
         return done
 
-    def turn_log(self) -> bool:
-        """Sync the log and show what the disk has; False when the disk failed."""
+    def sync_log(self) -> bool:
+        """Sync the log and make synced messages visible; return False when the disk failed."""
         done = self.log.sync()
         self._show()
         return done
 
     def _show(self) -> None:
-        """Make synced messages visible, then call back those who wait: they must find them."""
+        """Make synced messages visible, then call back the waiters, who must find them visible."""
         durable_end = self.log.flushed
         try:
             self._dispatcher.release(durable_end)
@@ -545,19 +560,19 @@ class Syncer:
 
     # --- the log's thread
 
-    def _sync_log(self) -> None:
+    def _run_log(self) -> None:
         interval = self._config.flush_interval_commit_log_ms / 1000
         wake, stopping = self._log_thread.wake, self._log_thread.stopping
         while not stopping.is_set():
             requested = wake.wait(interval)
             if requested:
-                # Not else: a request that comes just when the wait has ended is the next turn's.
+                # Only if requested: a request made just after the wait timed out must not be lost.
                 wake.clear()
             if stopping.is_set() or not (requested or self.log.is_due()):
                 continue
             if not requested and self.queues.is_due():
-                # A mark taken now can become safe right after this sync. It delays no requested
-                # sync, for which somebody waits.
+                # A mark taken now can become safe right after this sync. Not before a requested
+                # sync: a caller waits for that, and taking a mark would delay it.
                 self._marked.clear()
                 self._ask_for_mark()
                 self._marked.wait(self._config.limits.mark_seconds)
@@ -566,42 +581,42 @@ class Syncer:
             self._show_soon()
 
     def _show_soon(self) -> None:
-        """In SYNC mode messages wait for the sync; else the loop need not be disturbed."""
+        """Schedule ``_show`` in SYNC mode; in ASYNC mode no message waits for a sync."""
         if self._waits:
             self._on_loop(self._show)
 
     # --- the queues' thread
 
-    def _sync_queues(self) -> None:
+    def _run_queues(self) -> None:
         interval = self._config.flush_interval_consume_queue_ms / 1000
         wake, stopping = self._queue_thread.wake, self._queue_thread.stopping
-        # A start must not repeat the walk of the one before, over ever more of the log, when one
-        # life after the other ends before an interval does.
-        for _ in range(self._config.limits.first_turns):
-            first = min(self._config.limits.first_turn_seconds, interval)
+        # Make a first safe point soon after a recovery. Otherwise, if the broker kept crashing
+        # within the interval, each start would walk the same part of the log again, and more.
+        for _ in range(self._config.limits.first_safe_point_tries):
+            first = min(self._config.limits.first_safe_point_seconds, interval)
             if not self.queues.is_due() or stopping.wait(first):
                 break
-            self.turn_queues()
+            self.sync_queues()
         while not stopping.is_set():
             wake.wait(interval)
             wake.clear()
             if not stopping.is_set():
-                self.turn_queues()
+                self.sync_queues()
 
-    def turn_queues(self) -> None:
-        """Sync the queues, then have what the next safe point waits for done."""
+    def sync_queues(self) -> None:
+        """Sync the queues, then request the next step of a safe point that is due."""
         had_mark = self.queues.has_mark
         try:
-            self.queues.turn()
+            self.queues.sync()
         except OSError:
-            # Queues are derived: the next start finds out what they lack. Only the log's syncs
-            # decide over what is acknowledged.
+            # Queues are derived from the log: the next start rebuilds what they lack. Messages are
+            # acknowledged by the log's syncs alone.
             self._context.stats.queue_sync_failures += 1
             return
         if not had_mark and self.queues.is_due():
             self._ask_for_mark()
         elif self.queues.has_mark:
-            # It becomes safe once the disk has the log up to there.
+            # It becomes safe once the log is synced up to it.
             self.request()
 
     def _ask_for_mark(self) -> None:

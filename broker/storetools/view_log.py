@@ -1,20 +1,20 @@
-"""Walk the commit log read-only: running or stopped, whole or damaged.
+"""Reading the commit log without a broker: of a running or stopped broker, intact or damaged.
 
-A walk goes from head to head: a record's size leads to the next one (``chain``). Lengths within a
-record and CRCs are left to the decoder. Where there is no head, the bytes up to the next sound
-record (lengths and CRC included) are reported as ``Damage``: nothing is skipped silently. A record
-whose size leads to such a place, although its lengths don't add up to it, is damage too, and the
-records that it would have hidden are found. A blank record ends a file; the bytes behind it are not
-part of the log.
+A walk follows the size in each record's header to the next record (``chain``). It does not check
+the lengths within a record, nor CRCs; callers that decode records do. Where there is no valid
+header, the bytes up to the next good record (lengths and CRC checked) are reported as ``Damage``:
+nothing is skipped silently. If a record's size leads to such a position, and its lengths don't add
+up to its size, the record is damage too, and the records behind it are found by searching. A blank
+record ends a file; the bytes behind it are not part of the log.
 
-``find_end`` gives the end that recovery would choose, with one exception: of records that fail
-their CRC only those at the very end count as torn. Old records may lie behind a truncated tail, at
-the offsets that they claim, and yet are not part of the log. So in the last file a gap is passed
-only to a record that a queue points at, or to one that is not older than the one before the gap and
-was synced according to the checkpoint (cf. ``log_walk``).
+``find_end`` returns the end that recovery would find, with one exception: of the records that fail
+their CRC, only those at the very end count as torn. Behind a truncated tail there may be old
+records at the right physical offsets that are not part of the log any more. So in the last file a
+gap is passed only if a queue points to a record behind it, or if the record behind it is not older
+than the one before it and was synced according to the checkpoint (cf. ``log_walk``).
 
-A broker may append meanwhile. It writes in order, but a large read is not atomic: a place is read
-again before it counts as damaged.
+A broker may append meanwhile. It writes in order, but a large read is not atomic, so a position is
+read again before it counts as damaged.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _START: Final = Struct(">II")
 _NOTHING: Final = memoryview(b"")
 
 Accept = Callable[[memoryview], bool]
-"""Whether a sound record may follow a gap."""
+"""Returns whether a good record may follow a gap."""
 
 
 class Damage(NamedTuple):
-    """Bytes ``[begin, end)`` of the log that contain no sound record."""
+    """Physical offsets ``[begin, end)`` of bytes that contain no good record."""
 
     begin: int
     end: int
@@ -62,8 +62,8 @@ class Damage(NamedTuple):
 class LogChunk(NamedTuple):
     """Consecutive records.
 
-    ``starts`` are positions in ``data``, whose first byte lies at ``position`` of the log; the last
-    record ends where ``data`` ends.
+    ``position`` is the physical offset of ``data``; ``starts`` are positions of records in
+    ``data``. The last record ends at the end of ``data``.
     """
 
     position: int
@@ -72,18 +72,23 @@ class LogChunk(NamedTuple):
 
 
 class LogEnd(NamedTuple):
-    """The end of the log, and what is wrong with the bytes behind it; None when they are zeros."""
+    """The end of the log.
+
+    ``position`` is its physical offset; ``torn`` is what is wrong with the bytes behind it, None
+    when they are zeros.
+    """
 
     position: int
     torn: str | None
 
 
 class LogView:
-    """The commit log's files.
+    """Reads the commit log.
 
     Args:
-        row: the files.
-        synced_ms: store time up to which, by the checkpoint, all records had reached the disk.
+        row: its files.
+        synced_ms: store time, ms since the epoch, up to which all records were synced according to
+            the checkpoint.
     """
 
     def __init__(self, row: FileRow, *, synced_ms: int) -> None:
@@ -93,29 +98,29 @@ class LogView:
 
     @property
     def files(self) -> list[ViewFile]:
-        """The files, oldest first, as listed last."""
+        """The files as last listed, oldest first."""
         return self._row.files
 
     @property
     def start(self) -> int:
-        """Physical offset of the first byte."""
+        """Physical offset of the log's first byte."""
         return self._row.start
 
     def file_name(self, position: int) -> str:
-        """Path of the file that holds a physical offset. Raises ``StoreError``."""
+        """Return the path of the file that holds a physical offset. Raises ``StoreError``."""
         return self._row.file_of(position).path
 
     def read_into(self, position: int, target: memoryview) -> None:
-        """Fill ``target`` with bytes of one file.
+        """Fill ``target`` with bytes of one file, from a physical offset on.
 
         Raises:
-            StoreChanged: retention took them, or the file was shortened.
-            StoreError: they are not there.
+            StoreChanged: retention has deleted them, or the file was shortened.
+            StoreError: the log does not have them.
         """
         self._row.read_into(position, target)
 
     def record_at(self, position: int) -> RecordView | None:
-        """The record that begins at a physical offset; None when no sound one does.
+        """Return the record that begins at a physical offset; None when no good one does.
 
         Raises:
             StoreError: no file holds the offset, or it can't be read.
@@ -125,7 +130,10 @@ class LogView:
         return RecordView(record) if isinstance(scan, FoundRecord) else None
 
     def stored_ms(self, position: int) -> int | None:
-        """When the record at a physical offset was stored; None when no sound one can be read."""
+        """Return the store time of the record at a physical offset, ms since the epoch.
+
+        It is None when there is no good record or it can't be read.
+        """
         try:
             record = self.record_at(position)
         except StoreError:
@@ -133,14 +141,15 @@ class LogView:
         return None if record is None else record.store_timestamp_ms
 
     def look(self, position: int) -> tuple[memoryview, Scan]:
-        """The bytes of the record at a physical offset, its CRC unchecked, and what is there.
+        """Return the bytes of the record at a physical offset, and what is there; the CRC is not
+        checked.
 
-        Without a record the bytes are empty. Raises ``StoreError``.
+        Without a record header the bytes are empty. Raises ``StoreError``.
         """
         return self._look(self._row.file_of(position), position, check_crc=False)
 
     def next_sound(self, position: int, stop: int) -> int | None:
-        """Where the first sound record of a file begins in ``[position, stop)``.
+        """Return the physical offset of the first good record of a file in ``[position, stop)``.
 
         Raises:
             StoreError: no file holds ``position``, or it can't be read.
@@ -154,13 +163,13 @@ class LogView:
     def walk(
         self, begin: int, end: int, *, chunk_bytes: int | None = None
     ) -> Iterator[LogChunk | Damage]:
-        """The records and the damage that begin in ``[begin, end)``, in order.
+        """Yield the records and the damage that begin in ``[begin, end)``, in order.
 
         Args:
-            begin: where a record or a file begins; see ``first_start``.
-            end: at most the log's end; a record or a file begins there.
-            chunk_bytes: of one chunk at most, unless a single record is larger; the limits' when
-                absent.
+            begin: physical offset where a record or a file begins; see ``first_start``.
+            end: physical offset where a record or a file begins, at most the log's end.
+            chunk_bytes: maximum size of a chunk, unless a single record is larger;
+                ``limits.chunk_bytes`` when absent.
 
         Raises:
             StoreError: a file can't be read.
@@ -202,13 +211,13 @@ class LogView:
                 position = following
 
     def first_start(self, position: int, end: int) -> int:
-        """The start of the first record, gap or file at or behind ``position``.
+        """Return the start of the first record, gap or file at or behind ``position``.
 
-        The search begins far enough before it to find a record that reaches beyond ``position``:
+        The search begins far enough before ``position`` to find a record that reaches beyond it:
         its body may contain copies of records, which must not be taken for records of the log.
 
         Args:
-            position: any.
+            position: any physical offset.
             end: the log's end, which is returned when nothing begins before it.
 
         Raises:
@@ -227,7 +236,7 @@ class LogView:
         return stop if at is None else at
 
     def _behind(self, file: ViewFile, at: int, position: int, stop: int) -> int | None:
-        """The end of what begins at ``at``: a gap, a record, or all records before ``position``."""
+        """Return the end of the gap, the record, or the records before ``position`` at ``at``."""
         length = min(self._limits.chunk_bytes, file.end - at)
         _, starts, used = self._chain(file, at, length, position)
         if starts:
@@ -240,17 +249,17 @@ class LogView:
     # --- the end
 
     def find_end(self, hint: int = 0) -> LogEnd:
-        """The end of the log; all records before it have been appended completely.
+        """Return the end of the log; all records before it have been appended completely.
 
         Args:
-            hint: physical offset of the last record that a queue points at.
+            hint: physical offset of the last record that a queue points to.
 
         Raises:
             StoreError: a file can't be read.
         """
         files = self.files
         while files and self._row.used_end(files[-1]) == files[-1].start:
-            # Made ahead, or emptied: nothing in it.
+            # Created ahead, or emptied by recovery: no record in it.
             files = files[:-1]
         if not files:
             return LogEnd(self.start, None)
@@ -281,7 +290,7 @@ class LogView:
             position = following
 
     def _synced_behind(self, file: ViewFile, position: int, last: int | None) -> int | None:
-        """The first record behind a gap of the last file that belongs to the log; None for none."""
+        """Return where a record behind a gap of the last file continues the log; None for none."""
         if not self._synced_ms:
             return None
         oldest = 0
@@ -293,12 +302,12 @@ class LogView:
 
         return self._next_sound(file, position + 1, self._row.used_end(file), accept)
 
-    # --- single places
+    # --- single positions
 
     def _chain(
         self, file: ViewFile, position: int, length: int, stop: int
     ) -> tuple[memoryview, list[int], int]:
-        """Read bytes, and ``chain`` them, without a last record whose size is wrong."""
+        """Read bytes and ``chain`` their records, leaving out a last one with a wrong size."""
         data = self._row.read(position, length)
         starts, used = chain(data, position, stop)
         if (
@@ -311,7 +320,7 @@ class LogView:
         return data, starts, used
 
     def _look(self, file: ViewFile, position: int, *, check_crc: bool) -> tuple[memoryview, Scan]:
-        """Read a place again: the bytes of the record, if there is one, and what was found."""
+        """Read a position again; return the bytes of the record, if any, and what was found."""
         remaining = file.end - position
         if remaining < MIN_TAIL_BYTES:
             return _NOTHING, Blank(remaining)
@@ -322,13 +331,13 @@ class LogView:
         if magic == MAGIC_BLANK and MIN_TAIL_BYTES <= size <= remaining:
             return _NOTHING, Blank(size)
         if magic not in {MAGIC_V1, MAGIC_V2}:
-            return _NOTHING, Invalid(f"no record begins at {position}: its magic is {magic:#010x}")
+            return _NOTHING, Invalid(f"no record begins at {position}: the magic is {magic:#010x}")
         if not FIXED_BYTES_V4 <= size <= min(remaining, self._limits.longest_bytes):
-            reason = f"the record at {position} says {size} bytes, {remaining} are left in its file"
+            reason = f"the record at {position} has size {size}, {remaining} are left in its file"
             return _NOTHING, Invalid(reason)
         physical = _HEAD.unpack_from(head)[2]
         if physical != position:
-            reason = f"the record at {position} says that it lies at {physical}"
+            reason = f"the record at {position} has physical offset {physical}"
             return _NOTHING, Invalid(reason)
         record = self._row.read(position, size)
         return record, _validator(record, position, check_crc=check_crc)
@@ -339,7 +348,7 @@ class LogView:
     def _next_sound(
         self, file: ViewFile, position: int, stop: int, accept: Accept | None = None
     ) -> int | None:
-        """The first sound record that begins in ``[position, stop)`` of a file."""
+        """Return where the first good, accepted record of a file begins in ``[position, stop)``."""
         step = self._limits.search_bytes
         for head in find_heads(self._row.read, position, stop, end=file.end, step=step):
             record, scan = self._look(file, head, check_crc=True)
@@ -353,7 +362,7 @@ def _validator(record: memoryview, position: int, *, check_crc: bool) -> Scan:
         return FoundRecord(len(record))
     if check_crc and isinstance(examine(record, 0, check_crc=False), FoundRecord):
         return Invalid(f"the body of the record at {position} fails its CRC")
-    reason = f"the lengths in the record at {position} don't make up its {len(record)} bytes"
+    reason = f"the lengths in the record at {position} don't add up to its {len(record)} bytes"
     return Invalid(reason)
 
 

@@ -1,26 +1,26 @@
-"""Copy a store, running or stopped, ours or Apache RocketMQ's: an online backup.
+"""Copying a store, running or stopped, PocketMQ's or Apache RocketMQ's: an online backup.
 
 Nothing is locked and nothing is written to the source. The steps, in this order:
 
 1.  read the state that must not be ahead of the log (``rest``);
-2.  look up the log's end: the copy shows the store at this moment;
-3.  copy the queues before the log: retention deletes log files first, and a queue whose messages
-    are gone is normal, while a message without its queue is not (``queues``);
+2.  determine the end of the log: the copy shows the store at this moment;
+3.  copy the queues before the log, since retention deletes files meanwhile: queue entries of
+    deleted messages are normal, messages without queue entries are not (``queues``);
 4.  copy the log, and check every record of the copy (``files``);
-5.  add the queue entries that were not written yet;
-6.  copy index and the rest (``rest``), and write a checkpoint and a safe point: everything is on
-    the disk by then.
+5.  add the queue entries that were not written yet (``queues``);
+6.  copy the index and everything else (``rest``), and write a checkpoint and a safe point: by then
+    the copied files are synced.
 
-So the copy looks as if its broker had been stopped cleanly: RocketMQ's opens it, and ours finds a
-safe point at the end of the log.
+The copy is like a store whose broker was stopped cleanly: RocketMQ opens it as such, and PocketMQ
+finds a safe point at the end of the log.
 
-Everything before the end was appended whole when it was looked up, so the copy has all that was
-acknowledged before. Before ``settled`` each message has its queue entry in the files; a running
-broker writes an entry after its message, and with SYNC_FLUSH only when the disk has the message, so
-entries from there on are made from the log. ``clean`` tells whether the store is closed properly.
+All messages before the end were appended completely when the end was determined, so the copy has
+all messages acknowledged before. Before ``CopyPoint.settled``, each message has its queue entry in
+the files. A running broker writes an entry after its message, with SYNC_FLUSH only after the sync,
+so entries from ``settled`` on are derived from the log.
 
 The copy is written to ``TARGET.part``, synced, and renamed at the end. A failed copy is removed; a
-killed process leaves the ``.part``.
+killed process leaves the ``.part`` directory.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ _HEAD_BYTES: Final = 64
 
 
 class CopyProgress(Protocol):
-    """Shows progress."""
+    """Shows the progress of one step."""
 
     def advance(self, count: int) -> None:
-        """Count more as done."""
+        """Add ``count`` to the work done."""
         ...
 
 
 ShowProgress = Callable[[str, int], AbstractContextManager[CopyProgress]]
-"""Begins to show the progress of something: its name, and how much there is to do."""
+"""Starts to show the progress of a step: its name, and the amount of work."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,14 +75,14 @@ class CopyReport:
     Attributes:
         source: the store.
         target: the copy.
-        begin: physical offset where the copy's log begins.
+        begin: physical offset where the copied log begins.
         end: physical offset where it ends: the copy has the messages before it, and no others.
-        records: whole records of it.
-        queues: how many it has.
-        topics: how many have a queue.
-        index_files: how many of the index could be copied.
+        records: number of good records in it.
+        queues: number of queues.
+        topics: number of topics that have a queue.
+        index_files: number of index files copied.
         faults: damaged parts of the log; they were copied as they are.
-        notes: further remarks, in sentences.
+        notes: further remarks for the user.
     """
 
     source: Path
@@ -98,7 +98,7 @@ class CopyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether every copied record is whole."""
+        """Whether every copied record is good."""
         return self.faults.count == 0
 
 
@@ -113,14 +113,15 @@ def copy_store(
     """Copy a store into a new directory.
 
     Args:
-        root: the store's.
+        root: the store's directory.
         target: the directory to create; it may exist if it is empty.
         show: shows the progress.
-        commit_log: ``storePathCommitLog``, if the log lies elsewhere. The copy has it inside.
-        until: copy messages up to this physical offset only.
+        commit_log: ``storePathCommitLog``, if the log is elsewhere. In the copy it is in
+            ``commitlog``.
+        until: copy only messages before this physical offset, rounded up to a record; None for all.
 
     Raises:
-        StoreError: it can't be copied; nothing is left at the target.
+        StoreError: the store can't be copied; nothing is left at the target.
     """
     try:
         early = rest.read_early(root)
@@ -150,7 +151,7 @@ def _directories(root: Path, commit_log: str | None) -> list[Path]:
 def _copy(
     moment: CopyPoint, target: Target, early: rest.StateFiles, show: ShowProgress
 ) -> CopyReport:
-    """Copy all of it, in the order of the module's text. Raises ``StoreError``, ``OSError``."""
+    """Run steps 3 to 6 of the module's docstring. Raises ``StoreError``, ``OSError``."""
     view = moment.view
     with show("copying queues", sum(1 for _ in view.all_queues())) as bar:
         queues = copy_queues(moment, target, bar.advance)
@@ -165,7 +166,7 @@ def _copy(
     target.write(target.part / "checkpoint", checkpoint.encode())
     if left_out := rest.copy_others(moment, target):
         notes.append(
-            f"left out, because it is of one moment only while no broker has the store open:"
+            f"left out, because it is consistent only while no broker has the store open:"
             f" {', '.join(left_out)}"
         )
     _write_safe_point(target, queues, log)
@@ -184,9 +185,10 @@ def _copy(
 
 
 def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
-    """Let our broker open the copy without looking through it; all of it is on the disk by now."""
+    """Write a safe point, so that PocketMQ opens the copy quickly; the copy is synced already."""
     if log.last < 0 or any(queue.number == queue.first > 0 for queue in queues.values()):
-        # The number of a queue that has no entry is known by the name of its file alone.
+        # A queue without entries has its next queue offset only in the name of its file, which a
+        # start from a safe point does not accept.
         return
     numbers: dict[str, dict[int, int]] = {}
     for (topic, queue_id), queue in queues.items():

@@ -1,10 +1,10 @@
-"""Copy the log up to an offset, copy the beginnings of other files, and check every copied record.
+"""Copying the log up to an offset, checking every copied record, and copying the start of a file.
 
-Ranges without blocks get no blocks in the copy, so a pre-allocated file takes only the space of its
-content. File systems that can share blocks do so (``copy_file_range``).
+Holes stay holes in the copy, so a preallocated file takes only the space of its content. File
+systems that can share blocks do so (``copy_file_range``).
 
-Retention may remove the first files before they are copied: then the copy begins where the log
-begins by then. Damaged records are copied as they are, and reported.
+If retention removes the first files before they are copied, the copy begins with the next ones.
+Damaged records are copied as they are, and reported.
 """
 
 from __future__ import annotations
@@ -28,28 +28,30 @@ from remoting.protocol.message.record import (
 from remoting.protocol.message.view import RecordView
 
 STEP_BYTES: Final = 32 * 1024 * 1024
-"""Copied by one call: a tenth of a second, after which progress is shown and ^C takes effect."""
+"""Bytes copied by one call: a tenth of a second, after which progress is shown and ^C takes effect.
+"""
 
 PLAIN_STEP_BYTES: Final = 1024 * 1024
-"""The same where the system can't copy, and the bytes pass through this process."""
+"""The same where the kernel can't copy, and the bytes pass through this process."""
 
 
 MAX_FAULTS: Final = 1000
-"""Damaged places that a report names; further ones are only counted."""
+"""Damaged parts listed in a report; further ones are only counted."""
 
 MAX_STATE_READS: Final = 20
-"""Attempts to read a state file that is missing or incomplete: it may just be being replaced."""
+"""Attempts to read a state file that is missing or incomplete: the broker may be replacing it."""
 
 STATE_PAUSE_SECONDS: Final = 0.02
-"""Between two of these reads."""
+"""Pause between these attempts."""
 
 
 DELIVERY_SLACK_MS: Final = 60_000
-"""With an end in the past: messages due so long before it count as delivered."""
+"""In a copy with an end in the past, delayed messages due this long before it count as delivered.
+"""
 
 
 OnProgress = Callable[[int], None]
-"""Called with the bytes done since the last call."""
+"""Called with the number of bytes done since the last call."""
 
 _NOT_SERVED: Final = frozenset(
     {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
@@ -57,7 +59,7 @@ _NOT_SERVED: Final = frozenset(
 
 
 def open_source(path: str | Path) -> int:
-    """A descriptor to read a file. Raises ``StoreChanged``, ``StoreError``."""
+    """Open a file for reading; return its descriptor. Raises ``StoreChanged``, ``StoreError``."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -70,7 +72,7 @@ def open_source(path: str | Path) -> int:
 
 
 def share_range(reading: int, writing: int, at: int, length: int) -> int | None:
-    """Let the system copy; the number of bytes, None if it can't do that here."""
+    """Copy in the kernel; return the number of bytes copied, None if that is not supported."""
     if not hasattr(os, "copy_file_range"):
         return None
     try:
@@ -90,12 +92,12 @@ def copy_beginning(
     on_progress: OnProgress,
     share: Callable[[int, int, int, int], int | None] = share_range,
 ) -> None:
-    """Make ``target``, of ``size`` bytes: the first ``end`` of ``source``, then zeros. Synced.
+    """Create and sync ``target``: the first ``end`` bytes of ``source``, then zeros to ``size``.
 
-    What ``share`` returns None for is copied through this process.
+    If ``share`` returns None for a range, it is copied through this process.
 
     Raises:
-        StoreChanged: the source is gone, or has become shorter than ``end``.
+        StoreChanged: the source was removed, or is shorter than ``end`` now.
         StoreError: it can't be read.
         OSError: the target can't be written.
     """
@@ -127,7 +129,7 @@ def copy_beginning(
 
 
 def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
-    """The ranges of ``[0, end)`` that have blocks; the rest is zeros."""
+    """Yield the ranges of ``[0, end)`` that have blocks; all other bytes are zeros."""
     at = 0
     while at < end:
         try:
@@ -135,7 +137,7 @@ def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
             stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
         except OSError as error:
             if error.errno != errno.ENXIO:
-                # The file system can't tell.
+                # The file system does not support SEEK_DATA.
                 yield at, end
             return
         if begin >= end:
@@ -153,13 +155,13 @@ def _shortened(path: Path | str, size: int) -> StoreChanged:
 
 @dataclass(slots=True)
 class Faults:
-    """Damaged places of the log; at most ``MAX_FAULTS`` of them are kept."""
+    """Damaged parts of the log: their number, and the first ``MAX_FAULTS`` of them."""
 
     shown: list[Damage] = field(default_factory=list)
     count: int = 0
 
     def add(self, damage: Damage) -> None:
-        """Add a place."""
+        """Count a damaged part."""
         self.count += 1
         if len(self.shown) < MAX_FAULTS:
             self.shown.append(damage)
@@ -171,12 +173,12 @@ class LogCopy:
 
     Attributes:
         view: of the copy.
-        end: where it ends.
+        end: physical offset where it ends.
         file_bytes: length of its files; 0 when there are none.
-        records: whole ones in it.
-        last: physical offset of the last of them; -1 for none.
-        last_ms: its store time.
-        faults: its damaged places.
+        records: number of good records.
+        last: physical offset of the last good record; -1 for none.
+        last_ms: its store time, ms since the epoch.
+        faults: the damaged parts.
     """
 
     view: LogView
@@ -189,7 +191,7 @@ class LogCopy:
 
     @property
     def start(self) -> int:
-        """Where it begins."""
+        """Physical offset where the copied log begins."""
         return self.view.start
 
 
@@ -197,7 +199,7 @@ def copy_log(moment: CopyPoint, target: Target, on_progress: OnProgress) -> LogC
     """Copy the files that begin before the moment's end; ``check_log`` checks their records.
 
     Raises:
-        StoreError: the source can't be read, or retention takes it faster than it is copied.
+        StoreError: the source can't be read, or retention deletes it faster than it is copied.
         OSError: the target can't be written.
     """
     directory = target.directory("commitlog")
@@ -221,12 +223,12 @@ def _files_to_copy(moment: CopyPoint) -> list[ViewFile]:
     files = moment.log_files()
     if not files and moment.end == 0:
         return []
-    # An empty log may have a file all the same, whose name gives the next offset.
+    # Even an empty log may have a file, whose name determines the next physical offset.
     wanted = [file for file in files if file.start < moment.end or file is files[0]]
     if not wanted or wanted[0].start > moment.end:
         raise StoreError(
             f"the log in {moment.view.root} had a message before {moment.end} when the copy began,"
-            " and nothing of that is left: the files were taken away or deleted; start again"
+            " but these files have been moved or deleted since: start again"
         )
     return wanted
 

@@ -1,12 +1,12 @@
-"""Copy the consume queues: all entries of messages before the moment's end.
+"""Copying the consume queues: all entries of messages before the end of the copied log.
 
-Entries are in the log's order, so a queue is cut at the first entry that points behind the end;
-zeros follow. Entries of messages appended shortly before may not have been written when their queue
-was copied. So the copied log is walked from the offset up to which all entries were written, and
-the missing entries are added.
+Entries are in the log's order, so a queue is cut at the first entry that points behind that end.
+Entries of the last messages may not have been written yet when their queue was copied. So the
+copied log is walked from the offset up to which all entries were written, and missing entries are
+added.
 
-A queue that lacks entries of earlier messages is damaged. It is copied as it is, with a note; our
-broker rebuilds it when it opens the copy.
+A queue that lacks entries of earlier messages is damaged. It is copied as it is, with a note;
+PocketMQ rebuilds it when it opens the copy.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ class CopiedQueue:
     """One queue of the copy.
 
     Attributes:
-        directory: where it is.
+        directory: of its files.
         file_bytes: length of its files.
-        first: the first entry that has a file.
-        end: number of the next message.
-        number: the same according to the log; more than ``end`` when entries are missing.
-        added: entries that the source did not have yet.
+        first: queue offset of the first entry in a file.
+        end: queue offset behind the last entry.
+        number: queue offset of the next message according to the log; greater than ``end`` when
+            entries are missing.
+        added: packed entries that the source did not have yet.
         first_position: physical offset in the first copied entry; -1 when there is none.
     """
 
@@ -74,9 +75,9 @@ def copy_queues(moment: CopyPoint, target: Target, on_progress: Callable[[int], 
     """Copy all queues, each up to the moment's end.
 
     Args:
-        moment: what is copied.
-        target: where to.
-        on_progress: called with the queues done since the last call.
+        moment: of the copy.
+        target: the directory of the copy.
+        on_progress: called with the number of queues done since the last call.
 
     Raises:
         StoreError: the source can't be read.
@@ -84,7 +85,7 @@ def copy_queues(moment: CopyPoint, target: Target, on_progress: Callable[[int], 
     """
     target.directory("consumequeue")
     if not moment.view.log.files:
-        # New messages would get the numbers of entries whose messages are gone.
+        # Without a log, the entries would point to new messages later.
         return {}
 
     def one(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
@@ -92,7 +93,7 @@ def copy_queues(moment: CopyPoint, target: Target, on_progress: Callable[[int], 
 
     queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
-        # ``on_progress`` need not be safe for several threads.
+        # Called in this thread only: ``on_progress`` need not be thread-safe.
         for key, queue in pool.map(one, list(moment.view.all_queues())):
             on_progress(1)
             if queue is not None:
@@ -112,7 +113,7 @@ def _copy_queue(moment: CopyPoint, target: Target, topic: str, queue_id: int) ->
 
     queue = until_unchanged(copy)
     if queue is None:
-        # Nothing was ever put there, or its topic has been deleted.
+        # The queue never had a message, or its topic has been deleted.
         directory.rmdir()
     return queue
 
@@ -135,30 +136,29 @@ def _copy_files(row: FileRow, directory: Path, log_end: int) -> CopiedQueue:
 
 
 def cut_of(row: FileRow, log_end: int) -> int:
-    """The number of a queue's first message at or behind a physical offset.
+    """Return the queue offset of a queue's first message at or behind a physical offset.
 
     Raises:
-        StoreChanged: retention took its files.
+        StoreChanged: retention has deleted its files.
         StoreError: they can't be read.
     """
     for file in reversed(row.files):
         count = written_entries(row, file)
         if not count:
             continue
-        # Index of the first real entry at or behind a physical offset; their number for none.
         behind, found = first_from(row.read(file.start, count * ENTRY_BYTES), log_end)
-        # Fillers before it are of a number that was lost, and stay lost.
+        # If nothing is cut, fillers at the end stay: their queue offsets must not be used again.
         kept = behind if found < count else count
         if kept or file is row.files[0]:
             return file.start // ENTRY_BYTES + kept
     return row.start // ENTRY_BYTES
 
 
-# --- what the source did not have yet
+# --- entries that the source did not have yet
 
 
 def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) -> list[str]:
-    """Add the missing entries; what can't be repaired, in sentences.
+    """Add missing entries to the queues; return notes on queues that can't be completed.
 
     Raises:
         StoreError: the copied log can't be read.
@@ -176,16 +176,18 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
                 and "\0" not in entry.topic
                 and entry.topic not in {".", ".."}
             ):
-                # Of a topic that has been deleted.
+                # A record of a topic that has been deleted.
                 continue
             directory = target.part / "consumequeue" / entry.topic / str(entry.queue_id)
             queue = queues[key] = CopiedQueue(directory, file_bytes)
         if not entry.queue_offset and len(queue.added) == queue.end * ENTRY_BYTES:
-            # The topic was deleted and made again, and nothing of that was written yet.
+            # The topic was deleted and created again, and the source's queue had no entry of the
+            # new one yet.
             queue.added.clear()
             queue.end = queue.number = 0
         if entry.queue_offset < queue.end or entry.physical_offset < queue.first_position:
-            # It has that one, or it is of a topic that was deleted and made again since.
+            # The queue has this entry, or the record is from before the topic was deleted and
+            # created again.
             continue
         if entry.queue_offset == queue.end == queue.number:
             queue.added += ENTRY.pack(entry.physical_offset, entry.size, entry.tags_code)
@@ -199,21 +201,21 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
             pass
     return [
         f"queue {queue_id} of topic {topic} lacks entries from message {queue.end} on, and so does"
-        " the source's: `pocketmq store verify --repair` builds it anew, and so does PocketMQ's"
+        " the source's: `pocketmq store verify --repair` rebuilds it, and so does PocketMQ's"
         " broker when it starts"
         for (topic, queue_id), queue in lacking.items()
     ]
 
 
 def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
-    """Queues that have fewer entries than at the safe point; they get the number of that point."""
+    """Return the queues with fewer entries than at the safe point, and set their ``number``."""
     found = {}
     for topic, rows in moment.numbers.items():
         for queue_id, number in rows.items():
             key = topic, queue_id
             names = ("consumequeue", topic, str(queue_id))
             if key not in queues and not moment.view.root.joinpath(*names[:2]).is_dir():
-                # The topic has been deleted since.
+                # The topic has been deleted since the safe point.
                 continue
             queue = queues.get(key) or CopiedQueue(
                 target.part.joinpath(*names), DEFAULT_QUEUE_FILE_BYTES

@@ -1,4 +1,4 @@
-"""The moment that a copy shows, and the target directory, which is renamed when complete."""
+"""``CopyPoint``, the moment of the store that a copy shows, and ``Target``, its new directory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ T = TypeVar("T")
 DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 
 MAX_STARTS: Final = 10
-"""Attempts when retention deletes files before they are copied."""
+"""Attempts if retention deletes files before they are copied."""
 
 
 SYNC_THREADS: Final = 8
-"""Files synced at the same time: a file system's journal commits them together."""
+"""Threads that sync files at the same time, so that a file system's journal commits them together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ class CopyPoint:
 
     Attributes:
         view: of the source.
-        commit_log: where its log lies, if elsewhere.
-        end: physical offset where the copy's log ends; a record ends there, or a file.
-        is_past: whether the caller chose an end before the log's.
-        settled: physical offset before which all queue entries are written.
-        checkpoint: the source's.
-        numbers: the next message's number of each queue at the safe point; empty without one.
+        commit_log: ``storePathCommitLog`` of the source, if its log is not in ``root``.
+        end: physical offset where the copied log ends; a record or a file ends there.
+        is_past: whether the caller chose an end before the log's end.
+        settled: physical offset before which every message has its queue entry in the files.
+        checkpoint: of the source.
+        numbers: each queue's next queue offset at the safe point; empty without a safe point.
     """
 
     view: StoreView
@@ -53,12 +54,12 @@ class CopyPoint:
     numbers: Numbers
 
     def log_files(self) -> list[ViewFile]:
-        """The files of the log as they are now. Raises ``StoreError``."""
+        """List the files of the log again. Raises ``StoreError``."""
         return StoreView(self.view.root, commit_log=self.commit_log).log.files
 
 
 def until_unchanged(action: Callable[[], T]) -> T:
-    """Run an action, again whenever retention has deleted files that it was to read.
+    """Run an action; retry when retention has deleted files that it reads.
 
     Raises:
         StoreChanged: the last attempt failed too.
@@ -70,10 +71,10 @@ def until_unchanged(action: Callable[[], T]) -> T:
 
 
 def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoint:
-    """The moment at the end of the log, or at the first record at or behind ``until``.
+    """Return the moment at the end of the log, or at the first record at or behind ``until``.
 
     Raises:
-        StoreError: a file can't be read, or the log has no such place.
+        StoreError: a file can't be read, or ``until`` is not in the log.
     """
     view = StoreView(root, commit_log=commit_log)
     log_end = view.log_end().position
@@ -81,13 +82,13 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
     checkpoint = view.checkpoint()
     point = view.safe_point()
     if point is not None and point.tail < view.log.start:
-        # Nothing shows that it is of this log.
+        # Retention has deleted the record at the tail, so the safe point can't be verified.
         point = None
     settled = view.log.start
     if point is not None:
         settled = point.end
     elif is_clean(root):
-        # Entries are made in the order of the log.
+        # Entries are written in the order of the log.
         settled = view.last_position()
     else:
         for file in view.log.files:
@@ -100,7 +101,7 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
 
 
 def is_clean(root: Path) -> bool:
-    """Whether no broker has the store open, and the last one closed it properly."""
+    """Return whether no broker has the store open, and the last one closed it properly."""
     return not (root / "abort").exists()
 
 
@@ -114,17 +115,17 @@ def _place(view: StoreView, until: int, log_end: int) -> int:
 
 
 class Target:
-    """The directory of the copy.
+    """The directory of the copy. It is written under another name and renamed when complete.
 
     Args:
-        path: its name.
-        sources: directories that it must not lie in.
+        path: of the copy.
+        sources: directories that it must not be in.
 
     Attributes:
-        part: where to write.
+        part: the directory to write to.
 
     Raises:
-        StoreError: it can't be made there; the text says what to do.
+        StoreError: it can't be created there; the message says what to do.
     """
 
     def __init__(self, path: Path, sources: Sequence[Path]) -> None:
@@ -133,16 +134,16 @@ class Target:
         for source in map(_real, sources):
             if self.path == source or source in self.path.parents:
                 raise StoreError(
-                    f"the target {path} lies in what is to be copied, {source}: give a directory"
-                    " elsewhere, best on another disk"
+                    f"the target {path} is inside the store to be copied, {source}: give a"
+                    " directory elsewhere, best on another disk"
                 )
         try:
             self._check_free(path)
             self.part.mkdir()
         except FileExistsError:
             raise StoreError(
-                f"{self.part} is there: a copy that was broken off, or one that still runs; remove"
-                " it, or give another target"
+                f"{self.part} exists: a copy was interrupted, or is still running; remove it, or"
+                " give another target"
             ) from None
         except OSError as error:
             raise StoreError(
@@ -166,20 +167,20 @@ class Target:
             )
 
     def directory(self, *names: str) -> Path:
-        """A directory of the copy, made if need be. Raises ``OSError``."""
+        """Return a directory of the copy, creating it if needed. Raises ``OSError``."""
         path = self.part.joinpath(*names)
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     def write(self, path: Path, data: bytes) -> None:
-        """Make a small file, synced. Raises ``OSError``."""
+        """Create and sync a small file. Raises ``OSError``."""
         with path.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self) -> None:
-        """Sync the directories, and give the complete copy its name. Raises ``OSError``."""
+        """Sync the directories, and rename the complete copy to ``path``. Raises ``OSError``."""
         directories = [Path(root) for root, _, _ in os.walk(self.part)]
         with ThreadPoolExecutor(SYNC_THREADS) as pool:
             for _ in pool.map(sync_path, reversed(directories)):

@@ -1,9 +1,9 @@
-"""Compare the entries of the index with the keys of a part of the log.
+"""Comparing the index entries with the keys of a part of the log.
 
-Both are in the log's order, so they are read side by side. Where they differ, the next place where
-they agree is searched for: keys of the log before it are missing in the index, entries of the index
-before it are wrong. Allowed are entries of damaged records, and entries of one message that come
-twice, which RocketMQ writes when it indexes again after a crash.
+Both are in the log's order, so they are read in parallel. Where they differ, the next match is
+searched for: keys of the log before it are missing in the index, index entries before it are wrong.
+Entries of damaged records are accepted, and so are repeated entries of one message, which RocketMQ
+writes when it indexes again after a crash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from remoting.protocol.disk.index_file import ENTRY, MAX_SECONDS
 _Block = tuple[int, int, bytearray]
 
 _WINDOW: Final = 64
-"""Entries within which the next match is searched for; beyond them physical offsets decide."""
+"""Distance, in keys and entries, up to which the next match is searched for; if there is none,
+physical offsets decide."""
 
 
 class Key(NamedTuple):
@@ -51,14 +52,16 @@ class IndexMatch:
 
     Args:
         parts: the index files, oldest first.
-        begin, end: the places between which the part's entries are; None for the index's end.
-        claims: the part of the log that it covers.
+        begin, end: positions between which the part's entries are; ``end`` None for the index's
+            end.
+        claims: the part of the log that the index covers.
         findings: receives what is wrong.
         compiled: see ``load_compiled``; None for the Python code.
 
     Attributes:
-        unclaimed: keys behind the part of the log that the index covers.
-        earlier: keys before it.
+        damaged: the damaged parts of the log, filled in by the caller.
+        unclaimed: number of keys behind the part of the log that the index covers.
+        earlier: number of keys before it.
     """
 
     def __init__(
@@ -84,20 +87,19 @@ class IndexMatch:
         self.unclaimed = 0
         self.earlier = 0
 
-    # --- side by side
+    # --- comparing
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
-        """Whether the next entries match these keys, given as columns; if so they are consumed.
+        """Return whether the next entries match these keys, given as columns; consume them if so.
 
-        If not, ``compare`` finds out why.
-        Raises ``StoreError``.
+        If not, call ``compare``, which finds the differences. Raises ``StoreError``.
         """
         block = self._current()
         if block is None or self._compiled is None or not len(hashes):
             return False
         index, first, data = block
         begin_ms = self._parts[index].header.begin_ms
-        # The first entry of a file is dated otherwise.
+        # The time of a file's first entry may have another base; see ``_date``.
         if begin_ms <= 0 or first + self._at == 1 or int(offsets[-1]) >= self._claims.end:
             return False
         count = len(hashes)
@@ -125,7 +127,7 @@ class IndexMatch:
         self._align(wanted, found)
 
     def finish(self) -> None:
-        """Compare the remaining entries; the part has ended. Raises ``StoreError``."""
+        """Compare the remaining entries at the end of the part. Raises ``StoreError``."""
         self._align([], list(self._take(None)))
         self._flush()
 
@@ -138,7 +140,7 @@ class IndexMatch:
         return self._block
 
     def _take(self, end: int | None) -> Iterator[ClaimedEntry]:
-        """Entries of messages before ``end``; a single later one between them is damaged."""
+        """Yield entries of messages before ``end``, and single damaged ones between them."""
         held: ClaimedEntry | None = None
         mark: tuple[_Block, int] | None = None
         while (block := self._current()) is not None:
@@ -156,12 +158,12 @@ class IndexMatch:
                 yield entry
             self._at += 1
         if held is not None and mark is not None:
-            # It is of the next piece of the log.
+            # Put the entry back: it belongs to the next piece of the log.
             if self._block is not None and self._block is not mark[0]:
                 self._blocks = chain((self._block,), self._blocks)
             self._block, self._at = mark
 
-    # --- where they differ
+    # --- differences
 
     def _align(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
         at, found = 0, 0
@@ -177,7 +179,7 @@ class IndexMatch:
     def _differ(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
         wrong = [one for one in entries if one.offset not in self.damaged]
         if not keys:
-            # Where an index was begun anew, the last message it had may come a second time.
+            # After a crash, the last indexed message may have been indexed again.
             wrong = [one for one in wrong if one.offset != self._last_offset]
         for one in wrong:
             part = self._parts[one.file]
@@ -185,8 +187,8 @@ class IndexMatch:
                 "index-entry",
                 part.path,
                 part.place(one.number),
-                f"entry {one.number} of the index is of no key of the log: hash {one.hash}, offset"
-                f" {one.offset}",
+                f"entry {one.number} of the index matches no key of the log: hash {one.hash},"
+                f" offset {one.offset}",
             )
         for key in keys[len(wrong) :]:
             if key.offset != self._claims.end:
@@ -209,11 +211,11 @@ class IndexMatch:
                 "index-time",
                 part.path,
                 part.place(entry.number),
-                f"entry {entry.number} of the index says {entry.seconds} s, not {seconds} s, behind"
-                " the file's begin",
+                f"entry {entry.number} of the index has a time of {entry.seconds} s, not"
+                f" {seconds} s, after the file's begin time",
             )
 
-    # --- what is missing, one finding for a run of it
+    # --- missing keys, one finding for each run of them
 
     def _flush(self) -> None:
         if not self._missing_count:
@@ -244,7 +246,7 @@ def _seconds(begin_ms: int, stored_ms: int) -> int:
 def _resync(
     keys: Sequence[Key], at: int, entries: Sequence[ClaimedEntry], found: int
 ) -> tuple[int, int]:
-    """How many keys and entries to pass over until both agree again."""
+    """Return how many keys and entries to skip until both match again."""
     left, right = len(keys) - at, len(entries) - found
     for total in range(1, min(_WINDOW, left + right) + 1):
         for skip in sorted(range(total + 1), key=lambda n: abs(2 * n - total)):

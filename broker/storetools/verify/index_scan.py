@@ -1,11 +1,12 @@
-"""Check the index files of a store: headers, order of entries, hash chains.
+"""Checking the index files of a store: headers, and hash chains of entries.
 
 A file does not contain its numbers of slots and entries, which are settings of the broker that
-wrote it. They are found by trial: the newest entry must be the one that its slot leads to.
+wrote it. They are found by trial: the newest entry must be the one that its slot points to.
 
-Entries are nearly sorted by physical offset, because the index follows the log. So a file is read
-once from end to end: the chains are built as a writer would and compared, and the first entry of
-each part of the log is noted, which is then checked with that part (``index_match``).
+Entries are almost sorted by physical offset, because the index is built in the order of the log. So
+a file is read once, sequentially: the hash chains are computed as a writer would and compared with
+the file, and the first entry of each part of the log is recorded. The entries are compared with the
+keys when that part of the log is walked (``index_match``).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from remoting.protocol.disk.index_file import (
 
 NAME_DIGITS: Final = 17
 BLOCK_ENTRIES: Final = 65_536
-"""Entries that are read at once: 1.3 MB."""
+"""Entries read at once: 1.3 MB."""
 
 _MAX_SHAPES: Final = 4096
-"""Shapes that are tried for a file of unusual length."""
+"""Shapes tried for a file of unusual length."""
 
 _SAMPLES: Final = 32
 
 
 def load_compiled() -> ModuleType | None:
-    """The compiled core's functions for entries of the index; None where it does not run.
+    """Return the compiled core's functions for index entries; None without the compiled core.
 
     The Python code gives identical results.
     """
@@ -56,13 +57,14 @@ def load_compiled() -> ModuleType | None:
 
 
 class IndexPart(NamedTuple):
-    """A sound-looking index file.
+    """An index file with a usable header.
 
     Attributes:
-        path: where it is.
-        shape: its slots and entries.
-        header: as it was when the check began.
-        before_ms: end time of the file before it, which its first entry is dated from.
+        path: of the file.
+        shape: numbers of slots and entries.
+        header: as read when the check began.
+        before_ms: end time of the previous file; the time of this file's first entry may be
+            relative to it.
     """
 
     path: str
@@ -80,20 +82,20 @@ class IndexPart(NamedTuple):
         return self.entries_at + number * ENTRY.size
 
     def open(self) -> ViewFile:
-        """The file, open. Raises ``StoreError``."""
+        """Open the file. Raises ``StoreError``."""
         file = ViewFile(self.path, 0, self.shape.bytes)
         file.open()
         return file
 
     def read(self, file: ViewFile, number: int, count: int) -> bytearray:
-        """Read packed entries, from a number on. Raises ``StoreError``."""
+        """Read ``count`` packed entries from entry ``number`` on. Raises ``StoreError``."""
         data = bytearray(count * ENTRY.size)
         file.read_into(self.place(number), memoryview(data))
         return data
 
 
 class IndexPlace(NamedTuple):
-    """An entry: the index of its file among all, and its number there."""
+    """Position of an entry: the index of its file among all, and its number in the file."""
 
     file: int
     number: int
@@ -103,8 +105,8 @@ class IndexEntries(NamedTuple):
     """The part of the log that the index covers.
 
     Attributes:
-        begin: physical offset of the first message that must be indexed.
-        end: of the last one, some of whose keys may be missing.
+        begin: physical offset of the first indexed message.
+        end: physical offset of the last one, some of whose keys may be missing.
     """
 
     begin: int
@@ -116,7 +118,7 @@ NO_ENTRIES: Final = IndexEntries(1, 0)
 
 
 def index_files(directory: Path) -> list[str]:
-    """Paths of the index files, oldest first. Raises ``StoreError``."""
+    """Return the paths of the index files, oldest first. Raises ``StoreError``."""
     try:
         names = os.listdir(directory)  # noqa: PTH208 - the names, not paths of them
     except FileNotFoundError:
@@ -138,12 +140,12 @@ def _size(path: str) -> int:
 
 
 def is_made(path: str) -> bool:
-    """Whether a file has its length; a new one is empty for a moment. Raises ``StoreChanged``."""
+    """Return whether a file is not empty; a new one is, for a moment. Raises ``StoreChanged``."""
     return _size(path) > 0
 
 
 def header_of(path: str) -> IndexHeader | None:
-    """A file's header; None when it is too short to have one. Raises ``StoreError``."""
+    """Return a file's header; None when the file is too short. Raises ``StoreError``."""
     size = _size(path)
     if size < HEADER.size + SLOT.size + 2 * ENTRY.size:
         return None
@@ -156,10 +158,10 @@ def header_of(path: str) -> IndexHeader | None:
 
 
 def shape_of(path: str, header: IndexHeader) -> Shape | None:
-    """The numbers of slots and entries of a file; None when no shape fits.
+    """Return the numbers of slots and entries of a file; None when no shape fits.
 
     Raises:
-        StoreError: it can't be read.
+        StoreError: the file can't be read.
     """
     size = _size(path)
     usual = Shape(DEFAULT_SLOTS, DEFAULT_ENTRIES)
@@ -186,7 +188,7 @@ def _shapes(size: int, next_entry: int) -> list[Shape]:
 
 
 def _votes(file: ViewFile, part: IndexPart) -> int:
-    """A score: how many of the newest entries would be where they belong in this shape."""
+    """Return a score for a shape: how many of the newest entries are consistent with it."""
     header, slots = part.header, part.shape.slots
     last = header.next_entry - 1
     votes = 0
@@ -199,23 +201,23 @@ def _votes(file: ViewFile, part: IndexPart) -> int:
         slot = bytearray(SLOT.size)
         file.read_into(HEADER.size + hashed % slots * SLOT.size, memoryview(slot))
         (newest,) = SLOT.unpack(slot)
-        # A broker at work may have added entries to the chain since.
+        # A running broker may have added entries to the chain since.
         votes += number <= newest < part.shape.entries
         votes += 3 * (number == newest == last)
     return votes
 
 
 class IndexScan:
-    """Reads all index files once, and checks their chains.
+    """Reads all index files once, and checks their hash chains.
 
     Args:
         findings: receives what is wrong.
-        borders: physical offsets at which parts of the log begin, ascending.
+        borders: physical offsets where the parts of the log begin, ascending.
         compiled: see ``load_compiled``; None for the Python code.
 
     Attributes:
-        places: of each border the first entry at or behind it.
-        entries: how many were looked at.
+        places: for each border, the position of the first entry at or behind it.
+        entries: number of entries read.
     """
 
     def __init__(
@@ -247,10 +249,10 @@ class IndexScan:
             self.entries += count
         self._slots(part, file, newest)
 
-    # --- where parts of the log begin
+    # --- first entries of the parts
 
     def _place(self, index: int, first: int, data: bytearray) -> None:
-        """Find the parts' first entries. It takes two behind a border: one alone may be damaged."""
+        """Find the parts' first entries: two in a row behind a border, as one may be damaged."""
         left = self._borders[len(self.places) :]
         if not left or (self._compiled is not None and not self._compiled.reaches(data, left[0])):
             self._before = None
@@ -281,7 +283,7 @@ class IndexScan:
                     "index-chain",
                     part.path,
                     part.place(number),
-                    f"entry {number} of the index leads to entry {before}, not to {newest[slot]}",
+                    f"entry {number} of the index points to entry {before}, not to {newest[slot]}",
                 )
             newest[slot] = number
 
@@ -293,25 +295,25 @@ class IndexScan:
             found.byteswap()
         if found != newest:
             for slot, (wanted, actual) in enumerate(zip(newest, found, strict=True)):
-                # Beyond the header's count: of entries that came meanwhile.
+                # A number beyond the header's is of an entry added since the check began.
                 if wanted != actual and not part.header.next_entry <= actual < part.shape.entries:
                     self._findings.derived(
                         "index-slot",
                         part.path,
                         HEADER.size + slot * SLOT.size,
-                        f"slot {slot} of the index leads to entry {actual}, not to {wanted}",
+                        f"slot {slot} of the index points to entry {actual}, not to {wanted}",
                     )
 
 
 def offsets_of(data: bytearray) -> list[int]:
-    """Physical offsets of packed entries."""
+    """Return the physical offsets in packed entries."""
     return [offset for _, offset, _, _ in ENTRY.iter_unpack(data)]
 
 
 def blocks(
     parts: Sequence[IndexPart], begin: IndexPlace, end: IndexPlace | None
 ) -> Iterator[tuple[int, int, bytearray]]:
-    """Read entries block by block: index of the file, number of the first entry, packed entries.
+    """Yield entries in blocks: index of the file, number of the first entry, packed entries.
 
     Raises:
         StoreError: a file can't be read.
@@ -335,9 +337,9 @@ class IndexFiles:
     """The index files of one store.
 
     Attributes:
-        parts: the files that have entries, oldest first.
-        shape: of most of them; None when there are no files with entries.
-        paths: of all files.
+        parts: the usable files with entries, oldest first.
+        shape: of most of them; None when there are none.
+        paths: of all index files.
     """
 
     def __init__(self, directory: Path, parts: list[IndexPart], paths: list[str]) -> None:
@@ -349,13 +351,13 @@ class IndexFiles:
 
     @property
     def claims(self) -> IndexEntries:
-        """The part of the log that they cover."""
+        """The part of the log that the files cover."""
         if not self.parts:
             return NO_ENTRIES
         return IndexEntries(self.parts[0].header.begin_offset, self.parts[-1].header.end_offset)
 
     def check_headers(self, view: StoreView, log_end: int, findings: Findings) -> None:
-        """Check headers against entries and log; drop files beyond use. Raises ``StoreError``."""
+        """Compare headers with entries and log; drop unusable files. Raises ``StoreError``."""
         kept = []
         for part in self.parts:
             header = part.header
@@ -378,8 +380,8 @@ class IndexFiles:
                 kept.append(part)
                 continue
             sentence = (
-                f"the header speaks of messages at {header.begin_offset} to {header.end_offset} of"
-                f" the log, but {wrong}"
+                f"the header is for messages at {header.begin_offset} to {header.end_offset} of the"
+                f" log, but {wrong}"
             )
             findings.derived("index-header", part.path, 0, sentence)
             if 0 <= first <= last < log_end:
@@ -399,9 +401,9 @@ class IndexFiles:
         """Report keys of the log that the index does not cover.
 
         Args:
-            own: the sections of our checkpoint.
-            keys: that the log has.
-            unindexed: how many of them lie before and behind the part that the index covers.
+            own: the sections of PocketMQ's checkpoint.
+            keys: number of keys in the log.
+            unindexed: number of keys before, and behind, the part that the index covers.
             findings: receives what is wrong.
             clean: the store was closed properly.
         """
@@ -423,7 +425,7 @@ class IndexFiles:
             findings.derived("index-missing", path, None, sentence)
 
     def _check_note(self, own: dict[str, Any], findings: Findings) -> bool:
-        """Whether our broker noted, when it stopped, that it had indexed just these files."""
+        """Return whether a clean stop of PocketMQ recorded the index in exactly this state."""
         try:
             last = list(own["index"]["last"])
         except (KeyError, TypeError):
@@ -447,7 +449,7 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
         if header is not None and header.next_entry <= 1 and not header.used_slots:
             continue
         if header is None or shape is None or not 1 <= header.next_entry <= shape.entries:
-            sentence = "its slots and entries do not go together, so it is no index file"
+            sentence = "its slots and entries are not consistent, so it is not an index file"
             findings.derived("index-file", path, None, sentence)
             continue
         found.append(IndexPart(path, shape, header, before_ms))
@@ -456,13 +458,13 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
 
 
 def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:
-    """Files of the newest one's shape: a broker with other settings started a new index."""
+    """Return the files with the newest one's length; others are from different settings."""
     kept = [part for part in parts if part.shape.bytes == parts[-1].shape.bytes]
     for part in parts:
         if part not in kept:
             sentence = (
                 f"it has {part.shape.bytes} bytes, the newest index file {kept[-1].shape.bytes}: a"
-                " broker that is set so does not look at it"
+                " broker with the newest file's settings does not use it"
             )
             findings.note("index-other", part.path, None, sentence)
     return kept

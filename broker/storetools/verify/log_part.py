@@ -1,10 +1,10 @@
-"""Walk one file of the log, check every record, and compare queues and index with it.
+"""Walking one file of the log: check every record, and compare queues and index with it.
 
-Other processes can walk other files at the same time. Queue entries and index entries are compared
-during the walk; ``check`` puts together what crosses the border of a file.
+Several processes can walk different files at the same time. Queue entries and index entries are
+compared during the walk; ``check`` merges the results of the files.
 
-Every record is checked completely: lengths, magic, its physical offset, CRC, its number. Where
-there is no record, the next sound one is searched for, and the bytes before it are damage.
+Every record is checked completely: lengths, magic number, physical offset, CRC, queue offset. Where
+there is no record, the next good one is searched for, and the bytes before it are damage.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from remoting.protocol.message.record import (
 )
 
 CHUNK_BYTES: Final = 1024 * 1024
-"""Bytes of the log checked at once: they stay in the processor's cache meanwhile."""
+"""Bytes of the log checked at once: they fit into the processor's cache."""
 
 _START: Final = Struct(">II")
 
 OnProgress = Callable[[int], None]
-"""Called with the bytes of the log walked since the last call."""
+"""Called with the number of bytes of the log walked since the last call."""
 
 
 MAX_GATHERED: Final = 50_000
-"""Entries that wait: enough to make a visit to a queue pay."""
+"""Entries gathered before they are compared, so that each queue's files are read less often."""
 
 
 class LogRow(NamedTuple):
-    """A record, and what it calls for."""
+    """A record's physical offset and size, and what is derived from it."""
 
     position: int
     size: int
@@ -61,21 +61,21 @@ class LogRow(NamedTuple):
 
 
 class Gathering:
-    """Gathers entries as bytes, by queue."""
+    """Gathers packed entries by queue."""
 
     def __init__(self) -> None:
         self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
         self._count = 0
 
     def add(self, rows: Sequence[LogRow]) -> None:
-        """Records in the log's order."""
+        """Add the entries of records, in the log's order."""
         for position, size, row in rows:
             if row.topic is not None:
                 entry = ENTRY.pack(position, size, row.tags_code)
                 self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
 
     def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
-        """Runs of entries; those of one queue in the log's order."""
+        """Add runs of entries; those of one queue in the log's order."""
         for key, first, entries in runs:
             self._add(key, first, entries)
 
@@ -88,11 +88,11 @@ class Gathering:
         self._count += len(entries) // ENTRY.size
 
     def full(self) -> bool:
-        """Whether they have to be taken."""
+        """Return whether there are enough entries to take them."""
         return self._count >= MAX_GATHERED
 
     def take(self) -> Iterator[EntryRun]:
-        """All of them; those of one queue in the log's order, one run after another."""
+        """Yield and remove all runs, sorted by queue; those of one queue in the log's order."""
         gathered, self._runs, self._count = self._runs, {}, 0
         for key in sorted(gathered):
             for first, entries in gathered[key]:
@@ -105,14 +105,15 @@ class PartPlan(NamedTuple):
     Attributes:
         root, commit_log: as given to ``StoreView``.
         path: of the file.
-        begin, end: physical offsets.
-        file_end: where the file ends.
+        begin, end: physical offsets of the part.
+        file_end: physical offset where the file ends.
         levels_ms: delay levels.
-        plain: do without the compiled core.
-        closed: whether a blank record must end it.
-        lost_until: up to where the bytes behind ``end`` are known to be lost.
+        plain: use the Python code instead of the compiled core.
+        closed: whether a blank record must end the file.
+        lost_until: physical offset up to which the bytes behind ``end`` are known to be lost.
         index_parts: the index files, oldest first.
-        index_begin, index_end: between which the entries of the part are; None for their end.
+        index_begin, index_end: positions of the part's entries in the index; ``index_end`` None for
+            the index's end.
         claims: the part of the log that the index covers.
     """
 
@@ -136,8 +137,12 @@ class PartResult(NamedTuple):
     """The result of walking a part.
 
     Attributes:
-        unindexed: keys before and behind the part of the log that the index covers.
-        last_ms: store time of the last record; 0 for none.
+        findings: what is wrong.
+        queues: by topic and queue id, the messages found and the wrong entries.
+        damaged: the damaged parts of the log.
+        records, entries, keys: numbers of those found.
+        unindexed: number of keys before, and behind, the part of the log that the index covers.
+        last_ms: the greatest store time, ms since the epoch; 0 for none.
     """
 
     findings: Findings
@@ -151,14 +156,14 @@ class PartResult(NamedTuple):
 
 
 class LogPart:
-    """A walk over one part.
+    """Walks one part of the log.
 
     Args:
-        plan: the part.
+        plan: describes the part.
         view: the store.
-        on_progress: called with the bytes walked since the last call.
+        on_progress: called with the number of bytes walked since the last call.
         queues: receives the entries; by default they are compared with the stored ones.
-        index: the same for keys.
+        index: receives the keys; by default they are compared with the index.
     """
 
     def __init__(
@@ -192,7 +197,7 @@ class LogPart:
         self._last_ms = 0
 
     def run(self) -> PartResult:
-        """Walk. Raises ``StoreError``."""
+        """Walk the part. Raises ``StoreError``."""
         position, end = self._plan.begin, self._plan.end
         closed = False
         while position < end and not closed:
@@ -235,19 +240,19 @@ class LogPart:
     # --- records
 
     def _records_at(self, data: memoryview, position: int) -> int:
-        """Check consecutive records at a position; where the last one ends."""
+        """Check consecutive records at a position; return where the last one ends."""
         if self._compiled is not None:
             behind = self._walk_compiled(data, position)
             if behind > position or len(data) < _START.size:
                 return behind
-            # A record that the compiled core rejects is checked by itself.
+            # The compiled core rejects this record: check it alone in Python.
             size, _ = _START.unpack_from(data)
             data = data[:size]
         singly, used = chain(data, position, position + len(data))
         return self._walk_plain(data[:used], position, singly, used) if used else position
 
     def _walk_compiled(self, data: memoryview, base: int) -> int:
-        """Check consecutive usual records by the compiled core; where the last one ends."""
+        """Check consecutive records in the compiled core; return where the last one ends."""
         from remoting.protocol.core.record import walk_records  # noqa: PLC0415 - only where it runs
 
         used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = walk_records(
@@ -290,7 +295,7 @@ class LogPart:
         if bad is None:
             return base + end
         bad += base
-        return self._damage(bad, f"the lengths in the record at {bad} don't make it up")
+        return self._damage(bad, f"the lengths in the record at {bad} don't add up to its size")
 
     def _gather(self, *, at_end: bool = False) -> None:
         if at_end or self._gathering.full():
@@ -299,18 +304,22 @@ class LogPart:
         if at_end:
             self._queues.finish()
 
-    # --- what is no record
+    # --- long records, blank records, damage
 
     def _step(self, position: int) -> tuple[int, bool]:
-        """Pass a long or blank record, or damage; the next position, and whether the file ends."""
+        """Pass a long or blank record, or damage.
+
+        Returns:
+            The next position, and whether a blank record ends the file there.
+        """
         left = self._plan.file_end - position
         if left < MIN_TAIL_BYTES:
             return self._plan.end, True
         size, magic = _START.unpack_from(self._read(position, _START.size))
         if magic == MAGIC_BLANK:
             if size != left:
-                why = f"the blank record at {position} says {size} bytes, {left} are left in its"
-                self._findings.damage("blank", self._plan.path, position, f"{why} file")
+                why = f"the blank record at {position} has size {size}, but {left} bytes are left"
+                self._findings.damage("blank", self._plan.path, position, f"{why} in its file")
             return self._plan.end, True
         record, scan = self._view.log.look(position)
         if isinstance(scan, Invalid):
@@ -319,7 +328,7 @@ class LogPart:
             behind = self._records_at(record, position)
             if behind > position:
                 return behind, False
-        why = f"nothing has been written at {position}, though the log goes on"
+        why = f"nothing has been written at {position}, though the log continues"
         return self._damage(position, why), False
 
     def _damage(self, position: int, why: str) -> int:
@@ -327,9 +336,9 @@ class LogPart:
         end = self._plan.end if following is None else following
         self._damaged.add(position, end)
         if end == self._plan.end < self._plan.lost_until:
-            # It was cut off here, which is already reported.
+            # The log was truncated here, which is reported already.
             return end
         self._findings.damage(
-            "log", self._plan.path, position, f"{why}; {end - position} bytes are no good"
+            "log", self._plan.path, position, f"{why}; {end - position} bytes are damaged"
         )
         return end

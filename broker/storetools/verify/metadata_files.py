@@ -1,4 +1,4 @@
-"""Check the small files of a store: checkpoints, and the broker's tables."""
+"""Checking the small files of a store: the checkpoints, and the broker's tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _BATCH_QUEUES: Final = "BatchCQ"
 
 
 class Tables(NamedTuple):
-    """The broker's tables, as they were when the check began.
+    """The broker's tables as read when the check began.
 
     Attributes:
-        topics: names of topics with consume queues; None when not known.
-        offsets: committed offsets, by topic and group and queue.
-        delays: of each delay level the next message.
+        topics: names of topics with consume queues; None when unknown.
+        offsets: committed offsets, by topic, group and queue id.
+        delays: queue offset of the next message to deliver, by delay level.
         has_offsets: whether there is a table of offsets.
-        broker_name: of the broker that wrote them; None when not known.
+        broker_name: of the broker that wrote the tables; None when unknown.
     """
 
     topics: frozenset[str] | None
@@ -35,14 +35,14 @@ class Tables(NamedTuple):
     broker_name: str | None
 
     def topics_with(self, seen: Iterable[str]) -> frozenset[str] | None:
-        """The topics, and the system topics among ``seen``; None when they are not known."""
+        """Return the topics, with the system topics in ``seen``; None when they are unknown."""
         if self.topics is None:
             return None
         return self.topics | set(filter(is_system_topic, seen))
 
 
 def read_tables(root: Path, findings: Findings) -> Tables:
-    """Read the JSON files; an unreadable one is a finding."""
+    """Read the JSON files; a file that can't be read is a finding."""
     config = root / "config"
     try:
         names = sorted(path.name for path in config.iterdir() if path.suffix == ".json")
@@ -108,7 +108,7 @@ def _delays(content: object) -> dict[int, int]:
 
 
 def check_offsets(root: Path, view: StoreView, tables: Tables, findings: Findings) -> None:
-    """Whether committed offsets lie within their queues. Raises ``StoreError``."""
+    """Report committed offsets beyond the end of their queues. Raises ``StoreError``."""
     path = str(root / "config" / "consumerOffset.json")
     for (topic, group, queue_id), offset in sorted(tables.offsets.items()):
         end = _end(view, topic, queue_id)
@@ -140,7 +140,7 @@ def _end(view: StoreView, topic: str, queue_id: int) -> int:
 
 
 def read_checkpoint(root: Path) -> bytes | None:
-    """The checkpoint's bytes; None without one. Raises ``StoreError``."""
+    """Return the bytes of RocketMQ's checkpoint; None without one. Raises ``StoreError``."""
     path = root / "checkpoint"
     try:
         return path.read_bytes()
@@ -153,10 +153,14 @@ def read_checkpoint(root: Path) -> bytes | None:
 def check_checkpoint(
     root: Path, data: bytes | None, last_ms: int, findings: Findings, *, clean: bool
 ) -> None:
-    """Whether the checkpoint is there, and not ahead of the log.
+    """Report a missing checkpoint, or one that is ahead of the log.
 
     Args:
-        last_ms: the greatest store time in the log; 0 for none.
+        root: the store's directory.
+        data: the result of ``read_checkpoint``.
+        last_ms: the greatest store time in the log, ms since the epoch; 0 for none.
+        findings: receives what is wrong.
+        clean: the store was closed properly.
     """
     path = str(root / "checkpoint")
     if data is None:
@@ -175,17 +179,17 @@ def check_checkpoint(
     for place, (name, time_ms) in enumerate(times.items()):
         if last_ms and (time_ms > last_ms or time_ms < 0):
             sentence = (
-                f"the checkpoint says that the {name} had reached the disk up to {time_ms}, but the"
-                f" log's last message is of {last_ms}"
+                f"according to the checkpoint, the {name} was synced up to {time_ms}, but the log's"
+                f" last message is of {last_ms}"
             )
             findings.derived("checkpoint", path, place * 8, sentence)
 
 
 def read_own(view: StoreView, findings: Findings) -> dict[str, Any]:
-    """The sections of our checkpoint; nothing when there is none, or one that is damaged."""
+    """Return the sections of PocketMQ's checkpoint; empty when it is missing or damaged."""
     try:
         return view.own_checkpoint()
     except ValueError:
-        sentence = "it is damaged, and will not be believed: the next start takes longer"
+        sentence = "it is damaged, and will not be used: the next start takes longer"
         findings.derived("side-file", str(view.root / OWN_CHECKPOINT), None, sentence)
         return {}

@@ -1,8 +1,8 @@
-"""Check the queues, once all of the log has been read.
+"""Checking the queues, after the whole log has been read.
 
-Some entries may differ from the log: those of messages that retention has deleted, fillers of lost
-messages, those that lead to damaged records. An entry without a message in the log is wrong, and so
-is a message without an entry. A crash leaves messages without entries and entries without messages
+Some entries may differ from the log: those of messages that retention has deleted, fillers, and
+entries that point to damaged records. Any other entry without a message in the log is wrong, and so
+is a message without an entry. A crash leaves messages without entries, or entries without messages,
 at the end of a queue; the next start of a broker repairs that, so it is only a note. What a running
 broker adds after the check began is ignored.
 """
@@ -31,11 +31,11 @@ LIGHT_PREFIX: Final = "%LMQ%"
 _SENTENCES: Final = {
     Kind.MISSING: "{which} of queue {queue} of topic {topic} {is_are} missing, of {messages} from"
     " {position} of the log on",
-    Kind.PLACE: "{which} of queue {queue} of topic {topic} {lead} elsewhere, not to {position} of"
+    Kind.PLACE: "{which} of queue {queue} of topic {topic} {point} elsewhere, not to {position} of"
     " the log",
-    Kind.SIZE: "{which} of queue {queue} of topic {topic} {say} another size than the record at"
+    Kind.SIZE: "{which} of queue {queue} of topic {topic} {have} another size than the record at"
     " {position} of the log",
-    Kind.TAGS: "{which} of queue {queue} of topic {topic} {say} another tags code than the record"
+    Kind.TAGS: "{which} of queue {queue} of topic {topic} {have} another tags code than the record"
     " at {position} of the log",
 }
 
@@ -44,12 +44,12 @@ class Evidence(NamedTuple):
     """The state of the store that the queues are checked against.
 
     Attributes:
-        log_start: physical offset at which the log begins evidence.
-        log_end: at which it ended when the check began.
+        log_start: physical offset where the log begins now.
+        log_end: physical offset where it ended when the check began.
         running: a broker has the store open.
-        clean: it was closed properly.
-        topics: that exist; None when that is not known.
-        safe: our broker's safe point; None without one.
+        clean: the store was closed properly.
+        topics: names of the topics that exist; None when unknown.
+        safe: PocketMQ's safe point; None without one.
     """
 
     log_start: int
@@ -70,16 +70,16 @@ class Evidence(NamedTuple):
         return 0 if self.safe is None else self.safe.end
 
     def number_of(self, key: QueueKey) -> int | None:
-        """The next message's number of a queue at the safe point; None when it is not known."""
+        """Return a queue's next queue offset at the safe point; None when unknown."""
         return None if self.safe is None else self.safe.numbers.get(key[0], {}).get(key[1])
 
 
 class QueueChecker:
-    """Checks one queue after the other.
+    """Checks all queues; see ``run``.
 
     Attributes:
         bad: queues that have to be rebuilt.
-        queues: how many there are.
+        queues: number of queues on the disk.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class QueueChecker:
         findings: Findings,
         wait: Callable[[], None],
     ) -> None:
-        """``wait`` pauses to let a running broker write."""
+        """``wait`` sleeps, to let a running broker write entries."""
         self._view = view
         self._directory = directory
         self._reader = StoredQueues(directory)
@@ -105,7 +105,7 @@ class QueueChecker:
         self.queues = 0
 
     def run(self, states: Mapping[QueueKey, WalkedQueue]) -> None:
-        """All queues. Raises ``StoreError``."""
+        """Check all queues. Raises ``StoreError``."""
         on_disk = set(self._view.all_queues())
         for key in sorted(on_disk | states.keys()):
             state = states.get(key)
@@ -124,11 +124,11 @@ class QueueChecker:
         if state.last_position < evidence.log_start:
             return
         if evidence.topics is not None and topic not in evidence.topics:
-            # Its topic was deleted; the messages stay in the log until retention takes them.
+            # Its topic was deleted; the messages stay in the log until retention deletes them.
             return
         known = evidence.safe is None or evidence.number_of(key) is not None
         if not known and state.last_position < evidence.safe_end:
-            # The queue had been deleted by then.
+            # The queue had been deleted before the safe point was made.
             return
         if state.messages == 1 and state.first_position in self._misfiled:
             return
@@ -187,7 +187,7 @@ class QueueChecker:
             self._numbers(key, written)
 
     def _tail(self, key: QueueKey, state: WalkedQueue, written: int) -> Wrong | None:
-        """Messages at the queue's end without entries, if these may yet come."""
+        """Return the messages at the queue's end whose entries are missing legitimately, if any."""
         last = state.wrong[-1] if state.wrong else None
         if last is None or last.kind is not Kind.MISSING or last.end != state.end:
             return None
@@ -201,8 +201,10 @@ class QueueChecker:
         return last
 
     def _comes(self, key: QueueKey, state: WalkedQueue, last: Wrong) -> bool:
-        """A running broker writes entries behind its messages, in SYNC mode when the disk has
-        them."""
+        """Return whether the missing entries appear: a running broker writes them after messages.
+
+        In SYNC mode it writes them after the sync.
+        """
         while self._tries < _MAX_WAIT_TRIES:
             entries = self._reader.read(key, last.begin, state.end - last.begin)
             if all(size > 0 for _, size, _ in ENTRY.iter_unpack(entries)):
@@ -221,9 +223,9 @@ class QueueChecker:
         )
 
     def _numbers(self, key: QueueKey, written: int) -> None:
-        """Whether a queue ends before the number that it had at the safe point.
+        """Report a queue that ends before its next queue offset at the safe point.
 
-        A number is never given twice.
+        A queue offset must never be used twice.
         """
         number = self._evidence.number_of(key)
         if number is None or number <= written or key in self.bad:
@@ -238,7 +240,7 @@ class QueueChecker:
 
     def _entry(self, key: QueueKey, wrong: Wrong) -> None:
         topic, queue = key
-        # Retention took the message while the check ran.
+        # Retention has deleted the message since the check began.
         if self._evidence.running and wrong.position < self._evidence.log_start:
             return
         if wrong.kind in {Kind.TWICE, Kind.NUMBER}:
@@ -246,10 +248,12 @@ class QueueChecker:
                 wrong.kind,
                 self._log_path(wrong.position),
                 wrong.position,
-                f"the record at {wrong.position} says that it is message {wrong.begin} of queue"
-                f" {queue} of topic {topic}, "
+                f"the record at {wrong.position} has queue offset {wrong.begin} of queue {queue} of"
+                f" topic {topic}, which "
                 + (
-                    "which came before" if wrong.kind is Kind.TWICE else "but its neighbours do not"
+                    "an earlier record has"
+                    if wrong.kind is Kind.TWICE
+                    else "does not match the neighbouring messages"
                 ),
             )
             return
@@ -267,13 +271,13 @@ class QueueChecker:
                 position=wrong.position,
                 messages="the message" if one else f"{count} messages",
                 is_are="is" if one else "are",
-                lead="leads" if one else "lead",
-                say="says" if one else "say",
+                point="points" if one else "point",
+                have="has" if one else "have",
             ),
         )
 
     def _strangers(self, key: QueueKey, begin: int, end: int) -> None:
-        """Entries of numbers that no message of the log has."""
+        """Report entries whose message is not in the log."""
         evidence = self._evidence
         if key[0].startswith(LIGHT_PREFIX):
             return
@@ -309,12 +313,12 @@ class QueueChecker:
         self._findings.derived(
             "entry-without-message",
             *self._place(key, begin),
-            f"the log has no message for {which} of queue {key[1]} of topic {key[0]}, to {position}"
-            " of the log",
+            f"{which} of queue {key[1]} of topic {key[0]}: the log has no such message at"
+            f" {position}",
         )
 
     def _is_misfiled(self, key: QueueKey, number: int, position: int) -> bool:
-        """Whether a record has this number, but names another queue."""
+        """Return whether the record there has this queue offset, but names another queue."""
         if not self._evidence.log_start <= position < self._evidence.log_end:
             return False
         try:
@@ -330,12 +334,12 @@ class QueueChecker:
             "record-queue",
             self._log_path(position),
             position,
-            f"the record at {position} says that it is of queue {record.queue_id} of topic"
-            f" {record.topic}, but message {number} of queue {key[1]} of topic {key[0]} lies there",
+            f"the record at {position} names queue {record.queue_id} of topic {record.topic}, but"
+            f" entry {number} of queue {key[1]} of topic {key[0]} points to it",
         )
         return True
 
-    # --- places
+    # --- paths and positions
 
     def _place(self, key: QueueKey, number: int) -> tuple[str, int]:
         row = self._reader.row(key)

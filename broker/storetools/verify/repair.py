@@ -1,8 +1,9 @@
-"""Rebuild derived data: queues, index and checkpoints.
+"""Rebuilding derived data: queues, index and checkpoints.
 
-The store is locked as a broker locks it. The log is never written. New files are written beside the
-old ones and synced, the old ones are moved into a directory of this repair, and the new ones take
-their names. A repair that was killed can be started again: it rebuilds the missing files.
+The store is locked as a broker locks it. The log is never written. New files are written and synced
+in a directory of this repair, the old ones are moved into that directory, and the new ones are
+renamed to their final paths. A repair that was killed can be started again: it rebuilds the missing
+files.
 """
 
 from __future__ import annotations
@@ -53,9 +54,9 @@ class Repair(NamedTuple):
     """The result of a repair.
 
     Attributes:
-        before: the check before it.
-        after: the check after it.
-        done: what was repaired, in sentences.
+        before: report of the check before the repair.
+        after: report of the check after it.
+        done: what was repaired, as texts for people.
         moved: the directory with the replaced files; None when there are none.
     """
 
@@ -69,7 +70,7 @@ def repair(root: Path, options: CheckOptions, on_progress: OnProgress) -> Repair
     """Check a store, rebuild what is wrong, and check it again.
 
     Raises:
-        StoreError: a broker has it open, or it can't be read or written.
+        StoreError: a broker has the store open, or it can't be read or written.
     """
     if not root.is_dir():
         raise StoreError(f"there is no store at {root}: give its storePathRootDir")
@@ -88,7 +89,7 @@ def repair(root: Path, options: CheckOptions, on_progress: OnProgress) -> Repair
     except OSError as error:
         raise StoreError(
             f"the repair of {root} failed ({error.filename or root}: {error.strerror or error}):"
-            " see to the disk, then call it again"
+            " check the disk, then start it again"
         ) from error
     finally:
         lock.release()
@@ -114,11 +115,11 @@ class _Work:
         return self._away if self._away.is_dir() else None
 
     def run(self) -> None:
-        """Rebuild what was found to be wrong. Raises ``OSError``, ``StoreError``."""
+        """Rebuild what the check found to be wrong. Raises ``OSError``, ``StoreError``."""
         report, kinds = self._report, self._report.findings.kinds
         index = bool(report.findings.of_kinds(_INDEX_KINDS))
         if report.bad_queues or index or kinds["checkpoint"]:
-            # The section is valid only for unchanged files.
+            # The section of a clean stop is valid only for unchanged files.
             self._forget("stop")
         if report.bad_queues or index:
             self._build(index=index)
@@ -165,7 +166,7 @@ class _Work:
                 )
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
-        # The safe point contains numbers whose messages are gone: a queue must not give them again.
+        # The safe point may have queue offsets whose messages are lost; don't use them again.
         safe = view.safe_point()
         for key in sorted(new):
             found = view.queue_range(*key)
@@ -182,7 +183,7 @@ class _Work:
             )
             new[key].sync()
             self._take_place(key)
-            self.done.append(f"built queue {key[1]} of topic {key[0]} anew")
+            self.done.append(f"rebuilt queue {key[1]} of topic {key[0]}")
         if building is not None:
             self._take_index(building, files.paths)
 
@@ -212,12 +213,12 @@ class _Work:
             if len(path.name) == NAME_DIGITS:
                 path.rename(directory / path.name)
         self._files.sync_directory(directory)
-        self.done.append("built the index anew")
+        self.done.append("rebuilt the index")
 
     # --- small files
 
     def _forget(self, section: str) -> None:
-        """Remove a section of our checkpoint that is not true any more."""
+        """Remove a section of PocketMQ's checkpoint that is no longer valid."""
         view = StoreView(self._root, commit_log=self._options.commit_log)
         content = read_own(view, Findings())
         if content.pop(section, None) is not None:
@@ -233,7 +234,7 @@ class _Work:
                 sync_path(file.path)
             found = Checkpoint(report.last_ms, report.last_ms, 0)
         self._files.replace(self._root / "checkpoint", found.encode(), backup=False)
-        self.done.append("wrote the checkpoint anew")
+        self.done.append("rewrote the checkpoint")
 
     def _move(self, name: str) -> None:
         path = self._root / name
@@ -245,7 +246,7 @@ class _Work:
 
 
 class IndexBuild(IndexMatch):
-    """Writes keys of the log into new index files."""
+    """Writes the keys of the log to new index files, instead of comparing them."""
 
     def __init__(self, directory: Path, shape: Shape) -> None:
         super().__init__((), INDEX_BEGIN, None, NO_ENTRIES, Findings(), None)
@@ -253,14 +254,14 @@ class IndexBuild(IndexMatch):
         self.row = IndexFileSet(Files(), directory, shape, SystemClock())
 
     def fits(self, hashes: Any, offsets: Any, times_ms: Any) -> bool:
-        """Add keys, given as columns."""
+        """Write keys, given as columns; return True."""
         self.row.add(KeyBatch(hashes, offsets, times_ms))
         return True
 
-    def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - as of who compares
-        """Add keys."""
+    def compare(self, keys: Any, end: int) -> None:  # noqa: ARG002 - signature of the base class
+        """Write keys."""
         hashes, offsets = [key.hash for key in keys], [key.offset for key in keys]
         self.row.add(KeyBatch(hashes, offsets, [key.stored_ms for key in keys]))
 
     def finish(self) -> None:
-        """A file of the log has ended."""
+        """Do nothing at the end of a file of the log."""

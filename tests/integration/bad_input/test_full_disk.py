@@ -88,7 +88,7 @@ async def test_a_full_disk_makes_the_broker_read_only_until_there_is_space(disk:
         await disk.fill()
         refused = await sender.send_until_refused()
         assert "no space left to write" in str(refused)
-        assert "free some space and it goes on by itself" in str(refused)
+        assert "free some space and it resumes by itself" in str(refused)
         for _ in range(20):
             with pytest.raises(client.PocketMQError):
                 await sender.send()

@@ -72,7 +72,7 @@ def test_a_repair_prints_what_it_did_and_where_the_old_files_are(root: Path) -> 
     flip(root / QUEUE, 407)
     result = call("verify", root, "--repair")
     assert result.exit_code == 0
-    assert "built queue 0 of topic OneQueue anew" in result.stderr
+    assert "rebuilt queue 0 of topic OneQueue" in result.stderr
     (moved,) = root.glob("pocketmq-repair-*")
     assert f"what was replaced is in {moved}" in result.stderr
     assert (moved / QUEUE).is_file()

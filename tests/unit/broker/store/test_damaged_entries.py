@@ -299,7 +299,7 @@ def test_a_message_found_nowhere_is_counted_and_logged_once(
     assert len(searches) == 2
     named = [(log["offset"], log["reason"]) for log in logs if log["log_level"] == "error"]
     assert [offset for offset, _ in named] == [5, 6, 30]
-    assert "its queue's entry is damaged (place 0, size 0)" in named[0][1]
+    assert "its queue entry is damaged (offset 0, size 0)" in named[0][1]
     # As recovery writes what the log has not.
     assert ENTRY.pack(*entry_of(store, 5)) == FILLER
 

@@ -59,7 +59,7 @@ def limits() -> StoreLimits:
         safe_point_queue_seconds=0,
         mark_queue_seconds=0,
         mark_seconds=10,
-        first_turn_seconds=0.001,
+        first_safe_point_seconds=0.001,
     )
 
 
@@ -101,7 +101,7 @@ async def test_a_disk_that_refuses_the_safe_point_is_not_retried_forever(
     # Whatever comes first: the turns are used up, or a second is over.
     await asyncio.sleep(1)
     crashed.close()
-    assert 0 < disk.refused <= LIMITS.first_turns
+    assert 0 < disk.refused <= LIMITS.first_safe_point_tries
 
 
 # --- while the log grows fast

@@ -233,7 +233,7 @@ def test_the_log_reports_once_that_the_store_is_read_only_and_once_that_it_is_wr
         (logged,) = logs
         assert (logged["log_level"], logged["event"]) == ("error", "the store takes no messages")
         assert "no space left to write" in logged["reason"]
-        assert logged["reason"].endswith("free some space and it goes on by itself")
+        assert logged["reason"].endswith("free some space and it resumes by itself")
         assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
         with capture_logs() as logs:
             files.full = False
@@ -262,7 +262,7 @@ def test_the_log_says_why_only_a_restart_helps_even_if_nothing_was_taken_before(
         disk.refused(tmp_path / "file", OSError(errno.ENOSPC, "No space left on device"))
         disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
         disk.sync_failed(tmp_path / "log", OSError(errno.EIO, "Input/output error"))
-        disk.healed()
+        disk.accepted()
     assert [log["log_level"] for log in logs] == ["error", "error"]
     assert "failed to sync" in logs[1]["reason"]
     assert logs[1]["reason"].endswith("check the disk, then restart the broker")
@@ -296,7 +296,7 @@ def test_a_final_failure_is_not_replaced_by_a_later_one(tmp_path: Path, clock: M
     assert trouble is not None
     assert "failed to sync" in trouble
     assert disk.refused(tmp_path / "file", OSError(errno.ENOSPC, "full")) == trouble
-    disk.healed()
+    disk.accepted()
     clock.advance(100)
     assert (disk.trouble, disk.may_try()) == (trouble, False)
 

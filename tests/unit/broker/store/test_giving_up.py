@@ -41,11 +41,11 @@ class GivenUp(OpeningProgress):
         super().__init__()
         self.looks = looks
 
-    def look(self) -> None:
+    def check(self) -> None:
         self.looks -= 1
         if self.looks < 0:
             self.give_up()
-        super().look()
+        super().check()
 
 
 @pytest.mark.parametrize("knows", [True, False])
@@ -124,8 +124,8 @@ class Watched(OpeningProgress):
         entries = [entry for entry in self.logged if entry.get("position", 0) > LOG_FILE]
         return [(entry["position"], entry["of"]) for entry in entries]
 
-    def look(self) -> None:
-        super().look()
+    def check(self) -> None:
+        super().check()
         deadline = time.monotonic() + 10
         while self.position > LOG_FILE and not self.places() and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -57,7 +57,7 @@ def test_a_false_size_hides_no_other_record(root: Path, bit: int) -> None:
     records, damage = found_by(view)
     assert numbers(records) == [n for n in range(COUNT) if n != 20]
     assert [(found.begin, found.end) for found in damage] == [(positions[20], positions[21])]
-    assert "don't make up its" in damage[0].reason
+    assert "don't add up to its" in damage[0].reason
     for position in (positions[20] + 1, positions[22], positions[23] - 1):
         assert view.log.first_start(position, positions[-1]) in positions
 
@@ -82,7 +82,7 @@ def test_a_page_of_zeros_costs_the_messages_on_it(root: Path) -> None:
     assert numbers(whole) == [n for n in range(COUNT) if n not in hit]
     assert damage[0].begin == positions[hit[0]]
     assert damage[0].end == positions[hit[-1] + 1]
-    assert f"the record at {positions[hit[0]]} don't make up its" in damage[0].reason
+    assert f"the record at {positions[hit[0]]} don't add up to its" in damage[0].reason
 
 
 def test_a_file_that_is_missing_is_damage(root: Path) -> None:

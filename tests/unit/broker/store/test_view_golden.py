@@ -79,7 +79,7 @@ def test_the_log_ends_where_the_manifest_says(
     end = StoreView(root).log_end()
     if name == "torn-body":
         assert end.position == TORN_AT
-        assert end.torn == "the lengths in the record at 23333 don't make up its 199 bytes"
+        assert end.torn == "the lengths in the record at 23333 don't add up to its 199 bytes"
     else:
         assert end == LogEnd(int(used["file"]) + used["write_position"], None)
 

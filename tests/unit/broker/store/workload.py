@@ -186,7 +186,7 @@ class Day:
     def flush_log(self) -> None:
         """Run one round of the thread that syncs the log."""
         syncer = self.store.engine.syncer
-        if syncer.turn_log():
+        if syncer.sync_log():
             self.durable = max(self.durable, syncer.log.flushed)
         if self.sync:
             self.look()
@@ -200,7 +200,7 @@ class Day:
         """Run one round of the thread that syncs the queues."""
         if self.random.random() < 0.5:
             self.clock.advance(70.0)
-        self.store.engine.syncer.turn_queues()
+        self.store.engine.syncer.sync_queues()
 
     def run_ahead(self) -> None:
         """Run one round of the thread that allocates."""

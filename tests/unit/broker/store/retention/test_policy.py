@@ -43,7 +43,7 @@ OLD_AND_YOUNG = hours_old(100, 80, 72, 71, 1)
 
 def plan_of(config: RetentionConfig, at: DiskMoment, files: list[LogFile]) -> tuple[int, int]:
     plan = decide(config, at, files)
-    return plan.files, plan.young
+    return plan.files, plan.unexpired
 
 
 def test_expired_files_are_deleted_in_the_configured_hours() -> None:
@@ -91,25 +91,25 @@ def test_space_held_by_slow_readers_counts_as_freed() -> None:
 def test_unexpired_files_are_kept_without_forced_cleaning_however_full_the_disk_is() -> None:
     kept = RetentionConfig(forcibly=False)
     plan = decide(kept, moment(95), hours_old(80, 1, size=20))
-    assert (plan.files, plan.young, plan.pressed) == (1, 0, True)
-    assert plan.full is not None
+    assert (plan.files, plan.unexpired, plan.pressed) == (1, 0, True)
+    assert plan.refusal is not None
 
 
 def test_the_fuller_of_two_disks_decides() -> None:
     places = (DiskUsage(LOG, percent(10)), DiskUsage(QUEUES, percent(95)))
     plan = decide(CONFIG, moment(places=places), hours_old(2, 1))
     assert plan.files == 1
-    assert plan.full is not None
-    assert str(QUEUES) in plan.full
+    assert plan.refusal is not None
+    assert str(QUEUES) in plan.refusal
 
 
 def test_nothing_is_stored_above_the_last_limit_and_the_message_says_why() -> None:
-    assert decide(CONFIG, moment(90), []).full is None
-    full = decide(CONFIG, moment(91), []).full
-    assert full == (
+    assert decide(CONFIG, moment(90), []).refusal is None
+    refusal = decide(CONFIG, moment(91), []).refusal
+    assert refusal == (
         "the disk of /store/commitlog is 91% full with 90 bytes free, more than the 90 % of"
-        " diskSpaceWarningLevelRatio, so the store takes no messages: free some space and it goes"
-        " on by itself"
+        " diskSpaceWarningLevelRatio, so the store takes no messages: free some space and it"
+        " resumes by itself"
     )
 
 
@@ -122,10 +122,10 @@ def test_free_bytes_replace_percentages() -> None:
     )
     assert plan_of(config, moment(89), hours_old(2, 1)) == (0, 0)
     assert plan_of(config, moment(91), hours_old(2, 1)) == (1, 1)
-    assert decide(config, moment(95), []).full is None
-    full = decide(config, moment(96), []).full
-    assert full is not None
-    assert "40 bytes free, less than the 50 of pocketmqDiskFullFreeBytes" in full
+    assert decide(config, moment(95), []).refusal is None
+    refusal = decide(config, moment(96), []).refusal
+    assert refusal is not None
+    assert "40 bytes free, less than the 50 of pocketmqDiskFullFreeBytes" in refusal
 
 
 def test_files_are_deleted_too_when_the_last_limit_is_the_lower_one() -> None:

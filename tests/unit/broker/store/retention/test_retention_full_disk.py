@@ -21,7 +21,7 @@ def test_a_full_disk_deletes_unexpired_files_only_as_far_as_needed(
     disk.use = DiskUse(88 * LOG_FILE, 12 * LOG_FILE)
     assert store.engine.retention.step() == store.config.limits.pressed_seconds
     assert len(store.engine.log.files) == files - 3
-    assert store.engine.retention.stats.young_files == 3
+    assert store.engine.retention.stats.unexpired_files == 3
     assert store.writable
     low = store.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 600))
@@ -56,7 +56,7 @@ def test_a_disk_that_has_refused_stays_refused_when_it_is_measured(
     trouble = store.disk.refused(store.paths.root, OSError(28, "No space left on device"))
     store.engine.retention.step()
     assert store.why_not_writable == trouble
-    store.disk.healed()
+    store.disk.accepted()
     assert store.writable
 
 
