@@ -269,7 +269,7 @@ class BlockingConnection:
         try:
             return self._receive_command(place, deadline)
         except FrameError as problem:
-            raise self._end(f"it sent what can't be understood: {problem}") from problem
+            raise self._end(f"invalid frame: {problem}") from problem
         except TimeoutError:
             raise
         except OSError as failure:
@@ -312,7 +312,7 @@ class BlockingConnection:
                 self._await(deadline)
                 count = self._socket.recv_into(target[at:])
             except TimeoutError:
-                self._end("half an answer came, and the rest not in time")
+                self._end("only part of an answer arrived in time")
                 raise
             if not count:
                 raise self._end("closed by the peer")

@@ -29,7 +29,7 @@ from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
 from remoting.endpoint import Endpoint, Feed, InFlightRequests
 from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost, TooManyRequests
 from remoting.limits import (
-    MAX_LOOKS,
+    MAX_EXPIRY_CHECKS,
     SLICE_SECONDS,
     STALL_SECONDS,
 )
@@ -73,15 +73,15 @@ class Connection(asyncio.Protocol):
         "_deadlines",
         "_drained",
         "_eof",
+        "_expire_at",
+        "_expiry_scheduled",
         "_feed",
         "_flush_scheduled",
         "_held",
         "_in_flight",
-        "_in_turn",
+        "_in_slice",
         "_inbox",
-        "_judge_at",
         "_large_frame",
-        "_looking",
         "_loop",
         "_lost",
         "_outbox",
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._drained: asyncio.Future[None] | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._continuing = False
-        self._in_turn = False
+        self._in_slice = False
         self._flush_scheduled = False
         self._eof = False
         self._held = 0
@@ -126,8 +126,8 @@ class Connection(asyncio.Protocol):
             offers=endpoint.offer_msgpack, accepts=endpoint.accept_msgpack
         )
         self._pending = PendingRequests(endpoint.limits.max_pending_requests)
-        self._judge_at = inf
-        self._looking = False
+        self._expire_at = inf
+        self._expiry_scheduled = False
         self._in_flight = InFlightRequests(self, endpoint)
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
             self._drop_bad_frame(problem)
             return
         if not self._continuing:
-            self._work()
+            self._process_slice()
 
     def eof_received(self) -> bool:
         """Process what the peer sent before it stopped sending.
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._deadlines.blocked_since = inf
         self._release_drain()
         self._account()
-        self._lift(Reason.UNSENT)
+        self._resume(Reason.UNSENT)
 
     # Reading
 
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         """Whether a feed has to stop: requests may not be processed, or the connection closed."""
         return self.closed or not self._read_pause.allows_work
 
-    def _work(self) -> None:
+    def _process_slice(self) -> None:
         """Process one slice of what was read, write the answers, and schedule what follows."""
         self._continuing = False
         if self.closed:
@@ -234,10 +234,10 @@ class Connection(asyncio.Protocol):
         inbox = self._inbox
         if inbox.ready and self._read_pause.allows_work:
             position = inbox.position
-            self._in_turn = True
+            self._in_slice = True
             try:
                 end = self._feed(inbox.buffer, position)
-                assert end > position, "a feed works at least the frame it was given"
+                assert end > position, "a feed processes at least the frame it was given"
                 inbox.advance(end)
             except FrameError as problem:
                 self._drop_bad_frame(problem)
@@ -247,17 +247,17 @@ class Connection(asyncio.Protocol):
                 self.close("its feed failed")
                 return
             finally:
-                self._in_turn = False
+                self._in_slice = False
             self._deadlines.frame_since = inf
             self.flush()
-        self._go_on()
+        self._after_slice()
 
-    def _go_on(self) -> None:
+    def _after_slice(self) -> None:
         """Schedule the next slice, pause or resume reading, or wait for the rest of a frame."""
         inbox = self._inbox
         if inbox.ready:
             if self._read_pause.allows_work:
-                self._schedule_work()
+                self._schedule_slice()
             self._count_held()
             limits = self.endpoint.limits
             if (
@@ -289,7 +289,7 @@ class Connection(asyncio.Protocol):
             self._arm(self._deadlines.next_at(self._deadlines.last_in))
         self._account()
 
-    def read_by(self, protocol: asyncio.BaseProtocol) -> None:
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Make the transport pass what it reads to ``protocol``."""
         self._transport.set_protocol(protocol)
 
@@ -299,14 +299,14 @@ class Connection(asyncio.Protocol):
         self._counters.bytes_in += count
         self._await_rest()
 
-    def _schedule_work(self) -> None:
+    def _schedule_slice(self) -> None:
         if not self._continuing:
             self._continuing = True
-            self._loop.call_soon(self._work)
+            self._loop.call_soon(self._process_slice)
 
-    def _lift(self, reason: Reason) -> None:
+    def _resume(self, reason: Reason) -> None:
         if not self.closed and self._read_pause.resume(reason) and self._inbox.ready:
-            self._schedule_work()
+            self._schedule_slice()
 
     # Sending
 
@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
         """Send whole, encoded frames. On a closed connection they are dropped."""
         if not self.closed:
             self._outbox.add(data)
-            self._posted()
+            self._schedule_flush()
 
     @property
     def unsent_bytes(self) -> int:
@@ -346,11 +346,11 @@ class Connection(asyncio.Protocol):
         if drained is not None:
             drained.set_result(None)
 
-    def _posted(self) -> None:
+    def _schedule_flush(self) -> None:
         """Flush the outbox when it is large, else at the end of the slice or the iteration."""
         if self._outbox.size >= self.endpoint.limits.unsent_high_water_bytes:
             self.flush()
-        elif not self._in_turn and not self._flush_scheduled:
+        elif not self._in_slice and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush_later)
 
@@ -412,7 +412,7 @@ class Connection(asyncio.Protocol):
         self._arm(self._deadlines.next_at(self._deadlines.closing_since))
         self._transport.close()
 
-    def abort(self, reason: str = "cut off by us") -> None:
+    def abort(self, reason: str = "aborted by us") -> None:
         """Close without sending what is queued."""
         if not self.closed:
             self.closed = True
@@ -428,7 +428,7 @@ class Connection(asyncio.Protocol):
         self.endpoint.peer_log.write(
             "connection dropped", remote=self.remote_text, reason=str(problem)
         )
-        self.close(f"it sent what can't be understood: {problem}")
+        self.close(f"invalid frame: {problem}")
 
     def _drop(self, verdict: CloseReason) -> None:
         verdict.count(self._counters)
@@ -497,7 +497,7 @@ class Connection(asyncio.Protocol):
     def request_served(self) -> None:
         """Note that a request has ended: reading may resume."""
         if not self._in_flight.full:
-            self._lift(Reason.IN_PROGRESS)
+            self._resume(Reason.IN_PROGRESS)
 
     @property
     def speaks_msgpack(self) -> bool:
@@ -546,13 +546,13 @@ class Connection(asyncio.Protocol):
             pieces = list(body)
             self._outbox.add(encode_head(command, sum(map(len, pieces))))
             self._outbox.extend(pieces)
-            self._posted()
+            self._schedule_flush()
 
     def send_pieces(self, pieces: Sequence[Buffer]) -> None:
         """Send whole, encoded frames in several pieces; dropped on a closed connection."""
         if not self.closed:
             self._outbox.extend(pieces)
-            self._posted()
+            self._schedule_flush()
 
     def send_oneway(self, command: Command) -> None:
         """Send a request without waiting for an answer.
@@ -573,7 +573,7 @@ class Connection(asyncio.Protocol):
                 raise TooManyRequests(self.remote_text, "unsent bytes", limit)
         self._outbox.add(head)
         self._outbox.add(command.body)
-        self._posted()
+        self._schedule_flush()
 
     async def request(self, command: Command, *, timeout: float) -> Command:
         """Send a request and return its answer, whatever the response code.
@@ -626,24 +626,24 @@ class Connection(asyncio.Protocol):
             self._feed = endpoint.feed_factory(self)
 
     def _expire(self, now: float) -> float:
-        """Schedule ``_look`` for overdue requests; return when to check again, inf for never."""
+        """Schedule the failure of overdue requests; return when to check again, inf for never."""
         deadline = self._pending.next_deadline()
         if deadline > now:
             return deadline
-        if self._looking:
+        if self._expiry_scheduled:
             return inf
-        if self._judge_at == inf:
+        if self._expire_at == inf:
             late = now - deadline
             # The application blocked the loop, so we could neither write nor read. Extend the
             # peer's deadline by that time, once.
-            self._judge_at = now + late if late > STALL_SECONDS else now
-        if now < self._judge_at:
-            return self._judge_at
-        self._looking = True
-        self._loop.call_soon(self._look, MAX_LOOKS, 0, self._deadlines.last_in)
+            self._expire_at = now + late if late > STALL_SECONDS else now
+        if now < self._expire_at:
+            return self._expire_at
+        self._expiry_scheduled = True
+        self._loop.call_soon(self._fail_overdue, MAX_EXPIRY_CHECKS, 0, self._deadlines.last_in)
         return inf
 
-    def _look(self, looks: int, quiet: int, last_in: float) -> None:
+    def _fail_overdue(self, checks_left: int, quiet: int, last_in: float) -> None:
         """Fail overdue requests after two successive iterations of the loop that read nothing.
 
         Their answers may be in the socket's buffer, unread because the loop was busy. One iteration
@@ -653,11 +653,13 @@ class Connection(asyncio.Protocol):
             return
         unworked = self._inbox.ready and self._read_pause.allows_work
         quiet = 0 if unworked or self._deadlines.last_in != last_in else quiet + 1
-        if quiet < 2 and looks:
-            self._loop.call_soon(self._look, looks - 1, quiet, self._deadlines.last_in)
+        if quiet < 2 and checks_left:
+            self._loop.call_soon(
+                self._fail_overdue, checks_left - 1, quiet, self._deadlines.last_in
+            )
             return
-        self._looking = False
-        self._judge_at = inf
+        self._expiry_scheduled = False
+        self._expire_at = inf
         self._counters.requests_timed_out += self._pending.expire(
             self._clock_now(), self.remote_text
         )

@@ -27,9 +27,9 @@ class CloseReason(Enum):
 
     IDLE = "idle for too long"
     SLOW_FRAME = "a frame did not arrive whole in time"
-    SLOW_READER = "the peer does not take its answers"
-    OVER_MEMORY_SHARE = "all connections together hold too much, and this one more than its share"
-    SLOW_CLOSE = "the peer did not take the last bytes"
+    SLOW_READER = "the peer does not read its answers"
+    OVER_MEMORY_SHARE = "the connections hold too much memory, this one more than its share"
+    SLOW_CLOSE = "the peer did not read the last bytes"
 
     def count(self, counters: Counters) -> None:
         """Increment the counter of this reason."""

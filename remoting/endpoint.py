@@ -110,9 +110,9 @@ class Endpoint:
     def reason_to_refuse(self) -> str:
         """Return why a new connection is refused; empty when it is accepted."""
         if self.draining:
-            return "refused: the server stops"
+            return "refused: the server is stopping"
         if len(self.connections) >= self.max_connections:
-            return f"refused: {self.max_connections} connections are open, as many as may be"
+            return f"refused: {self.max_connections} connections are open, which is the limit"
         return "" if self.room is None else self.room.reason_to_refuse()
 
     async def _answered(self, timeout: float) -> None:
@@ -254,14 +254,14 @@ class InFlightRequests:
     def _fail(self, command: Command, failure: BaseException) -> None:
         endpoint = self._endpoint
         endpoint.counters.requests_failed += 1
-        told = isinstance(failure, HeaderError | BodyError | CommandTooLarge)
-        remark = str(failure) if told else f"{type(failure).__name__}: {failure}"
+        expected = isinstance(failure, HeaderError | BodyError | CommandTooLarge)
+        remark = str(failure) if expected else f"{type(failure).__name__}: {failure}"
         endpoint.peer_log.write(
             "request failed",
             remote=self._connection.remote_text,
             code=command.code,
             reason=remark[:_MAX_REMARK_CHARS],
-            exc_info=None if told else failure,
+            exc_info=None if expected else failure,
         )
         self._answer(command, command.reply(ResponseCode.SYSTEM_ERROR, remark[:_MAX_REMARK_CHARS]))
 

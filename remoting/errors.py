@@ -52,7 +52,7 @@ class AnswerTimeout(RemotingError):
     def __str__(self) -> str:
         return (
             f"{self.address} did not answer request {self.code} within {self.timeout:g} s; "
-            "it may still have done it: raise the timeout, or look at the load of that server"
+            "it may still have done it: raise the timeout, or check the load of that server"
         )
 
 

@@ -21,7 +21,7 @@ IDLE_TIMEOUT: Final = 120.0
 STALL_SECONDS: Final = 0.25
 """If the deadline of a request is checked so late, the application has blocked the event loop."""
 
-MAX_LOOKS: Final = 1024
+MAX_EXPIRY_CHECKS: Final = 1024
 """Iterations of the event loop to read what has arrived before requests time out. Emptying a
 socket's buffer (some 6 MB at most) takes fewer."""
 

@@ -33,14 +33,14 @@ from remoting.protocol.command import Command
 class _Address:
     """The pool's state for one address."""
 
-    __slots__ = ("connecting", "connection", "failures", "last_reason", "rests_until")
+    __slots__ = ("connecting", "connection", "failures", "last_reason", "retry_at")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[Connection] | None = None
         self.failures = 0
         self.last_reason = ""
-        self.rests_until = 0.0
+        self.retry_at = 0.0
 
 
 class ConnectionPool:
@@ -121,12 +121,12 @@ class ConnectionPool:
             raise ConnectFailed(address, "the client is closed", "make a new one")
         known = self._know(address)
         if known.connecting is None:
-            rest = known.rests_until - self._clock.monotonic()
-            if rest > 0:
+            pause = known.retry_at - self._clock.monotonic()
+            if pause > 0:
                 raise ConnectFailed(
                     address,
                     known.last_reason,
-                    f"the next attempt is made in {rest:.1f} s; check that it runs, and that "
+                    f"the next attempt is made in {pause:.1f} s; check that it runs, and that "
                     "the address can be reached from here",
                 )
             known.connecting = self.endpoint.tasks.spawn(
@@ -207,7 +207,7 @@ class ConnectionPool:
         pause = min(BACKOFF_FIRST * 2**known.failures, BACKOFF_MAX)
         known.failures += 1
         known.last_reason = reason
-        known.rests_until = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
+        known.retry_at = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
         self.counters.connects_failed += 1
         return ConnectFailed(address, reason)
 

@@ -133,7 +133,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             end = self.filled + len(part)
             self._with_capacity(end)[self.filled : end] = part
             self.filled = end
-        self._connection.read_by(self)
+        self._connection.set_protocol(self)
 
     def clear(self) -> None:
         """Drop what was read and give the buffer back."""
@@ -183,7 +183,7 @@ class LargeFrameReader(asyncio.BufferedProtocol):
             need = 0
         if need - self.filled < self._limits.large_rest_bytes:
             # Little is missing: switch back to the connection, which gets what was read so far.
-            self._connection.read_by(self._connection)
+            self._connection.set_protocol(self._connection)
             self._need = self.filled
         else:
             self._need = need

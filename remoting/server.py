@@ -27,10 +27,10 @@ from remoting.process_limits import SHORT_BACKLOG
 
 _log = Log("remoting")
 
-_ACCEPT_TURNS: Final = 2
+_ACCEPT_ITERATIONS: Final = 2
 """Iterations of asyncio's loop between accepting a socket and creating its connection."""
 
-_STOPPED: Final = "the server stops"
+_STOPPED: Final = "the server is stopping"
 
 _HINTS: Final = {
     errno.EADDRINUSE: "another process listens there: stop it, or choose another port "
@@ -189,7 +189,7 @@ async def _stop_listening(server: asyncio.Server) -> None:
         for sock in server.sockets:
             with contextlib.suppress(NotImplementedError):  # not available on Windows
                 loop.remove_reader(sock)
-        for _ in range(_ACCEPT_TURNS):
+        for _ in range(_ACCEPT_ITERATIONS):
             await asyncio.sleep(0)
     finally:
         server.close()

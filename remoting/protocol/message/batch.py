@@ -98,11 +98,11 @@ def iter_elements(body: bytes | memoryview) -> Iterator[BatchElement]:
         flag, body_length = _SHAPE.unpack_from(view, position)
         body_end = body_at + body_length
         if body_end + 2 > end:
-            raise BodyError(f"message {number} of the batch says its body has {body_length} bytes")
+            raise BodyError(f"message {number} of the batch has a body length of {body_length}")
         (properties_length,) = _LENGTH.unpack_from(view, body_end)
         position = body_end + 2 + properties_length
         if properties_length > MAX_PROPERTIES_BYTES or position > end:
             raise BodyError(
-                f"message {number} of the batch says its properties have {properties_length} bytes"
+                f"message {number} of the batch has a properties length of {properties_length}"
             )
         yield BatchElement(flag, view[body_at:body_end], view[body_end + 2 : position])

@@ -114,42 +114,6 @@ COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 
-__all__ = [
-    "BORN_TIMESTAMP_AT",
-    "CRC_AT",
-    "FIXED_BYTES_V4",
-    "HEAD_BYTES_V4",
-    "HEAD_V4",
-    "MAGIC_BLANK",
-    "MAGIC_V1",
-    "MAGIC_V2",
-    "MAX_TOPIC_BYTES_V2",
-    "MIN_TAIL_BYTES",
-    "PHYSICAL_OFFSET_AT",
-    "QUEUE_ID_AT",
-    "QUEUE_OFFSET_AT",
-    "STORE_TIMESTAMP_AT_V4",
-    "SYS_FLAG_AT",
-    "Blank",
-    "Buffer",
-    "End",
-    "FoundRecord",
-    "Invalid",
-    "Layout",
-    "Scan",
-    "blank",
-    "body_crc",
-    "chain",
-    "encode_record",
-    "examine",
-    "find_heads",
-    "host_bytes",
-    "host_of",
-    "locate",
-    "record_size",
-    "tail",
-]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
 
 MAGIC_V1: Final = 0xDAA320A7
@@ -337,18 +301,18 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
     size, magic, sys_flag, body_length = _SHAPE_V4.unpack_from(buffer, position)
     end = position + size
     if end > limit:
-        raise _no_record(position, f"it says {size} bytes, {limit - position} are left")
+        raise _no_record(position, f"its size is {size}, {limit - position} bytes are left")
     body_at = position + HEAD_BYTES_V4
     if sys_flag & HOSTS_V6_MASK:
         body_at += _V6_EXTRA if sys_flag & BORN_HOST_V6 else 0
         body_at += _V6_EXTRA if sys_flag & STORE_HOST_V6 else 0
         if body_at > end:
-            raise _no_record(position, f"it says {size} bytes, too few for IPv6 hosts")
+            raise _no_record(position, f"its size is {size}, too small for IPv6 hosts")
         (body_length,) = _BODY_LENGTH.unpack_from(buffer, body_at - 4)
     # Checked before the topic's length is read, which is after the body.
     body_end = body_at + body_length
     if body_end + 3 > end:
-        raise _no_record(position, f"its body says {body_length} bytes of {size}")
+        raise _no_record(position, f"its body length is {body_length}, its size {size}")
     if magic == MAGIC_V1:
         topic_at = body_end + 1
         topic_length = buffer[body_end]
@@ -361,15 +325,15 @@ def locate(buffer: Buffer, position: int, limit: int) -> Layout:
         raise _no_record(position, f"its magic is {magic:#010x}")
     topic_end = topic_at + topic_length
     if topic_length > longest or topic_end + 2 > end:
-        raise _no_record(position, f"its topic says {topic_length} bytes of {size}")
+        raise _no_record(position, f"its topic length is {topic_length}, its size {size}")
     (length,) = _LENGTH.unpack_from(buffer, topic_end)
     if length > MAX_PROPERTIES_BYTES or topic_end + 2 + length != end:
-        raise _no_record(position, f"its properties say {length} bytes, which don't make up {size}")
+        raise _no_record(position, f"its properties length {length} does not match its size {size}")
     return sys_flag, body_at, body_end, topic_at, topic_end, end
 
 
 def _no_record(position: int, why: str) -> RecordError:
-    return RecordError(f"the bytes at {position} are no whole record: {why}")
+    return RecordError(f"the bytes at {position} are not a whole record: {why}")
 
 
 class FoundRecord(NamedTuple):
@@ -415,7 +379,7 @@ def examine(
     if magic == MAGIC_BLANK:
         if MIN_TAIL_BYTES <= size <= limit - position:
             return Blank(size)
-        return Invalid(f"the blank record at {position} says {size} bytes are left in the file")
+        return Invalid(f"the blank record at {position} has the size {size}, which does not fit")
     if size == 0:
         return End()
     try:

@@ -281,8 +281,8 @@ def test_connecting_to_a_silent_peer_times_out() -> None:
     [
         ((), "closed by the peer"),
         ((encode(Command(0, 0, FLAG_RESPONSE))[:10],), "closed by the peer"),
-        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "can't be understood"),
-        ((b"\0\0\0\x08\0\0\0\x04{[[[",), "can't be understood"),
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), "invalid frame"),
+        ((b"\0\0\0\x08\0\0\0\x04{[[[",), "invalid frame"),
     ],
 )
 def test_a_server_that_closes_or_sends_garbage_ends_the_connection(

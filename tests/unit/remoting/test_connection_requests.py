@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting.errors import AnswerTimeout, ConnectionLost, TooManyRequests
-from remoting.limits import IDLE_TIMEOUT, MAX_LOOKS, ConnectionLimits
+from remoting.limits import IDLE_TIMEOUT, MAX_EXPIRY_CHECKS, ConnectionLimits
 from remoting.protocol.codes import FLAG_RESPONSE
 from remoting.protocol.command import Command
 from tests.unit.remoting.transcripts import Peer, echo, request, turns
@@ -98,7 +98,7 @@ async def test_an_endless_stream_of_answers_does_not_postpone_a_deadline_forever
     peer = Peer(serving=False)
     waiting = peer.connection.request_nowait(request(), timeout=3)
     peer.wait(3.1)
-    for _ in range(MAX_LOOKS + 3):
+    for _ in range(MAX_EXPIRY_CHECKS + 3):
         peer.clock.advance(0.001)
         peer.arrive(Command(0, 77, FLAG_RESPONSE))
         await turns(1)

@@ -297,22 +297,22 @@ def test_examine_returns_why_a_record_is_invalid() -> None:
     assert "has CRC" in scan.reason
     assert examine(torn, 0, check_crc=False) == FoundRecord(len(raw))
     assert examine(raw, 0, limit=len(raw) - 1) == Invalid(
-        "the bytes at 0 are no whole record: it says 111 bytes, 110 are left"
+        "the bytes at 0 are not a whole record: its size is 111, 110 bytes are left"
     )
 
 
 @pytest.mark.parametrize(
     ("at", "value", "reason"),
     [
-        (0, b"\xff\xff\xff\xff", "it says 4294967295 bytes"),
-        (0, b"\0\0\0\x70", "properties say 6 bytes, which don't make up 112"),
+        (0, b"\xff\xff\xff\xff", "its size is 4294967295"),
+        (0, b"\0\0\0\x70", "properties length 6 does not match its size 112"),
         (4, b"\xda\xa3\x20\xa8", "magic is 0xdaa320a8"),
-        (36, b"\0\0\0\x10", "body says"),
-        (84, b"\xff\xff\xff\xff", "body says 4294967295 bytes"),
-        (93, b"\x80", "topic says 128 bytes"),
-        (93, b"\x7f", "topic says 127 bytes"),
-        (103, b"\xff\xff", "properties say 65535 bytes"),
-        (103, b"\0\0", "properties say 0 bytes"),
+        (36, b"\0\0\0\x10", "body length is"),
+        (84, b"\xff\xff\xff\xff", "body length is 4294967295"),
+        (93, b"\x80", "topic length is 128"),
+        (93, b"\x7f", "topic length is 127"),
+        (103, b"\xff\xff", "properties length 65535"),
+        (103, b"\0\0", "properties length 0"),
     ],
 )
 def test_lengths_that_do_not_agree_are_refused(at: int, value: bytes, reason: str) -> None:
