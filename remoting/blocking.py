@@ -28,7 +28,7 @@ from remoting.protocol.limits import MAX_FRAME_BYTES
 _SHORTEST_WAIT: Final = 0.001
 
 _READ_BEFORE_PLACING: Final = 64 * 1024
-"""Bytes received at once before ``place`` is called; at most so many bytes of a body are copied."""
+"""Bytes received at once before ``place`` is called; at most as many of a body are copied."""
 
 Place = Callable[[Command, int], memoryview | None]
 """Returns the memory for the body of an answer: a view of exactly the body's length, or None to use

@@ -16,10 +16,10 @@ CONNECT_TIMEOUT: Final = 3.0
 """The time to connect (cf. NettyClientConfig.connectTimeoutMillis)."""
 
 IDLE_TIMEOUT: Final = 120.0
-"""A connection without reads and writes for so long is closed, as at both ends in RocketMQ."""
+"""A connection without reads and writes for this long is closed, as at both ends in RocketMQ."""
 
 STALL_SECONDS: Final = 0.25
-"""If the deadline of a request is checked so late, the application has blocked the event loop."""
+"""If the deadline of a request is checked this late, the application has blocked the event loop."""
 
 MAX_EXPIRY_CHECKS: Final = 1024
 """Iterations of the event loop to read what has arrived before requests time out. Emptying a
@@ -38,7 +38,7 @@ READ_AHEAD_BYTES: Final = 1024 * 1024
 """Bytes read and not yet processed; above it, reading pauses until they are processed."""
 
 LARGE_REST_BYTES: Final = 128 * 1024
-"""A frame that lacks at least so many bytes is read into a separate buffer; fewer bytes arrive
+"""A frame that lacks at least this many bytes is read into a separate buffer; fewer bytes arrive
 with one more read."""
 
 BEGIN_BYTES: Final = 64 * 1024
@@ -46,13 +46,13 @@ BEGIN_BYTES: Final = 64 * 1024
 a frame whose length is not known yet."""
 
 UNSENT_HIGH_WATER_BYTES: Final = 1024 * 1024
-"""Above so many unsent bytes of answers, a server stops reading the peer's requests."""
+"""Above this many unsent bytes of answers, a server stops reading the peer's requests."""
 
 UNSENT_LOW_WATER_BYTES: Final = 256 * 1024
-"""Below so many unsent bytes of answers, reading resumes."""
+"""Below this many unsent bytes of answers, reading resumes."""
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""A peer that does not read is dropped above so many unsent bytes: four of the largest frames."""
+"""A peer that does not read is dropped above this many unsent bytes: four of the largest frames."""
 
 MEMORY_SHARE: Final = 1 / 8
 """The share of the memory that each of the two totals below may use, so that peers can't take what

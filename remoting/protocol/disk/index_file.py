@@ -183,7 +183,7 @@ class IndexTable:
                 its page can be loaded.
 
         Raises:
-            ValueError: the buffer is too small for so many slots and entries.
+            ValueError: the buffer is too small for the slots and entries.
         """
         if len(buffer) < file_bytes(slots, entries):
             raise ValueError(

@@ -185,7 +185,7 @@ def test_a_partly_placed_answer_cannot_be_awaited_again() -> None:
         with pytest.raises(AnswerTimeout):
             connection.receive(timeout=0.2, place=lambda _, length: memoryview(bytearray(length)))
         assert connection.closed
-        with pytest.raises(ConnectionLost, match="half an answer"):
+        with pytest.raises(ConnectionLost, match="part of an answer"):
             connection.receive()
         done.set()
     with script(stream[:-1]) as address, BlockingConnection(address, timeout=10) as connection:

@@ -279,7 +279,7 @@ def test_a_blank_record_with_a_wrong_size_is_invalid(size: int) -> None:
     raw = size.to_bytes(4, "big") + record.MAGIC_BLANK.to_bytes(4, "big")
     scan = examine(raw, 0)
     assert isinstance(scan, Invalid)
-    assert f"says {size} bytes" in scan.reason
+    assert f"has the size {size}" in scan.reason
 
 
 def test_a_size_of_zero_marks_unwritten_space() -> None:
@@ -325,7 +325,7 @@ def test_lengths_that_do_not_agree_are_refused(at: int, value: bytes, reason: st
 def test_a_record_too_short_for_its_ipv6_hosts_is_refused() -> None:
     raw = bytearray(plain(topic="", body=b"", properties=b""))
     raw[36:40] = b"\0\0\0\x30"
-    with pytest.raises(RecordError, match="too few for IPv6 hosts"):
+    with pytest.raises(RecordError, match="too small for IPv6 hosts"):
         RecordView(raw)
 
 
