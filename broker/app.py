@@ -1,10 +1,10 @@
-"""A broker: the store, the tables, the processors, and the sockets before them.
+"""The broker: connects the store, the saved tables, the processors and the servers.
 
-A start listens first, so that a port in use is found before anything else, and a port that the
-system chooses is known. Then it opens the store in a thread, reads the tables, serves and
-registers. Until then requests are answered SYSTEM_BUSY.
+``start`` listens first: a port in use is detected before the store is opened, and the port is known
+if the system chooses it. Then it opens the store in a thread, reads the tables, serves requests and
+registers with the name servers. Until it serves, requests are answered with SYSTEM_BUSY.
 
-A stop goes the other way round: it unregisters, answers the parked pulls, finishes the requests in
+``stop`` does the reverse: it unregisters, answers the parked pulls, finishes the requests in
 progress, writes the tables and closes the store. No acknowledged message is lost.
 """
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("broker")
 
 VIP_STEP: Final = 2
-"""The VIP port is the listen port less this; clients with vipChannelEnabled send there."""
+"""The VIP port is the listen port minus this; clients with vipChannelEnabled send to it."""
 
 SCAN_SECONDS: Final = 10.0
 """How often connections without heartbeats are closed (cf. ClientHousekeepingService)."""
@@ -70,16 +70,18 @@ class Broker:
     """A broker in this process's event loop.
 
     Args:
-        config: its settings.
-        files: the disk; tests have one of their own.
+        config: the settings.
+        files: the file system; tests replace it.
         clock: the time.
-        room: for connections, if other servers run in this process; see ``connection_room``.
+        room: limits the connections of the process, shared with other servers in it; see
+            ``connection_room``.
 
     Attributes:
-        counters: what happened on the sockets.
-        store: the messages; once it is started.
-        state: its tables; once it is started.
-        processors: its request handlers; once it is started.
+        config: the settings; after the start with the broker's name.
+        counters: counters of the connections.
+        store: the message store; exists after the start.
+        state: the tables; exists after the start.
+        processors: the request handlers; exists after the start.
     """
 
     def __init__(
@@ -123,7 +125,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port that the broker listens on."""
         return self._server.port
 
     @property
@@ -133,22 +135,22 @@ class Broker:
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Ends with an error when one of its tasks dies."""
+        """A future that fails when one of the broker's tasks fails."""
         return self._supervisor.failed
 
     @property
     def registration(self) -> BrokerRegistration | None:
-        """Its registration with the name servers; None before the start."""
+        """The registration with the name servers; None before the start."""
         return self._registration
 
     def measure(
         self, around: Callable[[Handler], Handler], served: Callable[[int, int, float], None]
     ) -> None:
-        """Measure requests from now on; for metrics, once started.
+        """Measure requests from now on, for metrics. The broker must be started.
 
         Args:
-            around: makes a handler of the one that does requests on the slow path.
-            served: called with those on the fast path; see ``ReadPass.on_served``.
+            around: wraps the handler of requests on the slow path.
+            served: called for requests on the fast path; see ``ReadPass.on_served``.
         """
         if self._read_pass is not None:
             self._read_pass.on_served = served
@@ -159,13 +161,13 @@ class Broker:
     # start
 
     async def start(self) -> None:
-        """Serve.
+        """Start the broker and serve requests.
 
         Raises:
-            BindFailed: the port is taken or not allowed.
+            BindFailed: the port is in use or not permitted.
             StoreError, StartError: the store or a table can't be used.
         """
-        # Listening first: a taken port is found before a recovery of minutes.
+        # Listen first: a port in use is detected before a recovery that may take minutes.
         await self._server.start()
         address = (await numeric(self._host), self.port)
         self.store = make_store(self.config, address, self._files, self._clock)
@@ -177,7 +179,7 @@ class Broker:
         self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
         self._open_fast_path()
-        # Clients may connect from here on. Name servers learn of the broker last, once it works.
+        # From here on requests are served. Register last, when everything works.
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
@@ -189,7 +191,7 @@ class Broker:
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
     async def _load(self) -> None:
-        """Read the saved tables, and make the state of them."""
+        """Read the saved tables and create the state from them."""
         directory = self.store.paths.root / CONFIG_DIRECTORY
         now_ms = self._clock.now_ms()
         self._tables = tables = await asyncio.get_running_loop().run_in_executor(
@@ -197,7 +199,8 @@ class Broker:
             SavedTables,
             *(self.config, directory, self._files, now_ms, self._register_topics),
         )
-        # With the broker's name, which the store may have had before: the announcement needs it.
+        # ``tables.config`` includes the broker's name, which may come from the store. The
+        # announcement needs it.
         self.config = config = tables.config
         self._report(tables)
         self._registration = BrokerRegistration(
@@ -215,7 +218,7 @@ class Broker:
         self._delays = Delays(
             config.delay_levels_ms, self.store, self._clock, counters, config.limits
         )
-        # Before the store reports arrivals: a delayed message must find its schedule.
+        # Before ``store.on_arrival`` is set, because ``_arrived`` needs the schedule.
         self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
         self.state = BrokerState(
             config=config,
@@ -241,7 +244,7 @@ class Broker:
         )
 
     def _report(self, tables: SavedTables) -> None:
-        """Report what is surprising about the saved tables."""
+        """Log problems of the saved tables."""
         if tables.lost_offsets and self.store.end_offset > 0:
             _log.error(
                 "the store has messages but no consumer offsets: config/consumerOffset.json is "
@@ -276,11 +279,11 @@ class Broker:
         )
 
     def _open_fast_path(self) -> None:
-        """Use the fast path for new connections; those that are there stay on the slow path."""
+        """Use the fast path for new connections; existing ones stay on the slow path."""
         if fast_path.WHY:
             _log.warning("the compiled core is not used: the broker is slower", why=fast_path.WHY)
             return
-        # Compiled: they are there only if ``WHY`` is empty.
+        # Imported here because the compiled module exists only if ``WHY`` is empty.
         from broker.fast_path.host import FastPathFeed, Host  # noqa: PLC0415
         from broker.fast_path.read_pass import ReadPass  # noqa: PLC0415
 
@@ -329,7 +332,8 @@ class Broker:
             self._delays.arrived(queue_id, tags_code)
         woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
         if woken:
-            # After all messages of this read: a pull gets as many of them as it asks for.
+            # Wake them after all messages of this read are stored: a pull returns up to as many
+            # as it asks for.
             self.processors.pull.wake_soon(woken)
 
     def _connection_closed(self, connection: Connection) -> None:
@@ -350,7 +354,7 @@ class Broker:
     # stop
 
     async def stop(self) -> None:
-        """Stop cleanly; also after a failed start. May be called twice."""
+        """Stop cleanly, also after a failed start. Calling it again has no effect."""
         if self._registration is not None:
             await self._registration.stop()
         if self._serving:
@@ -369,9 +373,9 @@ class Broker:
 
 
 def connection_room() -> ConnectionRoom:
-    """How many connections there may be in a process with a broker: its store's files come first.
+    """Return the limit of connections for a process with a broker.
 
-    The store keeps as many files open as ``open_maps`` allows, whatever the clients do.
+    It reserves the file descriptors that the store may use; see ``open_maps``.
     """
     return ConnectionRoom(partial(open_maps, MAX_OPEN_MAPS))
 

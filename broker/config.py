@@ -1,11 +1,11 @@
-"""The settings of a broker: RocketMQ's ``broker.conf`` keys and a few of PocketMQ's own.
+"""The settings of a broker: the keys of RocketMQ's ``broker.conf``, and a few of PocketMQ's own.
 
-Own keys start with ``pocketmq`` (``pocketmqMaxTopics``; in the environment
-``POCKETMQ_MAX_TOPICS``). Durations of the configuration are milliseconds, as RocketMQ has them.
+PocketMQ's own keys start with ``pocketmq``, such as ``pocketmqMaxTopics``, which is
+``POCKETMQ_MAX_TOPICS`` in the environment. Durations are in milliseconds unless the key says
+otherwise, as in RocketMQ.
 
-The lists of keys without effect, and of keys that must not be ignored, are those that brokers of
-4.9.7 report (GET_BROKER_CONFIG), and 5.3.3's most used additions, less the fields of
-``BrokerConfig``.
+``KEYS_WITHOUT_EFFECT`` and ``REFUSED_KEYS`` cover the other keys that RocketMQ 4.9.7 reports
+(GET_BROKER_CONFIG), and the most used keys that 5.3.3 added.
 """
 
 from __future__ import annotations
@@ -213,13 +213,13 @@ def _hours_of_the_day(text: str) -> str:
 
 
 def _percent(low: int, high: int) -> Callable[[str], int]:
-    """A percentage that is brought within these bounds, as RocketMQ does it."""
+    """Return a parser of percentages that clamps them to these bounds, as RocketMQ does."""
     parse = integer(0, 100)
     return lambda text: min(max(parse(text), low), high)
 
 
 def name_of_host(hostname: str) -> str:
-    """The host's name as a broker's, or ``broker-a`` if it can't be one."""
+    """Return the host's name if it is a valid broker name, else ``broker-a``."""
     try:
         return name(hostname)
     except ValueError:
@@ -234,17 +234,17 @@ class BrokerConfig(Settings):
     REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = REFUSED_KEYS
     OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {"namesrvAddr": "NAMESRV_ADDR"}
 
-    # who it is and where
+    # names and addresses
     cluster_name: str = setting("brokerClusterName", name, "DefaultCluster")
     broker_name: str = setting("brokerName", lambda text: text and name(text), "")
-    """Empty: the name its store was written under, or of a new store ``name_of_new_store``."""
+    """If empty, the name saved in the store, or ``name_of_new_store`` if the store is new."""
     host_name: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
-    """The name of this host, which stores of older versions were written under."""
+    """This host's name: the default name of brokers before stores saved it."""
     name_of_new_store: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)
-    """The address for clients; see ``advertised_host``."""
+    """The host that clients connect to; see ``advertised_host``."""
     broker_ip2: str | None = setting("brokerIP2", host, None)
     listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
     ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
@@ -324,9 +324,9 @@ class BrokerConfig(Settings):
     )
     disk_space_warning_level_ratio: int = setting("diskSpaceWarningLevelRatio", integer(1, 100), 90)
     disk_clean_free_bytes: int = setting("pocketmqDiskCleanFreeBytes", integer(0, 2**62), 0)
-    """If not 0, takes the place of ``diskSpaceCleanForciblyRatio``: free space below it."""
+    """If not 0, replaces ``diskSpaceCleanForciblyRatio``: files are deleted when less is free."""
     disk_full_free_bytes: int = setting("pocketmqDiskFullFreeBytes", integer(0, 2**62), 0)
-    """If not 0, takes the place of ``diskSpaceWarningLevelRatio``."""
+    """If not 0, replaces ``diskSpaceWarningLevelRatio``: messages are refused when less is free."""
     clean_file_forcibly_enable: bool = setting("cleanFileForciblyEnable", boolean, True)
     delete_file_batch_max: int = setting("deleteFileBatchMax", integer(1, 10_000), 10)
     clean_resource_interval_ms: int = setting("cleanResourceInterval", _MILLISECONDS, 10_000)
@@ -342,14 +342,14 @@ class BrokerConfig(Settings):
 
     # PocketMQ's own limits
     max_topics: int = setting("pocketmqMaxTopics", integer(1, 1_000_000), 10_000)
-    """Topics that may exist before clients can create no more; administrators still can."""
+    """With this many topics clients can create no more; administrators still can."""
     max_groups: int = setting("pocketmqMaxGroups", integer(1, 1_000_000), 10_000)
-    """The same for subscription groups."""
+    """The same limit for subscription groups."""
     max_parked_pulls: int = setting("pocketmqMaxParkedPulls", integer(1, 10_000_000), 100_000)
-    """Pulls that wait for a message at one time; more are answered at once."""
+    """Pulls that wait for a message at the same time; further ones are answered at once."""
     max_connections: int = setting("pocketmqMaxConnections", integer(1, 1_000_000), 10_000)
     limits: BrokerLimits = LIMITS
-    """Those that no setting changes."""
+    """Fixed limits of the broker; only tests change them."""
     pull_max_messages: int = setting("pocketmqPullMaxMessages", integer(1, 65_536), 1024)
     pull_max_bytes: int = setting(
         "pocketmqPullMaxBytes", integer(4096, MAX_FRAME_BYTES // 2), 4 * 1024 * 1024
@@ -359,7 +359,7 @@ class BrokerConfig(Settings):
     """Fixed bounds of the store; only tests change them."""
 
     def check(self) -> None:
-        """Check what no single value can tell.
+        """Check settings that parsing one value can't check.
 
         Raises:
             ConfigError: the broker would be a slave, or bounds of the disk contradict each other.
@@ -372,11 +372,12 @@ class BrokerConfig(Settings):
         self._check_disk_bounds()
 
     def _check_disk_bounds(self) -> None:
-        """Old messages go first, then young ones, and only then none are taken.
+        """Check the order of the disk bounds.
 
-        A percentage that free bytes take the place of is not compared, nor is the default of
-        ``diskSpaceCleanForciblyRatio``: many files set ``diskMaxUsedSpaceRatio=88`` alone, and
-        RocketMQ takes that.
+        As the disk fills, the broker must first delete expired files, then also files that are not
+        expired, and only then refuse messages. A percentage that a number of free bytes replaces is
+        not compared. Neither is the default of ``diskSpaceCleanForciblyRatio``: many files set
+        only ``diskMaxUsedSpaceRatio=88``, which RocketMQ accepts.
         """
         forced = self.disk_space_clean_forcibly_ratio
         ratios = {"diskMaxUsedSpaceRatio": self.disk_max_used_space_ratio}
@@ -404,10 +405,10 @@ class BrokerConfig(Settings):
 
     @property
     def advertised_host(self) -> str:
-        """The host that name servers hand to clients: brokerIP1, else where the broker listens.
+        """The host in routes, which clients connect to.
 
-        A broker that listens everywhere takes the address of the default route, unless
-        ``brokerIP1`` is set.
+        It is ``brokerIP1`` if set, else the host that the broker listens on. For a broker that
+        listens on all interfaces it is the address of the default route.
         """
         if self.broker_ip1 is not None:
             return self.broker_ip1
@@ -427,12 +428,12 @@ class BrokerConfig(Settings):
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        """How long the delay levels are, from level 1 on."""
+        """The delays of the levels in ms, from level 1 on."""
         return parse_levels(self.message_delay_level)
 
     @property
     def retention(self) -> RetentionConfig:
-        """What is kept for how long, and what a full disk is."""
+        """The store's settings for deleting files and for a full disk."""
         return RetentionConfig(
             reserved_ms=self.file_reserved_time_hours * _HOUR_MS,
             delete_hours=frozenset(map(int, self.delete_when.split(";"))),
@@ -452,5 +453,5 @@ class BrokerConfig(Settings):
 
     @property
     def sync_flush(self) -> bool:
-        """Whether an answer waits until its message is on disk."""
+        """Whether a send is answered only when its message is on disk."""
         return self.flush_disk_type == "SYNC_FLUSH"

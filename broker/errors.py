@@ -1,6 +1,6 @@
-"""What the broker refuses, and the messages of its errors.
+"""The broker's exceptions, common error texts, and checks of names.
 
-Clients and their users know the beginnings of these texts, so they are RocketMQ's.
+Error texts begin like RocketMQ's, because clients and their users recognise those.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from remoting.protocol.codes import ResponseCode
 
 
 class StartError(Exception):
-    """The broker can't start or go on; the text is one sentence with the remedy."""
+    """The broker can't start; the text gives the reason and the remedy."""
 
 
 class LimitReached(Exception):
-    """A client asks for more than a named limit allows; the text goes back as the remark."""
+    """A request exceeds one of the broker's limits; the text becomes the response's remark."""
 
 
 class RequestRefused(Exception):
@@ -26,7 +26,7 @@ class RequestRefused(Exception):
 
     Args:
         code: the response code.
-        remark: the sentence that goes with it.
+        remark: the response's remark.
     """
 
     def __init__(self, code: int, remark: str) -> None:
@@ -36,7 +36,7 @@ class RequestRefused(Exception):
 
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."
-"""How RocketMQ ends remarks that need explaining (cf. FAQUrl)."""
+"""The end of some of RocketMQ's remarks (cf. FAQUrl)."""
 
 NOT_SAVED: Final = (
     "the change is in effect but could not be written to the broker's disk, so a restart would "
@@ -47,12 +47,12 @@ NO_SQL: Final = "The broker does not support consumer to filter message by SQL92
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether a subscription is by tags, which is the default (cf. ExpressionType)."""
+    """Return whether a subscription filters by tags, the default (cf. ExpressionType)."""
     return not expression_type or expression_type == "TAG"
 
 
 def topic_text(config: TopicConfig) -> str:
-    """A topic's settings as RocketMQ's remarks show them."""
+    """Format a topic's settings as RocketMQ's remarks do."""
     perm = "".join(
         letter if config.perm & bit else "-"
         for letter, bit in (
@@ -70,7 +70,7 @@ def topic_text(config: TopicConfig) -> str:
 
 
 def check_topic(name: str) -> None:
-    """Raises ``RequestRefused`` when this can't be a topic's name."""
+    """Raise ``RequestRefused`` if this isn't a valid topic name."""
     try:
         names.validate_topic(name)
     except ValueError as error:
@@ -78,7 +78,7 @@ def check_topic(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """Raises ``RequestRefused`` when this can't be a group's name."""
+    """Raise ``RequestRefused`` if this isn't a valid group name."""
     try:
         names.validate_group(name)
     except ValueError as error:
@@ -86,7 +86,7 @@ def check_group(name: str) -> None:
 
 
 def check_client_id(client_id: str) -> None:
-    """Raises ``RequestRefused`` when a client gives no id or too long a one."""
+    """Raise ``RequestRefused`` if a client id is empty or too long."""
     if not 0 < len(client_id) <= MAX_CLIENT_ID_LENGTH:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,
@@ -95,7 +95,7 @@ def check_client_id(client_id: str) -> None:
 
 
 def check_broker_name(name: str) -> None:
-    """Raises ``RequestRefused`` when a broker's name is too long to be one."""
+    """Raise ``RequestRefused`` if a broker's name is too long."""
     if len(name) > MAX_BROKER_NAME_LENGTH:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

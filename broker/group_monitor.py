@@ -1,13 +1,13 @@
-"""Watches consumer groups: reports their problems, and notifies members of changes.
+"""Monitoring of consumer groups: reports their problems, and notifies members of changes.
 
 Conflicts between members are checked on the heartbeats that may cause them. Everything else is
-checked in rounds: each group in turn, some at a time so that no turn of the loop takes long, and a
-round begins at most every 10 s. Problems go into ``state.findings``, which the log, the metrics and
-DESCRIBE_CONSUMER_GROUP use.
+checked in rounds over all groups. A round begins at most every 10 s and is split into steps, so
+that it doesn't block the event loop. Problems are kept in ``state.findings``, which the log, the
+metrics and DESCRIBE_CONSUMER_GROUP use.
 
-Members that come or go together are one change: a group is notified at once, and changes within
-``NOTIFY_SECONDS`` after that once, in the next round. Each turn of the loop notifies some members
-only, so a group of thousands delays no other.
+The first change of a group notifies its members at once. Further changes within ``NOTIFY_SECONDS``
+are merged into one notification. Each iteration of the event loop notifies a limited number of
+members, so a group of thousands doesn't delay other requests.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 ROUND_SECONDS: Final = 10.0
 STEP_SECONDS: Final = 0.5
 STEP_QUEUES: Final = 512
-"""Queues checked in one step: some 2 ms."""
+"""Queues checked in one step, which takes about 2 ms."""
 
 _log = structlog.get_logger("broker")
 
@@ -55,7 +55,7 @@ class _Seen:
 
     group: ConsumerGroup
     queues: dict[tuple[str, int], tuple[int, float]] = field(default_factory=dict)
-    """Topic and queue -> committed offset, and the last sign of life, monotonic."""
+    """Topic and queue -> committed offset, and monotonic time of the last sign of a consumer."""
     queue_nums: dict[str, int] = field(default_factory=dict)
 
 
@@ -70,7 +70,7 @@ class GroupMonitor:
         self._logs: dict[str, RateLimitedLog] = {}
 
     def step(self, budget: int = STEP_QUEUES) -> None:
-        """Check the next groups."""
+        """Check the next groups of the round; ``budget`` limits the groups and queues checked."""
         now = self._state.clock.monotonic()
         if not self._pending and now >= self._next_round:
             self._next_round = now + ROUND_SECONDS
@@ -83,7 +83,7 @@ class GroupMonitor:
         return list({*state.consumers.groups, *self._seen, *state.findings.groups()})
 
     def look(self, name: str) -> int:
-        """Check one group now; return how many queues it has."""
+        """Check one group now; return how many of its queues were checked."""
         state = self._state
         now_ms = state.clock.now_ms()
         state.findings.sweep(name, now_ms)
@@ -101,13 +101,13 @@ class GroupMonitor:
         return len(queues)
 
     def look_for_conflicts(self, name: str) -> None:
-        """Check a group whose members or subscriptions have changed."""
+        """Check a group for conflicts between members, after they changed."""
         group = self._state.consumers.groups.get(name)
         found = [] if group is None else self._conflicts(group)
         self._found(name, CONFLICTS, found)
 
     def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
-        """Report an event of a group; ``context`` is for the log."""
+        """Report an event of a group; ``context`` is added to the log line."""
         if self._state.findings.event(group, finding, self._state.clock.now_ms()):
             self._log_finding(group, finding, **context)
 
@@ -119,7 +119,7 @@ class GroupMonitor:
         state = self._state
         now = state.clock.monotonic()
         for queue in queues:
-            # The owner takes time to find, so only for the few queues that are not pulled.
+            # Finding the owner is slow, so do it only for the few queues that are not pulled.
             if queue.waiting > 0 and now - queue.alive >= health.UNPULLED_SECONDS:
                 yield health.unpulled(group, queue, now, self._owner(group, queue))
         yield from health.blocked(group, state.config.broker_name, state.offsets.query)
@@ -151,7 +151,7 @@ class GroupMonitor:
                 )
 
     def _look_at_queues(self, seen: _Seen) -> list[QueueNow]:
-        """Return the queues with the last signs of their consumers."""
+        """Return the status of the group's queues here, its retry queues included."""
         group = seen.group
         if group.is_broadcasting:
             return []
@@ -178,7 +178,7 @@ class GroupMonitor:
         committed = state.offsets.query(group.name, topic, queue_id)
         pull = group.pulls.get(key)
         if group.consume_type == ConsumeType.CONSUME_ACTIVELY and pull is None and committed < 0:
-            return None  # a client that pulls may leave a queue alone on purpose
+            return None  # A client that assigns queues itself may leave some out on purpose.
         waiting = state.store.max_offset(topic, queue_id) - max(
             committed, state.store.min_offset(topic, queue_id), 0
         )
@@ -210,7 +210,7 @@ class GroupMonitor:
         }
         if health.idle_members(group, own) is None:
             return None
-        # There may be more of them at other brokers.
+        # Other brokers may have more queues of these topics.
         everywhere: dict[str, int] = {}
         for topic in group.subscriptions:
             if topic == names.retry_topic(group.name):
@@ -230,7 +230,7 @@ class GroupMonitor:
         return [self._queue(topic, queue_id) for queue_id in range(nums)]
 
     def _topics(self, group: ConsumerGroup) -> Iterator[TopicConfig]:
-        """The topics of a group that are here, without its retries."""
+        """Yield the subscribed topics that exist at this broker, without the retry topic."""
         retry = names.retry_topic(group.name)
         for name in group.subscriptions:
             topic = self._state.topics.get(name)
@@ -271,23 +271,23 @@ class GroupMonitor:
 
 NOTIFY_SECONDS: Final = 0.1
 NOTIFIED_AT_ONCE: Final = 128
-"""Members notified in one turn of the loop: 2 ms."""
+"""Members notified in one iteration of the event loop, which takes about 2 ms."""
 
 CallLater = Callable[[float, Callable[[], None]], object]
 
 
 def call_later(delay: float, action: Callable[[], None]) -> object:
-    """Have the running loop call ``action`` after so many seconds."""
+    """Schedule ``action`` on the running loop after ``delay`` seconds."""
     return asyncio.get_running_loop().call_later(delay, action)
 
 
 class GroupNotifier:
-    """Notifies the groups of one broker of changes.
+    """Notifies members of groups that their group has changed.
 
     Args:
         state: the groups and their members.
-        monitor: checks the remaining members for conflicts.
-        call_later: calls after so many seconds.
+        monitor: checks a group for conflicts after a member left.
+        call_later: schedules a call after a number of seconds.
     """
 
     __slots__ = (
@@ -312,7 +312,7 @@ class GroupNotifier:
         self._scheduled = False
 
     def changed(self, group: str, *, left: bool = False) -> None:
-        """Members or topics of a group have changed; ``left``: a member has gone."""
+        """Schedule the notification of a group; ``left`` tells that a member left."""
         self._changed[group] = left or self._changed.get(group, False)
         if not self._scheduled:
             self._schedule()
@@ -334,7 +334,7 @@ class GroupNotifier:
             self._schedule()
 
     def _notify(self, changed: dict[str, bool]) -> Iterator[None]:
-        """Notify groups; a step is a member notified or a group checked."""
+        """Notify groups; yield after each member notified and each group checked."""
         for group, left in changed.items():
             if left:
                 self._monitor.look_for_conflicts(group)
@@ -354,6 +354,6 @@ class GroupNotifier:
 
 def _push(connection: Connection, header: ConsumerGroupRequestHeader) -> None:
     request = Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
-    # A member that is gone or takes nothing finds out by its own rebalance timer.
+    # A member that misses the notification learns of the change at its next periodic rebalance.
     with suppress(RemotingError):
         connection.send_oneway(request)

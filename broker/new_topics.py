@@ -1,9 +1,10 @@
-"""How fast one connection may create topics.
+"""A limit on how fast one connection may create topics.
 
-A topic is in every table, file and registration for good, so one peer must not create topics as
-fast as it can send. Within the rate nothing waits. Beyond it a send to a new topic waits until the
-topic may be created, in the order of the names, for about as long as a client waits for an answer;
-then it is refused with SYSTEM_BUSY. Other requests of the connection are served meanwhile.
+A topic stays in every table, file and registration until it is deleted, so one peer must not create
+topics as fast as it can send. Below the rate no send waits. Above it, a send to a new topic waits
+until the topic may be created, in the order of arrival. A send that would have to wait almost as
+long as clients wait for an answer is refused with SYSTEM_BUSY. Other requests of the connection are
+not delayed.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class NotYet(Exception):
-    """A new topic may not be created yet.
+    """Raised when a new topic may not be created yet.
 
     Attributes:
-        turn: ends when it may be.
+        turn: a future that ends when the topic may be created.
     """
 
     def __init__(self, turn: asyncio.Future[None]) -> None:
@@ -34,7 +35,7 @@ class NotYet(Exception):
 
 
 class _Waiting:
-    """The new topics of one connection, and the sends that wait for them."""
+    """The new topics of one connection, and the number and size of the sends waiting for them."""
 
     __slots__ = ("next_at", "sends", "size", "turns")
 
@@ -51,7 +52,7 @@ class _Waiting:
 
 
 class NewTopics:
-    """Limits how fast each connection of a broker creates topics."""
+    """Limits the rate at which each connection of a broker creates topics."""
 
     __slots__ = ("_clock", "_limits", "_waiting")
 
@@ -64,13 +65,13 @@ class NewTopics:
         """Count a topic that a connection is about to create.
 
         Raises:
-            NotYet: it has to wait.
-            RequestRefused: it would have to wait too long, or too many of its sends wait.
+            NotYet: the send must wait.
+            RequestRefused: it would wait too long, or too many sends of the connection wait.
         """
         limits = self._limits
         waiting = self._waiting.setdefault(connection, _Waiting())
         now = self._clock.monotonic()
-        # A second's worth may come at once.
+        # Unused capacity of the last second may be used in a burst.
         at = max(waiting.next_at, now - 1.0)
         turn = waiting.turns.get(name)
         if turn is None and at <= now:
@@ -95,7 +96,7 @@ class NewTopics:
         raise NotYet(turn)
 
     async def wait(self, connection: Connection, turn: asyncio.Future[None], size: int) -> None:
-        """Wait for a turn with a request of ``size`` bytes."""
+        """Wait with a request of ``size`` bytes until its topic may be created."""
         waiting = self._waiting[connection]
         waiting.sends += 1
         waiting.size += size

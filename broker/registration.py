@@ -1,14 +1,15 @@
-"""Registering the broker with its name servers, with each of them independently.
+"""Registration of the broker with its name servers, with each of them independently.
 
-One task per name server. It registers at start, on changes and periodically, and after a failure or
-a closed connection until it succeeds, so a name server that comes back knows the broker within
-about 2 s. Requests that come meanwhile are merged: one registration has everything.
+One task per name server registers the broker at start, on changes, and periodically. After a
+failure or a closed connection it retries until it succeeds, so the broker is registered within
+about 2 s after a name server restarts. Requests that arrive during a registration are merged into
+the next one.
 
-At the start and each period it sends all topics. A change sends only its topics if the name server
-is known to have all others: name servers add the topics of a registration to their own and take its
-data version, so one that missed something must get everything (cf.
-RouteInfoManager.isBrokerTopicConfigChanged). An administrator's change is sent at once; topics that
-sends and heartbeats create are sent together, at most every ``PACE_SECONDS``.
+All topics are sent at the start and in each period. After a change only the changed topics are
+sent, if the name server has all others: a name server adds the topics of a registration to its
+table and stores the data version, so one that missed a change must get all topics
+(cf. RouteInfoManager.isBrokerTopicConfigChanged). An administrator's change is sent at once. Topics
+that sends and heartbeats create are batched and sent at most every ``PACE_SECONDS``.
 """
 
 from __future__ import annotations
@@ -51,17 +52,18 @@ from remoting.tasks import Supervisor
 
 SHORTEST_PERIOD_MS: Final = 10_000
 LONGEST_PERIOD_MS: Final = 60_000
-"""``registerNameServerPeriod`` is brought within these (cf. BrokerController.start)."""
+"""``registerNameServerPeriod`` is clamped to these bounds (cf. BrokerController.start)."""
 
 LARGE_BODY_BYTES: Final = 8 * 1024 * 1024
-"""A registration above this is compressed unasked: some 50,000 topics, half of a frame's limit."""
+"""A larger registration is compressed even without ``compressedRegister``. This is half of a
+frame's limit, about 50,000 topics."""
 
 _READ_WRITE: Final = PERM_READ | PERM_WRITE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """The registration of a broker: its content and how it is sent."""
+    """What a broker registers, and how."""
 
     cluster: str
     broker_name: str
@@ -69,16 +71,18 @@ class Announcement:
     address: str
     ha_address: str
     permission: int = _READ_WRITE
-    """Of the broker; all topics get it when it lacks reading or writing."""
+    """The broker's permission. Without reading or writing it replaces that of all topics."""
     compressed: bool = False
     force: bool = True
-    """Register each period; else only when the name server knows another data version."""
+    """Whether to register in each period, or only if the name server has another data version."""
     period: float = 30.0
+    """Seconds between registrations."""
     timeout: float = 6.0
+    """Seconds until a registration fails."""
 
     @classmethod
     def of(cls, config: BrokerConfig, port: int) -> Announcement:
-        """The announcement of a broker with this configuration that listens on ``port``."""
+        """Return the announcement of a broker with these settings that listens on ``port``."""
         host = config.advertised_host
         ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
         period_ms = config.register_name_server_period_ms
@@ -96,9 +100,9 @@ class Announcement:
         )
 
     def register(self, wrapper: TopicConfigSerializeWrapper) -> Command:
-        """REGISTER_BROKER with these topics."""
+        """Build REGISTER_BROKER with these topics."""
         if self.permission & _READ_WRITE != _READ_WRITE:
-            # All topics with the broker's own permission, when it lacks reading or writing.
+            # The broker's permission overrides that of topics (cf. registerBrokerAll).
             table: dict[str, TopicConfig] = {
                 name: structs.replace(topic, perm=self.permission)
                 for name, topic in wrapper.topic_config_table.items()
@@ -121,11 +125,11 @@ class Announcement:
         return Command.request(RequestCode.REGISTER_BROKER, header, body=body)
 
     def query_version(self, version: DataVersion) -> Command:
-        """QUERY_DATA_VERSION: is this the newest that the name server knows?"""
+        """Build QUERY_DATA_VERSION, which asks whether the name server has another version."""
         return Command.request(RequestCode.QUERY_DATA_VERSION, self._header, body=encode(version))
 
     def unregister(self) -> Command:
-        """UNREGISTER_BROKER."""
+        """Build UNREGISTER_BROKER."""
         return Command.request(RequestCode.UNREGISTER_BROKER, self._header)
 
     @property
@@ -140,34 +144,34 @@ class Announcement:
 
 RETRY_FIRST_SECONDS: Final = 0.1
 RETRY_MAX_SECONDS: Final = 0.5
-"""Pause before a failed registration is tried again, doubled each time. It can be this short, for
-the pool in between connects to a dead address less and less often, at least every 2 s."""
+"""Delay before a failed registration is retried, doubled after each failure. It can be this short
+because the connection pool backs off from a dead address by itself, to at most 2 s."""
 
 UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
 """How long a stop waits for a name server (cf. BrokerOuterAPI.unregisterBroker)."""
 
 MAX_TOPICS_AT_ONCE: Final = 1_000
-"""Topics that one request names, 5 ms of work at either end; all topics go in portions of as many
-(cf. splitRegistrationSize), and a change of more registers all."""
+"""The most topics in one request, about 5 ms of work at either end. A registration of all topics is
+split into requests of this size (cf. splitRegistrationSize), and a change of more registers all."""
 
 PACE_SECONDS: Final = 0.1
-"""Between registrations of topics that sends and heartbeats created."""
+"""Shortest time between registrations of topics that sends and heartbeats created."""
 
 TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
-"""Gives the topics of these names, or all, with the table's data version."""
+"""Returns the topics with these names (None: all), with the table's data version."""
 
 _log = structlog.get_logger("broker")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerState:
-    """The registration at one name server; for doctor and metrics."""
+    """The state of the registration at one name server, for doctor and metrics."""
 
     address: str
     registered: bool = False
     last_success_ms: int | None = None
     failures: int = 0
-    """In a row; 0 after a success."""
+    """Consecutive failures; 0 after a success."""
     last_error: str | None = None
 
 
@@ -176,14 +180,16 @@ class RegistrationRefused(Exception):
 
 
 class BrokerRegistration:
-    """Keeps a broker registered; made and used on the loop's thread.
+    """Keeps a broker registered; created and used on the event loop's thread.
 
     Args:
-        name_servers: their addresses.
-        announcement: of the broker.
-        topics_of: gives the topics.
+        name_servers: the addresses of the name servers.
+        announcement: what the broker registers.
+        topics_of: returns the topics.
         on_order_topics: called with the table of order topics in a name server's answer.
-        pace: seconds between registrations that no caller waits for.
+        clock: the time.
+        jitter: returns a random number from 0 to 1, which varies the delay of retries.
+        pace: shortest time in seconds between registrations that no caller waits for.
     """
 
     def __init__(
@@ -214,11 +220,14 @@ class BrokerRegistration:
         return tuple(link.state for link in self._links)
 
     async def join(self) -> None:
-        """Fail when a task of the registration fails, which nothing from outside can cause."""
+        """Wait, and raise if a task of the registration fails, which only a bug can cause."""
         await asyncio.shield(self._supervisor.failed)
 
     async def start(self, *, patience: float = 1.0) -> None:
-        """Begin; returns when each name server took the broker or failed, or after a while."""
+        """Start the tasks, and wait up to ``patience`` seconds for the first registrations.
+
+        Returns earlier if each name server has answered or failed.
+        """
         if not self._links:
             return
         first = [link.ask(None, oneway=False) for link in self._links]
@@ -232,10 +241,10 @@ class BrokerRegistration:
         """Register topics that were created or changed.
 
         Args:
-            names: only these are registered, where that is enough; None for all.
-            oneway: no caller waits for it, so it may be merged with others a little later.
+            names: the topics; None for all.
+            oneway: whether no caller waits, so that the registration may be delayed and merged.
 
-        Returns an awaitable that ends when each name server has answered, failed or timed out.
+        Return an awaitable that ends when each name server has answered, failed or timed out.
         """
         return asyncio.gather(*(link.ask(names, oneway=oneway) for link in self._links))
 
@@ -247,7 +256,7 @@ class BrokerRegistration:
         await self.pool.close()
 
     def registrations_of(self, names: Sequence[str] | None) -> Iterator[Command]:
-        """The requests that register these topics, or all."""
+        """Yield the requests that register these topics (None: all)."""
         wrapper = self._topics_of(names)
         topics = list(wrapper.topic_config_table.items())
         portions = [
@@ -257,13 +266,14 @@ class BrokerRegistration:
         for portion in portions:
             version = wrapper.data_version
             if portion is not portions[-1]:
-                # Name servers pass over topics that come with a version they know.
+                # A name server ignores the topics of a registration whose data version it already
+                # has. So only the last portion has the real version, others a unique one.
                 self._portions += 1
                 version = DataVersion(0, -self._portions)
             yield self.announcement.register(TopicConfigSerializeWrapper(portion, version))
 
     def version_request(self) -> Command:
-        """The request that asks whether the name server knows the newest version."""
+        """Return the request that asks whether the name server has the current version."""
         return self.announcement.query_version(self._topics_of(()).data_version)
 
     def answered(self, reply: Command) -> None:
@@ -300,7 +310,7 @@ class _Pending:
 
     @property
     def nothing(self) -> bool:
-        """Whether only the period is due."""
+        """Whether there are no changes to register, only the periodic registration."""
         return not self.all_topics and not self.names
 
     def settle(self, *, success: bool) -> None:
@@ -319,13 +329,14 @@ class _NameServerLink:
         self._wake = asyncio.Event()
         self._connection: Connection | None = None
         self._has_all = False
-        """It answered a registration of everything, and has missed nothing since."""
+        """Whether the name server has all topics: a full registration succeeded, and every change
+        after it."""
         self._told_at = -inf
         self._next_at = -inf
         """When the next period begins, or the next attempt is due."""
 
     def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
-        """Request a registration; the future has whether it succeeded."""
+        """Request a registration; the future's result is whether it succeeded."""
         self._pending.add(names, oneway=oneway)
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._pending.waiters.append(waiter)
@@ -362,7 +373,7 @@ class _NameServerLink:
         return min(self._told_at + self._owner.pace, self._next_at)
 
     def connection_closed(self, connection: Connection) -> None:
-        """Without the connection the name server has forgotten the broker already."""
+        """Register again: a name server drops a broker when its connection is closed."""
         if connection is self._connection and self.state.registered:
             self._has_all = False
             self.state = replace(
@@ -377,7 +388,7 @@ class _NameServerLink:
             self._wake.set()
 
     async def unregister(self) -> None:
-        """Unregister where the broker is known; a failure changes nothing."""
+        """Unregister if registered; a failure is only logged."""
         self._pending.settle(success=False)
         if not self.state.registered:
             return
@@ -399,7 +410,7 @@ class _NameServerLink:
         return pause * (0.5 + self._owner.jitter() / 2)
 
     async def _tell(self, pending: _Pending) -> bool:
-        """Register what is pending; return whether the name server has everything then."""
+        """Perform a pending registration; return whether it covered all topics."""
         owner = self._owner
         if (
             pending.nothing

@@ -1,4 +1,4 @@
-"""The broker's tables in ``config/``: read at the start, written as they change.
+"""The broker's tables in ``config/``: read at the start, written when they change.
 
 ========================  ======================================  ===========================
 file                      content                                 written
@@ -11,14 +11,15 @@ delayOffset.json          progress of the delay levels            every 10 s if 
 brokerName.json           the broker's name                       when it changes
 ========================  ======================================  ===========================
 
-The formats are RocketMQ's, so either broker starts on the other's files; locks and name are ours
-alone.
+The formats are RocketMQ's, so each broker can start with the other's files. RocketMQ has no
+``queueLocks.json`` and ``brokerName.json``.
 
-A changed table is copied on the loop's thread (its values are replaced, never altered), and turned
-into text and written in a worker thread. While one write runs, all further changes wait for the
-next, which has them all: a thousand topics created in a row cost two or three writes. A large file
-waits after each write, so writing takes a bounded share of the time. A failed write is logged and
-repeated by ``retry``; callers that wait for it get the error.
+A changed table is copied on the event loop's thread, and encoded and written in a worker thread. A
+shallow copy is enough, because values are replaced and never modified. Changes that arrive during a
+write are merged into the next one, so creating a thousand topics costs two or three writes. After
+each write of a large file there is a pause, which bounds the share of time spent writing. A failed
+write is logged and repeated by the next ``SavedTables.save_changes``; callers that wait for it get
+False.
 """
 
 from __future__ import annotations
@@ -55,24 +56,24 @@ from remoting.protocol.bodies.topic import (
 from remoting.settings import name as valid_name
 
 BYTES_PER_SECOND: Final = 20 * 1024 * 1024
-"""How fast a file is written over a longer time: 100,000 topics take 20 MB."""
+"""The average rate at which a file is written; 100,000 topics take 20 MB."""
 
 SHORTEST_REST: Final = 0.005
-"""Seconds; what is less isn't worth a timer."""
+"""Seconds; a shorter pause after a write is skipped."""
 
 _log = structlog.get_logger("broker")
 
 
 class SavedTable:
-    """One file.
+    """A table that is saved in one file.
 
     Args:
-        name: the file's, for the log.
-        snapshot: copies the table, on the loop's thread; what it returns makes the file's text in
-            a worker thread.
-        write: puts the text on the disk, durably, in a worker thread. Raises ``OSError``.
-        version: of the table, as the disk has it.
-        bytes_per_second: how fast it is written over a longer time.
+        name: the file's name, for the log.
+        snapshot: copies the table on the event loop's thread; returns a function that encodes the
+            copy in a worker thread.
+        write: writes the file durably, in a worker thread; raises ``OSError``.
+        version: the version of the table that the file contains.
+        bytes_per_second: the average rate at which the file is written.
     """
 
     __slots__ = (
@@ -101,11 +102,11 @@ class SavedTable:
 
     @property
     def pending(self) -> asyncio.Future[bool] | None:
-        """Ends with the write of the newest change; None when nothing waits."""
+        """The future of the write that includes the newest change; None if all are written."""
         return self._next or self._writing
 
     def changed(self) -> asyncio.Future[bool]:
-        """Write a change of the table; the future has whether it reached the disk."""
+        """Write the changed table; the future's result is whether it reached the disk."""
         if self._writing is None and self._rest is None:
             return self._begin(asyncio.get_running_loop().create_future())
         if self._next is None:
@@ -113,13 +114,13 @@ class SavedTable:
         return self._next
 
     def update(self, version: int = 0) -> None:
-        """Write the table if its version is new, or if the last write failed."""
+        """Write the table if its version has changed or the last write failed."""
         if self._dirty or version != self.version:
             self.version = version
             self.changed()
 
     async def flush(self) -> bool:
-        """Write everything now and wait for it; False if the last attempt failed."""
+        """Complete all pending writes without pauses; return False if the last write failed."""
         while self.pending is not None or self._rest is not None:
             if self._rest is not None:
                 self._rest.cancel()
@@ -174,34 +175,33 @@ OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
 
 
 class SavedName(Body):
-    """The broker name of a store: part of the identity of its queues."""
+    """The content of ``brokerName.json``: the broker name is part of a queue's identity."""
 
     broker_name: str = ""
 
 
 class SavedTables:
-    """The tables with their files.
+    """The tables and their files.
 
     Args:
-        config: which topics and groups exist at boot, and how many there may be; the broker's
-            name, if it is set.
-        directory: ``config/`` of the store.
-        files: the disk.
-        now_ms: the time, from which restored locks go on to live.
-        on_topics: called with the topics that changed (None: any) and whether to register them
-            oneway; what it returns ends when they are registered.
+        config: the broker's settings.
+        directory: the store's directory ``config/``.
+        files: the file system.
+        now_ms: the time; saved locks that have expired by then are dropped.
+        on_topics: called with the names of changed topics (None: any) and whether no caller waits
+            for the registration; the awaitable it returns ends when they are registered.
 
     Attributes:
-        config: as given, with the broker's name.
-        named_before: another name, under which the store was written until now; None for none.
+        config: the given settings with the broker's name filled in.
+        named_before: the broker name in the store, if it was another one; else None.
         topics, groups, offsets, locks: the tables.
-        lost_offsets: whether there was no file of offsets.
-        delay_offsets: of each delay level the next message to deliver, as last written; None when
-            there was no file of these.
+        lost_offsets: whether the file of consumer offsets was missing.
+        delay_offsets: the next message to deliver of each delay level, as last written; None if the
+            file was missing.
 
     Raises:
         StoreError: a file can't be read, or it and its backup are damaged.
-        StartError: a file holds something else than it should.
+        StartError: a file contains JSON of the wrong structure, or an invalid broker name.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class SavedTables:
         topics = self._load(TOPICS, TopicConfigSerializeWrapper) or TopicConfigSerializeWrapper()
         saved = self._load(BROKER_NAME, SavedName)
         self._saved_name = saved.broker_name if saved else ""
-        # Before the tables are made: their rules depend on the broker's name.
+        # Before the tables are created: ``system_topics`` includes the broker's name.
         config = replace(config, broker_name=self._name(config, topics.topic_config_table))
         self.config = config
         is_renamed = self._saved_name not in ("", config.broker_name)
@@ -267,7 +267,7 @@ class SavedTables:
         )
         self._name_file = self._file(BROKER_NAME, lambda: SavedName(self.config.broker_name))
 
-    # what requests change
+    # changes by requests
 
     def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
         """Write the topics and register them; see ``Changes``."""
@@ -299,21 +299,21 @@ class SavedTables:
         return self._group_file.changed()
 
     def save_delay_offsets(self, offsets: dict[int, int]) -> None:
-        """Write how far the delay levels are."""
+        """Write the progress of the delay levels."""
         self.delay_offsets = offsets
         self._delay_file.changed()
 
     # periodic writes
 
     def save_changes(self) -> None:
-        """Write the offsets if they changed, and try again what failed."""
+        """Write offsets and locks if they changed, and repeat failed writes of all files."""
         for file in (self._topic_file, self._group_file, self._delay_file, self._name_file):
             file.update()
         self._offset_file.update(self.offsets.version)
         self._lock_file.update(self.locks.version)
 
     def save_all(self) -> None:
-        """Write everything: at the first start, so that a missing file means a lost one later."""
+        """Write all tables at the start, so that a file missing later has been lost."""
         self._topic_file.changed()
         self._group_file.changed()
         self._lock_file.changed()
@@ -324,7 +324,7 @@ class SavedTables:
         self.save_changes()
 
     async def flush(self) -> None:
-        """Write what changed and wait for it: the broker stops."""
+        """Write all changes and wait for it, when the broker stops."""
         self._stopping = True
         self.save_changes()
         self._lock_file.changed()
@@ -339,7 +339,7 @@ class SavedTables:
             await file.flush()
 
     def topic_wrapper(self, names: Sequence[str] | None) -> TopicConfigSerializeWrapper:
-        """The topics of these names, or all, for a registration."""
+        """Return the topics with these names (None: all), for a registration."""
         table = self.topics.table
         if names is not None:
             table = {name: table[name] for name in names if name in table}
@@ -365,7 +365,7 @@ class SavedTables:
             ) from error
 
     def _name(self, config: BrokerConfig, topics: Container[str]) -> str:
-        """The broker's name: of the settings, else of the store."""
+        """Return the broker's name: from the settings, else from the store."""
         if config.broker_name:
             return config.broker_name
         if self._saved_name:
@@ -376,12 +376,13 @@ class SavedTables:
                     f"{self._directory / BROKER_NAME} holds no broker name ({error}): start the "
                     "broker with --name"
                 ) from None
-        # Before stores kept the name, it was the host's unless set, as Apache's is; and a broker
-        # creates a topic with its name.
+        # Older versions didn't save the name, and their default was the host's name, as in
+        # RocketMQ. A topic with that name shows that such a broker used the store, since every
+        # broker creates a topic with its own name.
         return config.host_name if config.host_name in topics else config.name_of_new_store
 
     def _file(self, name: str, copy: Callable[[], Body], *, version: int = 0) -> SavedTable:
-        """A file whose table is small enough to be encoded as a whole."""
+        """Return a saved table that is encoded as a whole."""
         return SavedTable(
             name,
             lambda: partial(encode, copy(), pretty=True),
@@ -397,7 +398,8 @@ class SavedTables:
         file = MapParts(TopicConfigSerializeWrapper({}, version), pretty=True)
 
         def text() -> bytes:
-            # In the writing thread. Of thousands of topics only those that changed are encoded.
+            # Runs in the worker thread. Only changed topics are encoded again, the text of the
+            # others is cached: there may be thousands.
             texts, self._topic_texts = self._topic_texts, {}
             for name, topic in table.items():
                 cached = texts.get(name)

@@ -1,4 +1,4 @@
-"""The state of a running broker: its tables, its store, and what saves changes."""
+"""The state of a running broker, shared by its processors: settings, store and tables."""
 
 from __future__ import annotations
 
@@ -35,23 +35,26 @@ _log = structlog.get_logger("broker")
 
 
 class Changes(Protocol):
-    """Persists and registers what requests change."""
+    """Saves and registers the changes that requests make to the tables."""
 
     def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
-        """Topics were made, changed or deleted; whether that got to the disk, once it is known.
+        """Save and register topics after some were created, changed or deleted.
 
         Args:
-            names: the topics that alone are registered; None for all.
-            oneway: no caller waits for the registration, so it may be merged with others.
+            names: the topics to register; None for all.
+            oneway: whether no caller waits for the registration, so that it may be merged with
+                others.
+
+        Return an awaitable whose result is whether the change reached the disk.
         """
         ...
 
     def topic_pending(self, name: str) -> Awaitable[bool] | None:
-        """Ends when what changed of a topic has been written; None when it has."""
+        """Return an awaitable for the pending write of a topic, or None if it is written."""
         ...
 
     def groups_changed(self) -> Awaitable[bool]:
-        """Group settings were made, changed or deleted; whether that got to the disk."""
+        """Save the groups' settings; the result is whether they reached the disk."""
         ...
 
 
@@ -60,8 +63,8 @@ class BrokerState:
     """Everything that the processors work on.
 
     Args:
-        host: the address for clients, ``brokerIP1``.
-        packed_host: the numeric address and port of the store's records and message ids.
+        host: the host that clients connect to; see ``BrokerConfig.advertised_host``.
+        packed_host: numeric address and port, as they appear in records and message ids.
     """
 
     config: BrokerConfig
@@ -80,19 +83,19 @@ class BrokerState:
     producers: ProducerTable = field(init=False)
     findings: GroupIssues = field(init=False)
     spread: TopicSpread | None = None
-    """Queues at other brokers; None when there are no others."""
+    """Queues of topics at all brokers; None without name servers."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
     dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
-    """Of each delay level that has delivered some the next message; a view of what is true now."""
+    """Delay level -> queue offset of its next message; a live view."""
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     offsets_lost: bool = False
-    """Whether there were messages at the start, but no file of consumer offsets."""
+    """Whether the store had messages at the start, but the file of consumer offsets was missing."""
     named_before: str | None = None
-    """Another name, under which the store was written until this start."""
+    """The broker name in the store before this start, if it was another one."""
     why_not_compiled: str = ""
-    """Why there is no compiled fast path; empty: there is one."""
+    """Why the compiled fast path isn't used; empty if it is."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 
@@ -109,7 +112,7 @@ class BrokerState:
         )
 
     def given_up(self, message: PendingMessage, group: str, connection: Connection) -> None:
-        """A dead letter of a group has been stored, which the client at ``connection`` gave up."""
+        """Count and log a dead letter of a group, stored for the client at ``connection``."""
         self.counters.messages_dead_lettered += 1
         online = self.consumers.groups.get(group)
         member = None if online is None else online.members.get(connection)
@@ -124,7 +127,9 @@ class BrokerState:
         )
 
     def group_config(self, name: str) -> SubscriptionGroupConfig | None:
-        """A group's settings; made, and persisted in the background, if that is allowed.
+        """Return a group's settings, or None if it has none and may not be created.
+
+        A new group is saved in the background.
 
         Raises:
             LimitReached: there are too many groups.

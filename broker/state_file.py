@@ -1,8 +1,8 @@
-"""Small state files (``config/*.json``): written so that one whole version is always there.
+"""Small state files (``config/*.json``), of which one complete version always exists.
 
-A new version is written beside the old one and synced, the old one is kept as ``<name>.bak``, then
-the name changes hands. Reading falls back to the backup when the main file is missing, empty or
-can't be parsed (cf. ConfigManager).
+A new version is written to a temporary file and synced, the old version is kept as ``<name>.bak``,
+and then the temporary file is renamed. If the main file is missing, empty or can't be parsed, the
+backup is read (cf. ConfigManager).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ T = TypeVar("T")
 
 
 class LoadedState(NamedTuple, Generic[T]):
-    """What a state file held.
+    """The result of reading a state file.
 
     Attributes:
-        value: as parsed; None when there is nothing to begin with.
-        warning: what was wrong with the main file, in one sentence for the log; None for nothing.
+        value: the parsed content; None if there is none.
+        warning: the problem of the main file, for the log; None if there was none.
     """
 
     value: T | None
@@ -32,15 +32,15 @@ class LoadedState(NamedTuple, Generic[T]):
 
 
 def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None) -> LoadedState[T]:
-    """Read a state file, or else its backup.
+    """Read a state file, or its backup if the file can't be used.
 
-    Without a good main file and with no backup at all a broker begins with an empty table, as
-    RocketMQ does, and the warning has to be loud.
+    If the main file is damaged and there is no backup, the value is None and the broker starts with
+    an empty table, as RocketMQ does. The caller must log the warning.
 
     Args:
-        path: of the main file.
-        parse: makes the value; raises ``BodyError`` or ``ValueError`` when it can't.
-        files: the disk.
+        path: the path of the main file.
+        parse: parses the content; raises ``BodyError`` or ``ValueError`` if that is invalid.
+        files: the file system.
 
     Raises:
         StoreError: the backup is needed and damaged, or a file can't be read.
@@ -74,10 +74,10 @@ def load_json(path: Path, *, files: Files | None = None) -> LoadedState[object]:
 
 
 def save_json(path: Path, text: bytes, *, files: Files | None = None) -> None:
-    """Write a state file and keep the old version as its backup.
+    """Write a state file durably, and keep the old version as its backup.
 
     Raises:
-        OSError: the disk refuses; the old version is still there.
+        OSError: writing failed; the old version still exists.
     """
     files = Files() if files is None else files
     files.make_directory(path.parent, durable=True)

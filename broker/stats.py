@@ -1,4 +1,4 @@
-"""What a broker counts: totals since its start, rates over 10, 60 and 600 s, and totals by day."""
+"""Statistics of a broker: totals since its start, rates over 10, 60 and 600 s, totals by day."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, NamedTuple
 
 SAMPLE_SECONDS: Final = 10.0
 _SPANS: Final = (1, 6, 60)
-"""Samples back: 10, 60 and 600 seconds."""
+"""Numbers of samples that cover 10, 60 and 600 seconds."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerCounters:
-    """Plain counts since the start, read by metrics and runtime information."""
+    """Counters since the start, read by metrics and GET_BROKER_RUNTIME_INFO."""
 
     messages_sent: int = 0
     sends_failed: int = 0
@@ -32,7 +32,7 @@ class BrokerCounters:
     requests_not_supported: int = 0
 
     def totals(self) -> Totals:
-        """The counts of which there are rates."""
+        """Return the counters for which rates are computed."""
         return Totals(
             put=self.messages_sent,
             found=self.pulls_found,
@@ -43,16 +43,16 @@ class BrokerCounters:
 
 
 class Totals(NamedTuple):
-    """Counts since the start."""
+    """Totals since the start."""
 
     put: int = 0
     """Messages stored."""
     found: int = 0
-    """Pulls that found messages."""
+    """Pulls that returned messages."""
     missed: int = 0
-    """Pulls that found none."""
+    """Pulls that returned none."""
     asked: int = 0
-    """Pulls."""
+    """All pulls."""
     transferred: int = 0
     """Messages pulled."""
 
@@ -65,10 +65,10 @@ class DayTotals(NamedTuple):
 
 
 class Rates:
-    """A window of samples.
+    """Rates over a sliding window of samples.
 
     Attributes:
-        days: the totals when today and yesterday began.
+        days: the totals at the beginning of today and of yesterday.
     """
 
     __slots__ = ("_day", "_samples", "days")
@@ -79,14 +79,17 @@ class Rates:
         self.days = DayTotals(Totals(), Totals())
 
     def sample(self, now: float, day: int, totals: Totals) -> None:
-        """Take the totals at ``now`` (monotonic seconds) of a ``day`` (any number per date)."""
+        """Add a sample: the totals at ``now`` (monotonic, s) on ``day`` (a number per date)."""
         self._samples.append((now, totals))
         if self._day is not None and day != self._day:
             self.days = DayTotals(self.days.today_morning, totals)
         self._day = day
 
     def per_second(self, kind: str) -> str:
-        """``10s 60s 600s`` of one of the totals; blank where there are too few samples yet."""
+        """Return the rates of one total over 10, 60 and 600 s, with blanks between them.
+
+        A rate for which there are too few samples is left out.
+        """
         return " ".join(self._rate(span, kind) for span in _SPANS)
 
     def _rate(self, span: int, kind: str) -> str:

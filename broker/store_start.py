@@ -1,7 +1,7 @@
-"""The broker's store: made of its settings, and opened without holding up the loop.
+"""Creating the broker's store from the settings, and opening it without blocking the event loop.
 
-Opening may take as long as reading the whole log. A broker that is stopped meanwhile does not wait:
-the thread ends after the next step, as if the process had been killed there.
+Opening a store may require reading the whole commit log. If the broker is stopped in the meantime,
+recovery stops after its next step, which leaves the store as a killed process would.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from remoting.protocol.message.record import ip_bytes
 _log = structlog.get_logger("broker")
 
 LOG_SECONDS: Final = 5.0
-"""How often the progress of a long opening is logged."""
+"""Interval at which the progress of opening the store is logged."""
 
 
 def make_store(
     config: BrokerConfig, address: tuple[str, int], files: Files, clock: Clock
 ) -> MessageStore:
-    """The store that a broker's settings ask for, not open yet; ``address`` is in its records."""
+    """Create the store from the broker's settings; it isn't open yet.
+
+    ``address`` is the store host in its records.
+    """
     return MessageStore(
         StoreConfig(
             root=config.store_path_root_dir,
@@ -57,12 +60,10 @@ def make_store(
 
 
 async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -> None:
-    """Open and start a store.
-
-    When this is cancelled the store is closed.
+    """Open the store in a thread, and start it; if cancelled, close it.
 
     Raises:
-        StoreError: it can't be opened.
+        StoreError: the store can't be opened.
     """
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(None, store.open)
@@ -98,10 +99,10 @@ async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -
 
 
 async def numeric(host: str) -> str:
-    """The address that the store's records carry for the advertised host, IPv4 if it has one.
+    """Return the numeric address of a host for the store's records, IPv4 if it has one.
 
     Raises:
-        StartError: it has none.
+        StartError: the host can't be resolved.
     """
     try:
         ip_bytes(host)

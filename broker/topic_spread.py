@@ -1,8 +1,8 @@
-"""How many queues a topic has over all brokers, from the name servers' routes.
+"""The queues of topics at all brokers, from the name servers' routes.
 
-A broker knows its own queues. Whether a group has more members than queues, and whose a queue is,
-depends on those of all brokers, so for the few topics where that matters the route is asked for.
-An answer counts for a minute; until there is one, nothing is reported.
+Whether a group has more members than queues, and which member owns a queue, depends on the queues
+at all brokers. For the few topics where this matters the route is queried in the background. A
+route is used for a minute. Without one, callers report nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ KNOWN_SECONDS: Final = 60.0
 ROUTE_TIMEOUT_SECONDS: Final = 3.0
 REFRESH_SECONDS: Final = 2.0
 ASKED_AT_ONCE: Final = 20
-"""Routes asked for in one round, one after the other."""
+"""Routes queried in one round, one after another."""
 
 Ask = Callable[[str, Command], Awaitable[Command]]
-"""Asks a name server, by its address."""
+"""Sends a request to the name server at an address; returns the answer."""
 
 
 class TopicSpread:
     """The queues of topics at all brokers.
 
     Args:
-        name_servers: their addresses; asked in turn until one answers.
-        ask: how.
+        name_servers: the addresses of the name servers, tried in order until one answers.
+        ask: sends a request to a name server.
         clock: the time.
     """
 
@@ -50,7 +50,7 @@ class TopicSpread:
         self._asked: dict[str, None] = {}
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
-        """A topic's queues that can be read; None when they aren't known, but will be asked for."""
+        """Return a topic's readable queues, or None until the next ``refresh`` has the route."""
         known = self._queues.get(topic)
         if known is not None and self._clock.monotonic() - known[0] < KNOWN_SECONDS:
             return known[1]
@@ -59,13 +59,13 @@ class TopicSpread:
         return None
 
     async def run(self) -> None:
-        """Ask for routes until cancelled."""
+        """Query routes periodically until cancelled."""
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Ask for the routes of the topics that were looked up."""
+        """Query the routes of the topics for which ``queues`` returned None."""
         topics, self._asked = list(self._asked), {}
         if len(self._queues) + len(topics) > MAX_TOPICS_SPREAD:
             self._queues.clear()

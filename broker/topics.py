@@ -1,16 +1,16 @@
-"""The broker's topics (cf. TopicConfigManager): which exist, with how many queues, open to whom.
+"""The broker's topics and their settings (cf. TopicConfigManager).
 
-A topic is created at boot (the system topics), by an administrator, by a send to an unknown name
-(from a template topic, usually TBW102, whose inherit bit allows it), or with fixed settings for a
-group's retries and dead letters. Each change raises the data version, from which name servers learn
-that there is something new. The table is the file ``config/topics.json``.
+System topics are created at the start. Other topics are created by an administrator, by a send to
+an unknown topic (from a template topic, usually TBW102, whose inherit bit allows it), or with fixed
+settings for a group's retries and dead letters. Each change raises the data version, by which name
+servers detect changes. The table is saved in ``config/topics.json``.
 
 A topic may have attributes (cf. AttributeParser, AttributeUtil). A request contains ``+name=value``
-to set an attribute and ``-name`` to remove one; the others stay. ``cleanup.policy`` and
-``queue.type`` can be set only while the topic is created. Errors begin like those of RocketMQ
-5.3.3.
+to set an attribute and ``-name`` to remove one; other attributes don't change. ``cleanup.policy``
+and ``queue.type`` can be set only when the topic is created. Error texts begin like those of
+RocketMQ 5.3.3.
 
-No I/O: callers persist and register the changes.
+No I/O: callers save and register the changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _FORMAT: Final = "write +name=value to set an attribute, -name to remove one"
 
 
 def system_topics(config: BrokerConfig) -> list[TopicConfig]:
-    """The topics that every broker has from the start."""
+    """Return the topics that the broker creates at the start."""
     inherit = names.PERM_INHERIT
     rows = [
         (names.SELF_TEST_TOPIC, 1, READ_WRITE),
@@ -79,9 +79,14 @@ class TopicTable:
     """All topics of a broker.
 
     Args:
-        config: which topics exist at boot, which sends create, and how many there may be.
-        table: what was stored, by name.
-        data_version: of what was stored.
+        config: the broker's settings.
+        table: the saved topics, by name.
+        data_version: the saved data version.
+
+    Attributes:
+        table: the topics by name.
+        data_version: changes with each change of the table.
+        system: names of the topics that only the broker may create or change.
     """
 
     __slots__ = ("_config", "data_version", "system", "table")
@@ -104,15 +109,15 @@ class TopicTable:
         return name in self.table
 
     def get(self, name: str) -> TopicConfig | None:
-        """A topic's settings, None if it doesn't exist."""
+        """Return a topic's settings; None if it doesn't exist."""
         return self.table.get(name)
 
     def is_system(self, name: str) -> bool:
-        """Whether a topic belongs to the broker, so that nobody else may make or change it."""
+        """Return whether only the broker may create or change this topic."""
         return name in self.system or names.is_system_topic(name)
 
     def template(self, name: str) -> TopicConfig | None:
-        """The topic that unknown topics may be made from; None if this one does not allow it."""
+        """Return this topic if unknown topics may be created from it as a template, else None."""
         if name == names.AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             return None
         template = self.table.get(name)
@@ -121,14 +126,14 @@ class TopicTable:
     def create_by_send(
         self, name: str, template_name: str, queue_nums: int, now_ms: int, *, unit: bool = False
     ) -> TopicConfig | None:
-        """Make the unknown topic a message is sent to, as its template allows; else None.
+        """Create the unknown topic of a send from its template; None if that isn't allowed.
 
         Args:
             name: the topic.
             template_name: the header's ``defaultTopic``.
-            queue_nums: the queues that the producer asks for; it gets no more than the template
-                has for writing.
-            now_ms: for the data version.
+            queue_nums: the number of queues that the producer asks for; limited to the template's
+                number of write queues.
+            now_ms: the time, for the data version.
             unit: the header's ``unitMode``.
 
         Raises:
@@ -152,7 +157,7 @@ class TopicTable:
     def create_fixed(
         self, name: str, queue_nums: int, perm: int, now_ms: int, *, sys_flag: int = 0
     ) -> tuple[TopicConfig, bool]:
-        """A topic for retries or dead letters, made if missing; with it, whether it was made.
+        """Return a topic for retries or dead letters, and whether it was created by this call.
 
         Raises:
             LimitReached: the table is full.
@@ -179,16 +184,16 @@ class TopicTable:
         self._insert(config, now_ms, MAX_TOPICS)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Forget a topic's settings; False if it didn't exist."""
+        """Delete a topic's settings; return False if it didn't exist."""
         if self.table.pop(name, None) is None:
             return False
         self.data_version = self.data_version.next(now_ms)
         return True
 
     def set_order_topics(self, ordered: Container[str], now_ms: int) -> bool:
-        """Mark the topics that are ordered according to a name server, no others; False: no change.
+        """Mark exactly these topics as ordered; return whether a topic changed.
 
-        Those the broker doesn't have are not looked at (cf. updateOrderTopicConfig).
+        Topics that the broker doesn't have are ignored (cf. updateOrderTopicConfig).
         """
         wrong = [config for name, config in self.table.items() if config.order != (name in ordered)]
         for config in wrong:
@@ -208,13 +213,16 @@ class TopicTable:
 
 
 def parse_changes(text: str | None) -> dict[str, str]:
-    """The changes that the header of UPDATE_AND_CREATE_TOPIC asks for, by signed name.
+    """Parse the attribute changes in the header of UPDATE_AND_CREATE_TOPIC.
 
     Args:
-        text: ``+name=value`` and ``-name`` with commas between them; None or empty for none.
+        text: ``+name=value`` and ``-name``, separated by commas; None or empty for no changes.
+
+    Returns:
+        The value by signed name; empty for a removal.
 
     Raises:
-        ValueError: it has another form, or names a change twice; the text is a sentence.
+        ValueError: the format is wrong, or a change appears twice; the text is for the client.
     """
     changes: dict[str, str] = {}
     # Java's split drops empty parts at the end, so "+a=b," is one change and "+a=" has no value.
@@ -231,14 +239,14 @@ def parse_changes(text: str | None) -> dict[str, str]:
 
 
 def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """A topic's attributes after a request.
+    """Return a topic's attributes after changes.
 
     Args:
-        current: those it has; None when the request creates it.
-        changes: values by signed name; a removal's value means nothing.
+        current: its attributes now; None if the request creates the topic.
+        changes: values by signed name, from ``parse_changes``; the value of a removal is ignored.
 
     Raises:
-        ValueError: a change is refused; the text is a sentence.
+        ValueError: a change isn't allowed; the text is for the client.
     """
     given: dict[str, str] = {}
     removed: set[str] = set()

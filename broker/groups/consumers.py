@@ -1,13 +1,13 @@
 """Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). Pure.
 
-Consume type, message model, start position, and the subscription of each topic exist once per
-group, and the last heartbeat wins; topics that it lacks are dropped. That is RocketMQ's rule with
-its hazards: members that subscribe differently keep overwriting each other. So each member's own
-``Profile`` is kept too: what all members of a group have to agree on, in a comparable form, without
-versions, the order of tags and the retry topic that clients add by themselves.
+A group has one consume type, one message model, one start position, and one subscription per topic.
+Each heartbeat overwrites them, and drops the topics that it doesn't contain. That is RocketMQ's
+rule, and its hazard: members that subscribe differently keep overwriting each other. Therefore each
+member's ``Profile`` is kept as well. It contains what all members must agree on, in a comparable
+form: without versions, the order of tags, and the retry topic that clients add automatically.
 
-Connections are opaque keys, time comes in, and each call returns whether the members of the group
-have to be notified.
+Connections are opaque keys, and callers pass in the time. Calls that change a group return whether
+its members must be notified.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ if TYPE_CHECKING:
 
 
 LIVE_MS: Final = 65_000
-"""A member that has missed two heartbeats, of 30 s each, may well be gone: nobody is refused for
-contradicting it, and a queue that it pulled has no owner."""
+"""A member is live for this long after its last heartbeat. Clients send one every 30 s, so a member
+that missed two has probably died: it no longer keeps a contradicting client out, and its pulls no
+longer count."""
 
 
 class SubscriptionKey(NamedTuple):
-    """A subscription, as members have to agree on it."""
+    """A subscription in a form that can be compared between members."""
 
     topic: str
     kind: str
@@ -56,24 +57,24 @@ class SubscriptionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What all members of a group have to agree on."""
+    """The settings that all members of a group must agree on."""
 
     consume_type: str
     message_model: str
     consume_from_where: str
     strategy: str
-    """The name of the rebalance strategy, empty when the client doesn't tell."""
+    """The name of the rebalance strategy; empty if the client doesn't send it."""
     subscriptions: frozenset[SubscriptionKey]
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatExtras:
-    """What a PocketMQ client sends beside the heartbeat's body.
+    """What a PocketMQ client sends in addition to the heartbeat's body.
 
     Args:
-        on_conflict: its policy; empty: it isn't ours.
-        strategy: how it shares out queues.
-        blocked: the queues it can't go on with, by group.
+        on_conflict: its policy on conflicts; empty for clients other than PocketMQ's.
+        strategy: the name of its rebalance strategy.
+        blocked: the queues that a failing message blocks, by group.
     """
 
     on_conflict: str = ""
@@ -82,11 +83,11 @@ class HeartbeatExtras:
 
     @classmethod
     def of(cls, fields: Mapping[str, str]) -> HeartbeatExtras:
-        """From a heartbeat's ext fields.
+        """Parse a heartbeat's ext fields.
 
         Raises:
-            BodyError: the list of blocked queues can't be understood.
-            LimitReached: it is too long.
+            BodyError: the list of blocked queues can't be parsed.
+            LimitReached: the list is too long.
         """
         policy = fields.get(ON_CONFLICT)
         if policy is None:
@@ -112,22 +113,22 @@ class ConsumerMember(ClientChannel):
     ours: bool = False
     blocked: tuple[BlockedQueue, ...] = ()
     before_ms: int = 0
-    """When the heartbeat before the last one came."""
+    """When the heartbeat before the last one arrived; 0 if there was only one."""
     weight: int = 0
-    """The bytes of its subscriptions."""
+    """The estimated memory of its subscriptions, in bytes."""
 
     @property
     def text(self) -> str:
-        """The member as sentences name it."""
+        """The member's name in messages."""
         return f"{self.client_id} ({self.address})"
 
     def is_live(self, now_ms: int) -> bool:
-        """Whether it is heard of regularly."""
+        """Return whether its last heartbeat is at most ``LIVE_MS`` old."""
         return now_ms - self.last_update_ms <= LIVE_MS
 
 
 def profile_of(data: ConsumerData, strategy: str = "") -> Profile:
-    """What a heartbeat commits its sender to."""
+    """Return the profile of a heartbeat's sender."""
     retry = names.retry_topic(data.group_name)
     return Profile(
         consume_type=data.consume_type,
@@ -164,7 +165,7 @@ def _blocked(text: bytes) -> dict[str, tuple[BlockedQueue, ...]]:
 
 
 CONTEST_MS: Final = 120_000
-"""For so long a client id that two have used is kept for the first of them."""
+"""How long a client id counts as contested after two clients were last seen using it."""
 
 _SUBSCRIPTION_BYTES: Final = 512
 _TAG_BYTES: Final = 80
@@ -174,10 +175,11 @@ _Key = TypeVar("_Key", str, Profile)
 
 @dataclass(slots=True)
 class ConsumerGroup:
-    """A group that has members now.
+    """A consumer group with at least one member.
 
-    What RocketMQ keeps once per group is in the attributes of the last heartbeat; what each member
-    said is in ``members``, and by what they agree in, in ``profiles``.
+    ``consume_type``, ``message_model``, ``consume_from_where`` and ``subscriptions`` come from the
+    last heartbeat of any member, as in RocketMQ. ``members`` has each member's own values, and
+    ``profiles`` groups the members by equal profiles.
     """
 
     name: str
@@ -190,12 +192,12 @@ class ConsumerGroup:
     ids: dict[str, dict[Connection, ConsumerMember]] = field(default_factory=dict)
     """The members by client id."""
     contested: dict[str, int] = field(default_factory=dict)
-    """Client ids that were seen on two live connections, and when last, ms."""
+    """Client id that was seen on two live connections -> when that was last seen, in ms."""
     pulls: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
-    """Topic and queue -> the client id of the member that pulled it last, and when, monotonic."""
+    """Topic and queue -> client id of the member that pulled it last, and the monotonic time."""
     last_update_ms: int = 0
     weight: int = 0
-    """The bytes of its own subscriptions."""
+    """The estimated memory of the group's own ``subscriptions``, in bytes."""
 
     @property
     def is_broadcasting(self) -> bool:
@@ -203,11 +205,11 @@ class ConsumerGroup:
         return self.message_model == MessageModel.BROADCASTING
 
     def client_ids(self) -> list[str]:
-        """The members' client ids, in the order in which they came."""
+        """Return the members' client ids in the order in which they joined."""
         return [channel.client_id for channel in self.members.values()]
 
     def pulled(self, topic: str, queue_id: int, connection: Connection, now: float) -> None:
-        """A queue is being pulled; counts when it is by a member. ``now`` is monotonic."""
+        """Note a pull from a queue at ``now`` (monotonic); ignored unless a member pulls."""
         member = self.members.get(connection)
         if member is None:
             return
@@ -216,15 +218,15 @@ class ConsumerGroup:
             self.pulls[key] = (member.client_id, now)
 
     def is_live(self, client_id: str, now_ms: int) -> bool:
-        """Whether a member of this name is heard of regularly."""
+        """Return whether a live member has this client id."""
         return any(member.is_live(now_ms) for member in self.ids.get(client_id, {}).values())
 
     def rival(self, member: ConsumerMember) -> ConsumerMember | None:
-        """A live member on another connection that uses the same client id.
+        """Return another live member with the same client id, or None; call after a heartbeat.
 
-        A client that has reconnected looks the same at first, its old connection not yet closed:
-        both are alive only when either has been heard of since the other was. Asked right after a
-        heartbeat of ``member``.
+        A client that has reconnected also appears twice until its old connection is closed. Two
+        clients are certain only if their heartbeats alternate: the other connection had one between
+        the last two heartbeats of ``member``.
         """
         for other in self.ids[member.client_id].values():
             if other is not member and 0 < member.before_ms < other.last_update_ms:
@@ -232,11 +234,11 @@ class ConsumerGroup:
         return None
 
     def of_id(self, client_id: str) -> list[ConsumerMember]:
-        """The members that use a client id, in the order in which they came."""
+        """Return the members that use a client id, in the order in which they joined."""
         return list(self.ids.get(client_id, {}).values())
 
     def is_contested(self, client_id: str, now_ms: int) -> bool:
-        """Whether a client id has lately been used by two, and one of them lives on."""
+        """Return whether two clients used this id within ``CONTEST_MS``, and one is still live."""
         since_ms = self.contested.get(client_id)
         return (
             since_ms is not None
@@ -280,12 +282,12 @@ class ConsumerTable:
     """All consumer groups that have members.
 
     Args:
-        limits: of members and memberships, and of the bytes of all subscriptions.
+        limits: limits of members, memberships, and the bytes of all subscriptions.
 
     Attributes:
-        groups: by name.
-        on_change: called for each member that has joined (True) or left (False) a group.
-        weight: the bytes of all subscriptions.
+        groups: the groups by name.
+        on_change: called with group, member, and True if it joined or False if it left.
+        weight: the estimated memory of all subscriptions, in bytes.
     """
 
     __slots__ = ("_count", "_joined", "_limits", "groups", "on_change", "weight")
@@ -308,10 +310,10 @@ class ConsumerTable:
         now_ms: int,
         extras: HeartbeatExtras = NO_EXTRAS,
     ) -> bool:
-        """A heartbeat of a consumer; True if the group's members or topics changed.
+        """Apply a consumer's heartbeat; return whether the group's members or topics changed.
 
         Raises:
-            LimitReached: too many members, or too many subscriptions.
+            LimitReached: there are too many members or subscriptions; nothing changed.
         """
         group = self.groups.get(data.group_name)
         old = None if group is None else group.members.get(channel.connection)
@@ -337,7 +339,7 @@ class ConsumerTable:
         return changed or old is None
 
     def unregister(self, name: str, connection: Connection) -> bool:
-        """A member leaves; False if it wasn't one. A group without members is forgotten."""
+        """Remove a member, and the group with its last one; return False if it wasn't a member."""
         group = self.groups.get(name)
         member = None if group is None else group._remove(connection)
         if group is None or member is None:
@@ -356,14 +358,17 @@ class ConsumerTable:
         return True
 
     def closed(self, connection: Connection) -> list[str]:
-        """A connection is gone; the groups it was a member of."""
+        """Remove a closed connection from its groups; return their names."""
         names = sorted(self._joined.get(connection, ()))
         for name in names:
             self.unregister(name, connection)
         return names
 
     def scan(self, now_ms: int) -> tuple[list[Connection], list[str]]:
-        """End memberships without a heartbeat: the connections to close, the groups concerned."""
+        """Remove members whose heartbeats have expired.
+
+        Return the connections to close, and the names of the groups that lost members.
+        """
         expired = [
             (name, connection)
             for name, group in self.groups.items()
@@ -375,18 +380,18 @@ class ConsumerTable:
         return [connection for _, connection in expired], sorted({name for name, _ in expired})
 
     def profile_of(self, name: str, connection: Connection) -> Profile | None:
-        """A member's profile; None if the connection is no member."""
+        """Return a member's profile; None if the connection isn't a member."""
         group = self.groups.get(name)
         member = None if group is None else group.members.get(connection)
         return None if member is None else member.profile
 
     def connections(self, name: str) -> list[Connection]:
-        """The connections of a group's members."""
+        """Return the connections of a group's members."""
         group = self.groups.get(name)
         return [] if group is None else list(group.members)
 
     def groups_of(self, topic: str) -> set[str]:
-        """The groups that subscribe a topic now."""
+        """Return the names of the groups that subscribe to a topic now."""
         return {name for name, group in self.groups.items() if topic in group.subscriptions}
 
     def _check_limits(
@@ -427,7 +432,7 @@ class ConsumerTable:
 def member_of(
     data: ConsumerData, channel: ClientChannel, extras: HeartbeatExtras, old: ConsumerMember | None
 ) -> ConsumerMember:
-    """The member that a heartbeat makes of a connection; ``old`` is what it was."""
+    """Build a member from its heartbeat; ``old`` is the member before it, None for a new one."""
     return ConsumerMember(
         connection=channel.connection,
         client_id=channel.client_id,
@@ -451,7 +456,7 @@ def _list(
     member: ConsumerMember,
     before: _Key | None,
 ) -> None:
-    """List a member under a key; one that was under it keeps its place in the order."""
+    """List a member under a key; an unchanged key keeps the member's position in the order."""
     if before is not None and before != key:
         _unlist(table, before, member.connection)
     table.setdefault(key, {})[member.connection] = member
@@ -467,7 +472,7 @@ def _unlist(
 
 
 def _weight(subscriptions: Iterable[SubscriptionData]) -> int:
-    """What subscriptions take in memory, roughly."""
+    """Estimate the memory of subscriptions, in bytes."""
     return sum(
         _SUBSCRIPTION_BYTES
         + BYTES_PER_CHARACTER * len(subscription.sub_string)

@@ -1,14 +1,14 @@
-"""The problems of consumer groups: contradicting members, queues without a reader. Pure.
+"""Problems of consumer groups: contradicting members, queues that nobody pulls. No I/O.
 
-All members of a group have to subscribe to the same topics in the same way: RocketMQ assumes it,
-and messages stay unread otherwise. Only members with recent heartbeats count.
+All members of a group must subscribe to the same topics in the same way. RocketMQ assumes this, and
+otherwise messages stay unread. Only members with recent heartbeats count.
 
-A queue that nobody pulls has messages for which, for 30 s, no live member has asked, no progress
-was committed, and no live member has held the lock. A consumer that is full stops pulling too, but
-its progress shows that it lives.
+A queue counts as unpulled if it has messages, and for 30 s no live member has pulled from it, no
+offset was committed, and no live member has held its lock. A consumer whose process queue is full
+stops pulling too, but its commits show that it is alive.
 
-A finding is either a state, which holds until the next check no longer sees it, or an event, which
-is kept for ten minutes. It is logged when it begins, and every five minutes while it lasts.
+A finding is either a state, which lasts until a check no longer finds it, or an event, which is
+kept for ten minutes. It is logged when it begins, and again every five minutes while it lasts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ ANCHORS: Final = {
     FindingKind.OFFSET_BACKWARDS: "an-offset-that-goes-backwards",
     FindingKind.QUEUES_CHANGED: "another-number-of-queues",
 }
-"""Where the docs explain a finding."""
+"""The section of ``consumer-groups.md`` that explains each kind of finding."""
 
 TITLES: Final = {
     FindingKind.SUBSCRIPTION: "members of a group subscribe differently",
@@ -58,7 +58,7 @@ TITLES: Final = {
     FindingKind.OFFSET_BACKWARDS: "a group's offset goes back: messages will be delivered again",
     FindingKind.QUEUES_CHANGED: "the number of queues changes while a group consumes them",
 }
-"""How log lines begin that tell a finding."""
+"""The event of the log line for each kind of finding."""
 
 CONFLICTS: Final = frozenset(
     {
@@ -70,7 +70,7 @@ CONFLICTS: Final = frozenset(
         FindingKind.CLIENT_ID,
     }
 )
-"""The findings that are between members."""
+"""Kinds of findings about contradictions between members."""
 
 Profiles = Mapping[Profile, Mapping["Connection", ConsumerMember]]
 
@@ -95,7 +95,7 @@ _CURES: Final = {
 def contradictions(
     group: str, newcomer: ConsumerMember, other: ConsumerMember
 ) -> Iterator[GroupFinding]:
-    """What two members don't agree in, the worst first."""
+    """Yield a finding for each setting that two members disagree on, the most severe first."""
     mine, theirs = newcomer.profile, other.profile
     for kind, what, read in _PLAIN:
         a, b = read(mine), read(theirs)
@@ -113,9 +113,10 @@ def contradictions(
 def against_others(
     group: str, newcomer: ConsumerMember, profiles: Profiles, now_ms: int
 ) -> Iterator[GroupFinding]:
-    """How a member that is about to join contradicts live ones.
+    """Yield how a member that is about to join contradicts live members.
 
-    Another connection with its own client id is taken for its own, before it reconnected.
+    Members with the same client id are left out: such a connection is taken for an earlier one of
+    the same client.
     """
     for profile, members in islice(profiles.items(), MAX_PROFILES_COMPARED):
         if profile == newcomer.profile:
@@ -126,7 +127,7 @@ def against_others(
 
 
 def within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
-    """How the live members of a group contradict each other: of each kind the first pair."""
+    """Return how the live members of a group contradict each other: one pair for each kind."""
     if len(profiles) < 2:
         return []
     several = islice(profiles.values(), MAX_PROFILES_COMPARED)
@@ -141,7 +142,7 @@ def within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
 
 
 def same_id(group: str, one: ConsumerMember, other: ConsumerMember) -> GroupFinding:
-    """Two live connections with one client id."""
+    """Return the finding for two live connections with one client id."""
     return make(
         FindingKind.CLIENT_ID,
         f"group {group} has two members with the client id {one.client_id}, from {one.address} "
@@ -160,7 +161,7 @@ def make(
     queue_id: int | None = None,
     since_ms: int = 0,
 ) -> GroupFinding:
-    """A finding with the place of the docs that explains it."""
+    """Build a finding, with the link to the docs that explain it."""
     return GroupFinding(
         kind=kind,
         text=text,
@@ -208,19 +209,21 @@ def _first(
 UNPULLED_SECONDS: Final = 30.0
 
 _BY_INDEX: Final = frozenset({"AVG", "AVG_BY_CIRCLE"})
-"""Strategies that give the first queue to the first member, of each topic anew."""
+"""Strategies that start with the first member for each topic, so the last members are idle."""
 
 _NAMED: Final = 5
-"""Members that a sentence names."""
+"""The most members or topics that one message names."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueNow:
-    """One queue at this moment.
+    """The state of one queue at a check.
 
     Args:
+        topic: the topic.
+        queue_id: the queue in it.
         waiting: messages that the group has not consumed.
-        alive: when there last was a sign that it is consumed, monotonic.
+        alive: the monotonic time of the last sign that the queue is consumed.
     """
 
     topic: str
@@ -230,7 +233,7 @@ class QueueNow:
 
 
 def strategy_of(group: ConsumerGroup) -> str:
-    """The strategy that all members have; empty if none is known, or they differ."""
+    """Return the strategy that all members have; empty if none is known or they differ."""
     known = {profile.strategy for profile in group.profiles} - {""}
     return known.pop() if len(known) == 1 else ""
 
@@ -238,11 +241,13 @@ def strategy_of(group: ConsumerGroup) -> str:
 def owner_by_average(
     queue: MessageQueue, queues: Sequence[MessageQueue], members: Sequence[str]
 ) -> str | None:
-    """Whom the strategy AVG gives a queue (cf. AllocateMessageQueueAveragely).
+    """Return the member that the strategy AVG assigns a queue to.
+
+    cf. AllocateMessageQueueAveragely
 
     Args:
         queue: the queue.
-        queues: all of its topic, in order.
+        queues: all queues of its topic, in order.
         members: the client ids of all members, in order.
     """
     if queue not in queues or not members:
@@ -255,11 +260,11 @@ def owner_by_average(
 
 
 def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding | None:
-    """More members than queues.
+    """Return the finding for a group with more members than queues, or None.
 
     Args:
         group: the group.
-        queues: how many queues each of its topics has, at all brokers.
+        queues: the number of queues of each of its topics, over all brokers.
     """
     if group.is_broadcasting or not queues:
         return None
@@ -267,7 +272,8 @@ def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding |
     if group.consume_type == ConsumeType.CONSUME_ACTIVELY and not strategy:
         return None
     members = sorted(group.ids)
-    # Where every topic begins with the same member, the largest topic decides.
+    # STICKY balances all topics together. Other strategies start with the same member for every
+    # topic, so the largest topic determines how many members get a queue.
     owners = sum(queues.values()) if strategy == "STICKY" else max(queues.values())
     idle = members[owners:]
     if not idle:
@@ -284,7 +290,7 @@ def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding |
 
 
 def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | None) -> GroupFinding:
-    """A queue with messages that nobody has pulled for ``UNPULLED_SECONDS``."""
+    """Return the finding for a queue that nobody has pulled for ``UNPULLED_SECONDS``."""
     quiet = now - queue.alive
     last = group.pulls.get((queue.topic, queue.queue_id))
     before = f"; {last[0]} was the last to pull it" if last is not None else ""
@@ -304,13 +310,13 @@ def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | Non
 def blocked(
     group: ConsumerGroup, broker_name: str, committed: Callable[[str, str, int], int]
 ) -> list[GroupFinding]:
-    """The queues of a broker in which members are stopped by a message.
+    """Return a finding for each queue of a broker in which a failing message blocks a member.
 
     Args:
         group: the group.
-        broker_name: the broker's.
-        committed: gives the offset of a group, topic and queue; one beyond the message means that
-            somebody has skipped it since.
+        broker_name: the broker's name.
+        committed: returns the committed offset of a group, topic and queue. An offset beyond the
+            message means that the message has been skipped since the heartbeat.
     """
     return [
         make(
@@ -331,7 +337,7 @@ def blocked(
 
 
 def queues_changed(group: str, topic: str, before: int, after: int) -> GroupFinding:
-    """A topic has another number of queues than it had while the group consumed it."""
+    """Return the finding for a topic whose number of queues changed while the group consumes it."""
     return make(
         FindingKind.QUEUES_CHANGED,
         f"topic {topic} had {_count(before, 'queue')} and now has {after} while group {group} "
@@ -344,7 +350,7 @@ def queues_changed(group: str, topic: str, before: int, after: int) -> GroupFind
 def went_backwards(
     group: str, topic: str, queue_id: int, stored: int, committed: int
 ) -> GroupFinding:
-    """A group's offset was set back."""
+    """Return the finding for a group's offset that went backwards."""
     return make(
         FindingKind.OFFSET_BACKWARDS,
         f"the offset of group {group} in queue {queue_id} of {topic} went back from {stored} to "
@@ -379,10 +385,10 @@ class GroupIssues:
     """The findings of all groups.
 
     Args:
-        limit: how many are kept; others are not reported until there is room.
+        limit: the most findings that are kept; further ones are dropped and not reported.
 
     Attributes:
-        begun: how many there ever were, by kind.
+        begun: counts the findings since the start, by kind.
     """
 
     __slots__ = ("_count", "_groups", "_limit", "begun")
@@ -399,7 +405,10 @@ class GroupIssues:
     def update(
         self, group: str, kinds: Container[str], found: Iterable[GroupFinding], now_ms: int
     ) -> list[GroupFinding]:
-        """Somebody looked for states of these kinds; what is worth a line."""
+        """Replace a group's states of these kinds with those a check has found.
+
+        Return the findings to log: new ones, and those last logged ``REMIND_MS`` ago.
+        """
         seen: set[_Key] = set()
         worth = []
         for finding in found:
@@ -412,19 +421,19 @@ class GroupIssues:
         return worth
 
     def event(self, group: str, finding: GroupFinding, now_ms: int) -> bool:
-        """Something happened; whether it is worth a line."""
+        """Keep an event of a group; return whether to log it."""
         return self._note(group, finding, now_ms, now_ms + EVENT_LIFE_MS)
 
     def of(self, group: str) -> list[GroupFinding]:
-        """What is wrong with a group."""
+        """Return the current findings of a group."""
         return [known.finding for known in self._groups.get(group, {}).values()]
 
     def groups(self) -> list[str]:
-        """The groups that something is wrong with."""
+        """Return the groups that have findings."""
         return list(self._groups)
 
     def counts(self) -> Iterator[tuple[str, str, int, int]]:
-        """Group, kind, how many findings of it there are, and since when the oldest, ms."""
+        """Yield group, kind, the number of findings, and the start of the oldest in ms."""
         for group, known in self._groups.items():
             since: dict[str, list[int]] = {}
             for one in known.values():
@@ -433,7 +442,7 @@ class GroupIssues:
                 yield group, kind, len(times), min(times)
 
     def sweep(self, group: str, now_ms: int) -> None:
-        """Forget a group's events that are long ago."""
+        """Remove a group's events that are older than ``EVENT_LIFE_MS``."""
         known = self._groups.get(group, {})
         gone = [
             key for key, one in known.items() if one.ends_ms is not None and one.ends_ms < now_ms
@@ -470,7 +479,7 @@ class GroupIssues:
 
 
 def is_conflict(finding: GroupFinding) -> bool:
-    """Whether a finding is between members."""
+    """Return whether a finding is a contradiction between members."""
     return finding.kind in CONFLICTS
 
 

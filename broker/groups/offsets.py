@@ -1,9 +1,9 @@
-"""How far each group has consumed each queue (cf. ConsumerOffsetManager).
+"""The committed offset of each group in each queue (cf. ConsumerOffsetManager).
 
-A commit overwrites blindly: neither topic, group nor queue has to exist, and a lower offset than
-the stored one is taken too, as an operator's reset needs it. A commit that goes backwards is
-reported, because it means that messages will be delivered again. The table is the file
-``config/consumerOffset.json``: ``topic@group`` -> queue -> offset.
+A commit is not validated: topic, group and queue need not exist, and an offset lower than the
+stored one is accepted, since an operator's reset needs that. Lower offsets are reported, because
+messages will be delivered again. The table is saved in ``config/consumerOffset.json`` as
+``topic@group`` -> queue -> offset.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConsumerOffsets:
 
     Attributes:
         table: ``topic@group`` -> queue id -> next offset to consume.
-        version: counts the changes; what was written last is compared with it.
+        version: counts the changes. ``SavedTables`` compares it with the version last written.
     """
 
     __slots__ = ("_count", "_limit", "table", "version")
@@ -44,11 +44,11 @@ class ConsumerOffsets:
         return self._count
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
-        """Store an offset; the stored one it went back from, None if it did not.
+        """Store an offset; return the previous one if that was higher, else None.
 
         Raises:
             LimitReached: the table is full and the queue isn't in it.
-            ValueError: topic or group can't be names of such.
+            ValueError: the name of the topic or group is invalid.
         """
         key = f"{topic}{SEPARATOR}{group}"
         queues = self.table.get(key)
@@ -72,24 +72,24 @@ class ConsumerOffsets:
         return before if before is not None and offset < before else None
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The stored offset, -1 if there is none."""
+        """Return the stored offset, or -1 if there is none."""
         queues = self.table.get(f"{topic}{SEPARATOR}{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def queues_of(self, group: str, topic: str) -> dict[int, int]:
-        """A group's offsets in a topic, by queue; a copy."""
+        """Return a copy of a group's offsets in a topic, by queue."""
         return dict(self.table.get(f"{topic}{SEPARATOR}{group}", {}))
 
     def topics_of(self, group: str) -> set[str]:
-        """The topics a group has offsets in."""
+        """Return the topics in which a group has offsets."""
         return {topic for topic, owner in self._keys() if owner == group}
 
     def groups_of(self, topic: str) -> set[str]:
-        """The groups that have offsets in a topic."""
+        """Return the groups that have offsets in a topic."""
         return {group for name, group in self._keys() if name == topic}
 
     def remove_group(self, group: str) -> int:
-        """Forget all of a group's offsets; how many they were."""
+        """Delete all offsets of a group; return how many there were."""
         removed = 0
         for key in list(self.table):
             if key.partition(SEPARATOR)[2] == group:

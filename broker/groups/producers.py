@@ -1,7 +1,8 @@
 """Which connections produce for which group (cf. ProducerManager).
 
-Memberships come with heartbeats and end with an unregistration, the connection, or 120 s without
-a heartbeat. Pure: connections are opaque keys, time comes in.
+A membership begins with a heartbeat. It ends when the producer unregisters, when its connection is
+closed, or after 120 s without a heartbeat. No I/O: connections are opaque keys, and callers pass in
+the time.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ if TYPE_CHECKING:
     from remoting.connection import Connection
 
 CLIENT_EXPIRY_MS: Final = 120_000
-"""A client that has sent no heartbeat for so long is gone (cf. CHANNEL_EXPIRED_TIMEOUT)."""
+"""A member expires after this long without a heartbeat (cf. CHANNEL_EXPIRED_TIMEOUT)."""
 
 
 @dataclass(slots=True)
 class ClientChannel:
-    """A client's connection as a group knows it.
+    """A client's connection in a group (cf. ClientChannelInfo).
 
     Args:
-        connection: the connection itself, an opaque key here.
-        client_id: what the client calls itself.
+        connection: the connection, used as an opaque key.
+        client_id: the id that the client sends.
         address: the peer, ``ip:port``.
-        language: the client's language by name, None if unknown.
-        version: the ordinal of its version.
-        last_update_ms: when its last heartbeat came.
+        language: the name of the client's language; None if unknown.
+        version: the ordinal of the client's RocketMQ version.
+        last_update_ms: when its last heartbeat arrived.
     """
 
     connection: Connection
@@ -55,10 +56,10 @@ class ProducerTable:
         return self._count
 
     def register(self, group: str, channel: ClientChannel) -> None:
-        """A heartbeat of a producer.
+        """Begin or refresh a membership, on a producer's heartbeat.
 
         Raises:
-            LimitReached: the broker keeps no more memberships.
+            LimitReached: the table is full and the connection isn't a member.
         """
         members = self.groups.get(group, {})
         if channel.connection not in members:
@@ -86,12 +87,12 @@ class ProducerTable:
         return True
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone: so are its memberships."""
+        """End the memberships of a closed connection."""
         for group in list(self._joined.get(connection, ())):
             self.unregister(group, connection)
 
     def scan(self, now_ms: int) -> list[Connection]:
-        """End the memberships that no heartbeat refreshed; the connections to close."""
+        """End the memberships that have expired; return the connections to close."""
         expired = [
             (group, connection)
             for group, members in self.groups.items()

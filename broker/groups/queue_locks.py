@@ -1,12 +1,12 @@
 """Which client of a group may consume a queue in order (cf. RebalanceLockManager).
 
-A lock belongs to a client id and ends 60 s after it was last taken or refreshed. Taking is not all
-or nothing: the answer names the queues that the client holds now. Whether a queue exists is not
-asked.
+A lock belongs to a client id and expires 60 s after it was last taken or refreshed. A request for
+several queues may succeed for some of them: the answer lists the queues that the client holds.
+Queues need not exist.
 
-Locks outlive a restart of the broker, else the first client to come back would take queues whose
-owners still handle what they have in hand. A restored one ends sooner when its owner doesn't come
-back: a client that could not refresh for 30 s has stopped by itself.
+Locks survive a restart of the broker. Otherwise the first client to reconnect could take queues
+whose owners are still processing messages. After a crash restored locks expire after 30 s: a client
+that could not refresh its lock for that long has stopped consuming the queue.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ LOCK_LIVE_MS: Final = 60_000
 """cf. ``rocketmq.broker.rebalance.lockMaxLiveTime``"""
 
 RESTORED_LIVE_MS: Final = 30_000
-"""What is left to a restored lock (cf. the client's ``lockMaxLiveTime``)."""
+"""How long a restored lock lives after a crash of the broker: the client's own bound
+(cf. ``rocketmq.client.rebalance.lockMaxLiveTime``)."""
 
 
 class SavedLocks(Body):
-    """The locks as they lie in ``config/``: group -> client id -> (topic, broker, queue id, ms).
+    """The content of ``config/queueLocks.json``.
 
     Attributes:
-        at_stop: saved at a clean stop: the times of the last refreshes are true.
+        lock_table: group -> client id -> (topic, broker, queue id, time of the last refresh in ms).
+        at_stop: whether it was written at a clean stop, so that the times are up to date.
     """
 
     lock_table: dict[str, dict[str, list[tuple[str, str, int, int]]]] = field(default_factory=dict)
@@ -40,10 +42,10 @@ class SavedLocks(Body):
 
 
 class LockTable:
-    """The locks of all groups: group -> queue -> (client id, last refreshed ms).
+    """The locks of all groups: group -> queue -> (client id, time of the last refresh in ms).
 
     Attributes:
-        version: rises when a queue gets another owner or none.
+        version: rises when the owner of a queue changes; a refresh doesn't change it.
     """
 
     __slots__ = ("_count", "_groups", "_limit", "version")
@@ -66,13 +68,17 @@ class LockTable:
         *,
         by_force: bool = False,
     ) -> list[MessageQueue]:
-        """Take free and expired queues, refresh held ones; those the client now holds.
+        """Lock free and expired queues, and refresh own locks; return the queues now held.
 
         Args:
-            by_force: take them from others too.
+            group: the consumer group.
+            client_id: the client that locks.
+            queues: the queues to lock.
+            now_ms: the time.
+            by_force: also take queues that other clients hold.
 
         Raises:
-            LimitReached: more queues are locked than the broker keeps locks for.
+            LimitReached: the table is full.
         """
         held: list[MessageQueue] = []
         for queue in queues:
@@ -100,7 +106,7 @@ class LockTable:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give back the queues among ``queues`` that this client holds."""
+        """Release the queues among ``queues`` that this client holds."""
         locks = self._groups.get(group)
         if locks is None:
             return
@@ -114,12 +120,12 @@ class LockTable:
             del self._groups[group]
 
     def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
-        """The client id that holds a queue's lock."""
+        """Return the client id that holds a queue's lock; None if it is free or expired."""
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or _expired(entry[1], now_ms) else entry[0]
 
     def saved(self, *, at_stop: bool = False) -> SavedLocks:
-        """A copy, to be restored later."""
+        """Return a copy of the table for the file; ``at_stop`` marks a clean stop."""
         table: dict[str, dict[str, list[tuple[str, str, int, int]]]] = {}
         for group, locks in self._groups.items():
             clients = table.setdefault(group, {})
@@ -129,8 +135,11 @@ class LockTable:
         return SavedLocks(lock_table=table, at_stop=at_stop)
 
     def restore(self, saved: SavedLocks, now_ms: int) -> None:
-        """Hold these locks again: for what is left of their lives, or after a crash, which doesn't
-        tell that, for ``RESTORED_LIVE_MS``."""
+        """Restore saved locks.
+
+        After a clean stop each has its remaining time. After a crash the times in the file may be
+        outdated, because refreshes are not saved, so each gets ``RESTORED_LIVE_MS``.
+        """
         crash_ms = now_ms - LOCK_LIVE_MS + RESTORED_LIVE_MS
         for group, clients in saved.lock_table.items():
             for client_id, places in clients.items():
@@ -141,7 +150,7 @@ class LockTable:
                         self.lock(group, client_id, [queue], since_ms)
 
     def sweep(self, now_ms: int) -> int:
-        """Forget the locks that have ended; how many."""
+        """Delete expired locks; return how many there were."""
         before = self._count
         for group, locks in list(self._groups.items()):
             live = {

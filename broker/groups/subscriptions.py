@@ -1,7 +1,7 @@
 """The subscription groups and their settings (cf. SubscriptionGroupManager).
 
-A group's settings are made when the group first turns up (unless that is switched off) or by an
-admin. The table is the file ``config/subscriptionGroup.json``.
+A group's settings are created by an administrator, or when the group first appears, unless
+``autoCreateSubscriptionGroup`` is off. The table is saved in ``config/subscriptionGroup.json``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ class SubscriptionGroups:
     """The settings of all groups.
 
     Args:
-        table: what was stored, by group.
-        data_version: of what was stored.
-        auto_create: whether an unknown group is made when it turns up.
-        client_limit: groups that may exist before that ends; admins still can make some.
+        table: the saved settings, by group.
+        data_version: the saved data version.
+        auto_create: whether an unknown group is created when a client uses it.
+        client_limit: the number of groups above which clients create no more; administrators can
+            create up to ``MAX_GROUPS``.
     """
 
     __slots__ = ("_client_limit", "auto_create", "data_version", "table")
@@ -43,11 +44,11 @@ class SubscriptionGroups:
         self._client_limit = client_limit
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """A group's settings, None if it has none. Makes nothing."""
+        """Return a group's settings, or None; creates nothing."""
         return self.table.get(name)
 
     def find(self, name: str, now_ms: int) -> SubscriptionGroupConfig | None:
-        """A group's settings, made with default values if that is allowed; else None.
+        """Return a group's settings, created with defaults if that is allowed; else None.
 
         Raises:
             LimitReached: the table is full.
@@ -67,7 +68,7 @@ class SubscriptionGroups:
         self._insert(config, now_ms, MAX_GROUPS)
 
     def delete(self, name: str, now_ms: int) -> bool:
-        """Forget a group's settings; False if it had none."""
+        """Delete a group's settings; return False if there were none."""
         if self.table.pop(name, None) is None:
             return False
         self.data_version = self.data_version.next(now_ms)
