@@ -1,4 +1,4 @@
-"""The name server as a running thing: its socket, its scan for dead brokers, its start and stop."""
+"""The name server: start and stop, its server, and the periodic scan for dead brokers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,16 @@ _log = structlog.get_logger("nameserver")
 
 
 class NameServer:
-    """Knows which broker holds which queue, and tells whoever asks.
+    """A name server in this process's event loop.
 
-    ``async with NameServer(config) as server`` serves at ``server.address``. All state but the
-    key-value table is rebuilt by the brokers' registrations, so a restart forgets nothing that
-    matters.
+    ``async with NameServer(config) as server`` serves at ``server.address``. Only the key-value
+    table is saved; routes are rebuilt from the brokers' registrations after a restart.
+
+    Args:
+        config: the settings.
+        clock: the time.
+        counters: counters of the connections.
+        room: limits the connections of the process, shared with other servers in it.
     """
 
     def __init__(
@@ -64,31 +69,31 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; after ``start`` never 0."""
+        """The port that the server listens on; not 0 after ``start``."""
         return self._server.port
 
     @property
     def address(self) -> str:
-        """``host:port`` for clients and brokers."""
+        """The address for clients and brokers: ``host:port``."""
         return self._server.address
 
     @property
     def state(self) -> SharedState:
-        """The tables, to look at; there from ``start`` on."""
+        """The tables; available after ``start``. Callers must not modify them."""
         assert self._state is not None, "the name server is not started"
         return self._state
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Ends with an error when a background task dies: the server should be stopped then."""
+        """A future that fails when a background task fails; the server must then be stopped."""
         return self._supervisor.failed
 
     async def start(self) -> None:
-        """Read the key-value table, listen, and look for dead brokers from now on.
+        """Read the key-value table, listen, and start the scan for dead brokers.
 
         Raises:
-            StateFileError: the key-value file can't be understood.
-            BindFailed: the port can't be had.
+            StateFileError: the key-value file can't be parsed.
+            BindFailed: the port is in use or not permitted.
         """
         self._state = SharedState.load(self.config, self._clock)
         await self._server.start()
@@ -104,14 +109,14 @@ class NameServer:
         _log.info("name server started", address=self.address)
 
     async def stop(self) -> None:
-        """Let requests in progress finish, then close everything. May be called twice."""
+        """Finish requests in progress, then close everything. Calling it again has no effect."""
         await self._supervisor.close()
         await self._server.stop()
         if self._state is not None:
             _log.info("name server stopped", address=self.address)
 
     def measure(self, around: Callable[[Handler], Handler]) -> None:
-        """Have each request done by ``around(handler)`` from now on; for metrics."""
+        """Handle requests with ``around(handler)`` from now on, for metrics."""
         self._server.endpoint.handler = around(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -137,7 +142,7 @@ class NameServer:
         self.state.closed(connection)
 
     async def _scan(self) -> None:
-        # The settings may change while the server runs.
+        # The interval is read each time because UPDATE_NAMESRV_CONFIG may change it.
         while True:
             await asyncio.sleep(self.state.config.scan_not_active_broker_interval_ms / 1000)
             self.state.scan()

@@ -1,5 +1,7 @@
-"""Configuration of a name server: the keys of RocketMQ's ``namesrv.conf`` and a few of ours; its
-limits."""
+"""The settings of a name server, and its limits.
+
+The keys are those of RocketMQ's ``namesrv.conf``, and a few of PocketMQ's own.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from typing import ClassVar, Final, Self
 from remoting.settings import RefusedKey, Settings, boolean, host, integer, path, refused, setting
 
 MAX_BROKERS: Final = 2_000
-"""Registered broker addresses; the largest known clusters have some hundreds."""
+"""Registered broker addresses; the largest known clusters have several hundred."""
 
 MAX_ROUTE_ENTRIES: Final = 1_000_000
-"""Topics times the brokers that hold them: some 300 MB, 100,000 topics on ten brokers."""
+"""Pairs of a topic and a broker, about 300 MB: for example 100,000 topics at ten brokers each."""
 
 MAX_FILTER_SERVERS: Final = 64
 """Filter servers of one broker, a feature of 3.x; brokers since 4.0 send none."""
@@ -23,34 +25,35 @@ MAX_NAME_LENGTH: Final = 255
 """Characters of a cluster's, broker's or topic's name and of an address."""
 
 MAX_QUEUES: Final = 65_536
-"""Queues of a topic at one broker that are believed; clients build a list of them."""
+"""Queues of a topic at one broker. Larger numbers in a registration are reduced to this, because
+clients build a list of the queues."""
 
 MAX_KV_ENTRIES: Final = 100_000
-"""Entries of the key-value table, all namespaces together."""
+"""Entries of the key-value table in all namespaces."""
 
 MAX_KV_TEXT_LENGTH: Final = 65_536
-"""Characters of a namespace, a key or a value; an order topic's value has some 20 per broker."""
+"""Characters of a namespace, a key or a value; an order topic's value has about 20 per broker."""
 
 MAX_KV_BYTES: Final = 32 * 1024 * 1024
-"""All texts of the key-value table together, namespaces included, as they stand in its file."""
+"""Size of all texts of the key-value table as JSON, namespaces included."""
 
 MAX_WATCHED_TOPICS: Final = 10_000
-"""Topics one connection may ask to hear about."""
+"""Topics whose route changes one connection may subscribe to."""
 
 MAX_WATCHES: Final = 1_000_000
-"""Topics that all connections together may ask to hear about: some 200 MB."""
+"""The same limit for all connections together, about 200 MB."""
 
 BROKER_TIMEOUT_MS: Final = 120_000
-"""Without a registration or heartbeat, after which a broker is taken for dead."""
+"""A broker is removed after this long without a registration or heartbeat."""
 
 MAX_BROKER_TIMEOUT_MS: Final = 3_600_000
-"""The longest silence that a broker may ask for in place of the above."""
+"""The longest timeout that a broker may request instead of the default."""
 
 DEFAULT_PORT: Final = 9876
 
 
 class LimitError(Exception):
-    """A request would exceed a limit of a table; nothing of it was taken."""
+    """A request would exceed a limit of a table; nothing was changed."""
 
 
 _WITHOUT_EFFECT = """
@@ -89,9 +92,10 @@ class NameServerConfig(Settings):
         "kvConfigPath", path, factory=lambda: Path.home() / "namesrv" / "kvConfig.json"
     )
     config_store_path: Path | None = setting("configStorePath", path, None)  # noqa: RUF009 - a field
-    """Where UPDATE_NAMESRV_CONFIG writes; the file it was read from, else nowhere."""
+    """The file that UPDATE_NAMESRV_CONFIG writes, by default the file that was read at the start;
+    None: changes are not saved."""
     order_message_enable: bool = setting("orderMessageEnable", boolean, False)
-    """Whether routes carry the order topics' configuration."""
+    """Whether routes contain the configuration of order topics."""
     return_order_topic_config_to_broker: bool = setting(
         "returnOrderTopicConfigToBroker", boolean, True
     )
@@ -114,7 +118,7 @@ class NameServerConfig(Settings):
         env: Mapping[str, str] | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Self:
-        """As ``Settings.from_sources``; changes are stored in the file that was read."""
+        """Build the settings; see ``Settings.from_sources``. Changes are saved in ``file``."""
         config = super().from_sources(file, env, overrides)
         if file is None or config.config_store_path is not None:
             return config

@@ -1,8 +1,8 @@
-"""The name server's key-value table: namespaces of names and values, kept in one file.
+"""The name server's key-value table: namespaces of keys and values, kept in one file.
 
-``KVConfig`` is a value: a change makes a new one, which takes the place of the old one only when
-it is safely in the file. So what was answered survives a crash, and what could not be written is
-not there either. cf. KVConfigManager.
+``KVConfig`` is immutable. A change creates a new table, which replaces the old one only after it
+has been written to the file. So an acknowledged change survives a crash, and a change that can't be
+written doesn't take effect. cf. KVConfigManager.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.stats import KVConfigSerializeWrapper
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Topic -> ``broker:queues;...``: which queues an ordered topic always has."""
+"""The namespace of ordered topics: topic -> ``broker:queues;...``, its fixed queues."""
 
 Namespaces = Mapping[str, Mapping[str, str]]
 
 
 class KVConfig:
-    """An immutable table; every change gives another one.
+    """An immutable key-value table; changes return a new one.
+
+    Args:
+        namespaces: namespace -> key -> value.
+        max_entries: the most entries of all namespaces.
+        max_bytes: the largest size of all texts.
 
     Attributes:
-        entry_count: of all namespaces.
-        size_bytes: of all texts, as they stand in the file.
+        entry_count: the number of entries of all namespaces.
+        size_bytes: the size of all texts as JSON in the file.
     """
 
     __slots__ = ("_max_bytes", "_max_entries", "_namespaces", "entry_count", "size_bytes")
@@ -52,28 +57,28 @@ class KVConfig:
 
     @classmethod
     def from_json(cls, text: bytes) -> Self:
-        """Read the file's text.
+        """Parse the content of the file.
 
         Raises:
-            BodyError: it is not such a table.
+            BodyError: the content is malformed.
         """
         return cls(decode(KVConfigSerializeWrapper, text).config_table)
 
     def to_json(self) -> bytes:
-        """The file's text, as RocketMQ writes it."""
+        """Return the content of the file, in RocketMQ's format."""
         table = {name: dict(entries) for name, entries in self._namespaces.items()}
         return encode(KVConfigSerializeWrapper(config_table=table))
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value, or None."""
+        """Return a value, or None."""
         return self._namespaces.get(namespace, {}).get(key)
 
     def entries(self, namespace: str) -> Mapping[str, str]:
-        """All of a namespace; empty when there is none."""
+        """Return the entries of a namespace; empty if it doesn't exist."""
         return MappingProxyType(dict(self._namespaces.get(namespace, {})))
 
     def with_value(self, namespace: str, key: str, value: str) -> Self:
-        """The table with one entry set.
+        """Return the table with one entry set.
 
         Raises:
             LimitError: a text is too long or empty, or the table is full.
@@ -97,7 +102,7 @@ class KVConfig:
         return self._changed(namespace, entries, int(new), more)
 
     def without(self, namespace: str, key: str) -> Self:
-        """The table with one entry less; the same when it isn't there."""
+        """Return the table without one entry; the same table if the entry doesn't exist."""
         value = self.get(namespace, key)
         if value is None:
             return self
@@ -120,7 +125,7 @@ class KVConfig:
 
 
 def _size(text: str) -> int:
-    """The bytes of a text in the file: a control character takes six."""
+    """Return the size of a text as JSON, in which a control character takes six bytes."""
     return len(json_dumps(text))
 
 

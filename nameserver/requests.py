@@ -1,9 +1,9 @@
-"""The requests of a name server: one table from code to handler.
+"""The request handlers of a name server, and their table by request code.
 
-A handler gets the state, the request and the connection, and returns the answer, or an awaitable of
-it if something has to be written to disk. Brokers register, send heartbeats and unregister; clients
-and tools query routes and change them. cf. DefaultRequestProcessor; unlike that of 4.x, this one
-answers unknown codes.
+A handler is called with the state, the request and the connection. It returns the answer, or an
+awaitable if something must be written to disk. Brokers register, send heartbeats and unregister;
+clients and tools query routes and change them. cf. DefaultRequestProcessor; unlike that of 4.x,
+unknown codes are answered.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _UNLIKELY: Final = frozenset("\0\r\n\t ")
 
 
 def register_broker(state: SharedState, request: Command, peer: Connection) -> Command:
-    """REGISTER_BROKER: what a broker is and holds (cf. registerBrokerWithFilterServer)."""
+    """Handle REGISTER_BROKER: add a broker and its topics (cf. registerBrokerWithFilterServer)."""
     header = request.read(RegisterBrokerRequestHeader)
     if not body_crc_matches(request.body, header.body_crc32):
         return request.reply(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -107,7 +107,7 @@ def register_broker(state: SharedState, request: Command, peer: Connection) -> C
 
 
 def unregister_broker(state: SharedState, request: Command, peer: Connection) -> Command:
-    """UNREGISTER_BROKER: a broker stops in an orderly way."""
+    """Handle UNREGISTER_BROKER: remove a broker that stops cleanly."""
     header = request.read(BrokerRequestHeader)
     change = state.routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
     state.apply(change, f"it unregistered from {peer.remote_text}", expected=True)
@@ -115,7 +115,7 @@ def unregister_broker(state: SharedState, request: Command, peer: Connection) ->
 
 
 def query_data_version(state: SharedState, request: Command, _: Connection) -> Command:
-    """QUERY_DATA_VERSION: whether a registration would tell anything new."""
+    """Handle QUERY_DATA_VERSION: return whether the broker's topics have another version."""
     header = request.read(BrokerRequestHeader)
     version = decode(DataVersion, request.body) if request.body else DataVersion()
     changed, known = state.routes.compare_version(header.broker_addr, version, state.now_ms)
@@ -126,7 +126,7 @@ def query_data_version(state: SharedState, request: Command, _: Connection) -> C
 
 
 def broker_heartbeat(state: SharedState, request: Command, _: Connection) -> Command:
-    """BROKER_HEARTBEAT: 5.x brokers in between their registrations."""
+    """Handle BROKER_HEARTBEAT, which 5.x brokers send between registrations."""
     header = request.read(BrokerHeartbeatRequestHeader)
     timeout_ms = _timeout_ms(header.heartbeat_timeout_mills)
     state.routes.heard_of(header.broker_addr, state.now_ms, timeout_ms=timeout_ms)
@@ -134,7 +134,7 @@ def broker_heartbeat(state: SharedState, request: Command, _: Connection) -> Com
 
 
 def get_broker_member_group(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_BROKER_MEMBER_GROUP: the addresses under one broker name (5.x)."""
+    """Handle GET_BROKER_MEMBER_GROUP (5.x): return the addresses of one broker name."""
     header = request.read(GetBrokerMemberGroupRequestHeader)
     broker = state.routes.brokers().get(header.broker_name)
     addresses = dict(broker.addresses) if broker and broker.cluster == header.cluster_name else {}
@@ -143,7 +143,7 @@ def get_broker_member_group(state: SharedState, request: Command, _: Connection)
 
 
 def register_topic(state: SharedState, request: Command, _: Connection) -> Command:
-    """REGISTER_TOPIC_IN_NAMESRV: a topic's place by somebody else's word (5.x)."""
+    """Handle REGISTER_TOPIC_IN_NAMESRV (5.x): set the queues of a topic at registered brokers."""
     topic = request.read(TopicRequestHeader).topic
     problem = _name_problem(topic)
     if problem is not None:
@@ -239,14 +239,14 @@ def _log_registered(
 
 
 V4_9_4: Final = 401
-"""The first release whose clients read routes in standard JSON without asking for it."""
+"""The first release whose clients parse standard JSON even without acceptStandardJsonOnly."""
 
 UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2
 
 
 def get_route(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_ROUTEINFO_BY_TOPIC, in the JSON dialect that the client reads."""
+    """Handle GET_ROUTEINFO_BY_TOPIC; the answer is in the JSON dialect that the client parses."""
     header = request.read(GetRouteInfoRequestHeader)
     route = state.routes.route(header.topic)
     if route is None:
@@ -270,24 +270,27 @@ def get_route(state: SharedState, request: Command, _: Connection) -> Command:
 
 
 def get_cluster_info(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_BROKER_CLUSTER_INFO: all brokers, by name and by cluster."""
+    """Handle GET_BROKER_CLUSTER_INFO: return all brokers, by name and by cluster."""
     brokers = {name: _broker_data(broker) for name, broker in state.routes.brokers().items()}
     return request.reply(body=encode(ClusterInfo(brokers, state.routes.clusters())))
 
 
 def get_all_topics(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
+    """Handle GET_ALL_TOPIC_LIST_FROM_NAMESERVER."""
     return request.reply(body=encode(TopicList(state.routes.topics())))
 
 
 def get_topics_of_cluster(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_TOPICS_BY_CLUSTER."""
+    """Handle GET_TOPICS_BY_CLUSTER."""
     cluster = request.read(GetTopicsByClusterRequestHeader).cluster
     return request.reply(body=encode(TopicList(state.routes.topics_of_cluster(cluster))))
 
 
 def get_system_topics(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_SYSTEM_TOPIC_LIST_FROM_NS: the names of clusters and brokers, which are topics too."""
+    """Handle GET_SYSTEM_TOPIC_LIST_FROM_NS: return the names of clusters and brokers.
+
+    Each is also the name of a topic.
+    """
     clusters = state.routes.clusters()
     names = [name for cluster, brokers in clusters.items() for name in (cluster, *brokers)]
     broker = next(iter(state.routes.brokers().values()), None)
@@ -296,24 +299,24 @@ def get_system_topics(state: SharedState, request: Command, _: Connection) -> Co
 
 
 def get_unit_topics(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_UNIT_TOPIC_LIST."""
+    """Handle GET_UNIT_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_FLAG != 0)
 
 
 def get_unit_sub_topics(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_HAS_UNIT_SUB_TOPIC_LIST."""
+    """Handle GET_HAS_UNIT_SUB_TOPIC_LIST."""
     return _topics_where(state, request, lambda flag: flag & UNIT_SUB_FLAG != 0)
 
 
 def get_unit_sub_ununit_topics(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST."""
+    """Handle GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST."""
     return _topics_where(
         state, request, lambda flag: flag & (UNIT_FLAG | UNIT_SUB_FLAG) == UNIT_SUB_FLAG
     )
 
 
 def delete_topic(state: SharedState, request: Command, _: Connection) -> Command:
-    """DELETE_TOPIC_IN_NAMESRV: forget a topic's route until a broker registers it again."""
+    """Handle DELETE_TOPIC_IN_NAMESRV: delete a topic's route until a broker registers it again."""
     header = request.read(DeleteTopicFromNamesrvRequestHeader)
     state.apply(
         state.routes.delete_topic(header.topic, header.cluster_name or None), "topic deleted"
@@ -322,7 +325,7 @@ def delete_topic(state: SharedState, request: Command, _: Connection) -> Command
 
 
 def wipe_write_permission(state: SharedState, request: Command, _: Connection) -> Command:
-    """WIPE_WRITE_PERM_OF_BROKER: clients send no more to a broker that is to be stopped."""
+    """Handle WIPE_WRITE_PERM_OF_BROKER: stop sends to a broker, such as before it is stopped."""
     name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.wipe_write_permission(name)
     state.apply(change, "write permission wiped")
@@ -330,7 +333,7 @@ def wipe_write_permission(state: SharedState, request: Command, _: Connection) -
 
 
 def add_write_permission(state: SharedState, request: Command, _: Connection) -> Command:
-    """ADD_WRITE_PERM_OF_BROKER: and here they send again."""
+    """Handle ADD_WRITE_PERM_OF_BROKER: allow sends to a broker again."""
     name = request.read(BrokerNameRequestHeader).broker_name
     count, change = state.routes.add_write_permission(name)
     state.apply(change, "write permission added")
@@ -338,7 +341,7 @@ def add_write_permission(state: SharedState, request: Command, _: Connection) ->
 
 
 def subscribe_route(state: SharedState, request: Command, peer: Connection) -> Command:
-    """SUBSCRIBE_ROUTE (ours): tell this client when the route of one of these topics changes."""
+    """Handle SUBSCRIBE_ROUTE (PocketMQ's own): notify this client of route changes of topics."""
     state.watches.set(peer, decode(TopicList, request.body).topic_list)
     return request.reply()
 
@@ -360,23 +363,23 @@ Answer = Command | Awaitable[Command]
 BLACK_LIST: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
 )
-"""Settings that no request may change: they name files."""
+"""Settings that no request may change, because they are paths."""
 
 
 async def put_kv(state: SharedState, request: Command, peer: Connection) -> Command:
-    """PUT_KV_CONFIG; answered when the entry is on disk."""
+    """Handle PUT_KV_CONFIG; answered when the entry is on disk."""
     header = request.read(PutKVConfigRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, header.value))
 
 
 async def delete_kv(state: SharedState, request: Command, peer: Connection) -> Command:
-    """DELETE_KV_CONFIG; that it isn't there is a success too."""
+    """Handle DELETE_KV_CONFIG; succeeds even if the entry doesn't exist."""
     header = request.read(KVKeyRequestHeader)
     return await _change_kv(state, request, peer, (header.namespace, header.key, None))
 
 
 def get_kv(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_KV_CONFIG."""
+    """Handle GET_KV_CONFIG."""
     header = request.read(KVKeyRequestHeader)
     value = state.kv.get(header.namespace, header.key)
     if value is None:
@@ -388,7 +391,7 @@ def get_kv(state: SharedState, request: Command, _: Connection) -> Command:
 
 
 def get_kv_list(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_KVLIST_BY_NAMESPACE."""
+    """Handle GET_KVLIST_BY_NAMESPACE."""
     namespace = request.read(GetKVListByNamespaceRequestHeader).namespace
     entries = state.kv.entries(namespace)
     if not entries:
@@ -399,7 +402,7 @@ def get_kv_list(state: SharedState, request: Command, _: Connection) -> Command:
 
 
 async def update_config(state: SharedState, request: Command, peer: Connection) -> Command:
-    """UPDATE_NAMESRV_CONFIG: settings as properties text; unknown ones are skipped."""
+    """Handle UPDATE_NAMESRV_CONFIG: change settings; unknown ones are ignored."""
     values = properties_text.parse(request.body)
     if forbidden := BLACK_LIST & values.keys():
         return request.reply(
@@ -415,7 +418,7 @@ async def update_config(state: SharedState, request: Command, peer: Connection) 
 
 
 def get_config(state: SharedState, request: Command, _: Connection) -> Command:
-    """GET_NAMESRV_CONFIG: the settings as properties text."""
+    """Handle GET_NAMESRV_CONFIG: return the settings as properties text."""
     return request.reply(body=state.config.as_text())
 
 
@@ -469,7 +472,7 @@ def process(state: SharedState, request: Command, peer: Connection) -> Answer:
     """Answer one request.
 
     Raises:
-        HeaderError, BodyError: the request can't be understood; the server answers code 1.
+        HeaderError, BodyError: the request is malformed; the server answers SYSTEM_ERROR.
     """
     handler = HANDLERS.get(request.code)
     if handler is None:

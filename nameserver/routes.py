@@ -1,18 +1,18 @@
-"""The route table: which broker holds which queue. A state machine without I/O.
+"""The route table: which broker has which queues. A state machine without I/O.
 
-Events go in with the time (``register``, ``connection_closed``, ``scan``, ...), effects come out: a
-``Change`` names the topics whose route changed and the connections that should be closed. Three
-tables always agree:
+Each event (``register``, ``connection_closed``, ``scan``, ...) takes the time as an argument, and
+returns a ``Change`` with the topics whose route changed and the connections to close. There are
+three tables, which are kept consistent:
 
-- *brokers*: a broker's name -> its cluster and its addresses by broker id, 0 the master;
-- *queues*: topic -> broker name -> number of queues and permission; only for brokers in the first
+- *brokers*: broker name -> cluster, and addresses by broker id; id 0 is the master;
+- *queues*: topic -> broker name -> numbers of queues and permission; only for brokers in the first
   table;
-- *live*: address -> time of the last heartbeat, and its connection.
+- *live*: address -> last registration, its connection, and the time of the last heartbeat.
 
 ``Watches`` lists the connections that subscribed to route changes (SUBSCRIBE_ROUTE).
 
-As in RouteInfoManager, only a master's topics are accepted, a topic that a broker no longer names
-stays until it is deleted, and a route disappears with the last address of its last broker.
+As in RouteInfoManager, only a master's topics are accepted. A topic that is missing in a later
+registration stays until it is deleted. A route disappears with the last address of its last broker.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Queues(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says about itself."""
+    """The content of a broker's registration."""
 
     cluster: str
     broker_name: str
@@ -53,21 +53,22 @@ class Registration:
     ha_address: str = ""
     version: DataVersion | None = None
     topics: Mapping[str, Queues] | None = None
-    """None: it says nothing about topics."""
+    """None if the registration contains no topics."""
     filter_servers: tuple[str, ...] = ()
     timeout_ms: int = BROKER_TIMEOUT_MS
     enable_acting_master: bool | None = None
     connection: Hashable = None
-    """What closes when the broker dies."""
+    """The connection on which the broker registered; its end removes the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What an event did to the table, and what is to be done about it."""
+    """The effects of an event, and what the caller must do."""
 
     topics: frozenset[str] = frozenset()
-    """Topics whose route is not what it was."""
+    """Topics whose route changed; their watchers must be notified."""
     addresses_gone: tuple[str, ...] = ()
+    """Addresses of brokers that were removed."""
     connections_to_close: tuple[Hashable, ...] = ()
 
 
@@ -75,20 +76,21 @@ NO_CHANGE: Final = Change()
 
 
 class Registered(NamedTuple):
-    """The outcome of a registration."""
+    """The result of a registration."""
 
     change: Change
     is_new: bool
     replaced_address: str | None
-    """Another address that had this name and id until now: two brokers may share a name."""
+    """The address that had this name and id before; two brokers may have the same name by
+    mistake."""
     master_address: str | None
-    """For a slave: where its living master is."""
+    """For a slave: the address of its live master."""
     ha_address: str | None
 
 
 @dataclass(slots=True)
 class RegisteredBroker:
-    """One broker name with its addresses."""
+    """A broker name with its addresses by broker id."""
 
     cluster: str
     name: str
@@ -97,7 +99,7 @@ class RegisteredBroker:
 
 
 class RegisteredRoute(NamedTuple):
-    """The answer for one topic."""
+    """The route of one topic."""
 
     queues: Mapping[str, Queues]
     brokers: tuple[RegisteredBroker, ...]
@@ -109,16 +111,16 @@ MASTER_ID: Final = 0
 
 @dataclass(slots=True)
 class _Live:
-    """A broker's address that is alive."""
+    """The entry of a live broker's address."""
 
     registration: Registration
-    """The last one, without its topics."""
+    """The last registration, without its topics."""
     timeout_ms: int
     heard_ms: int
 
 
 class RouteInfoTable:
-    """The three tables; see the module's text. Not thread-safe: one loop owns it."""
+    """The three tables; see the module's docstring. Not thread-safe."""
 
     def __init__(
         self, *, max_brokers: int = MAX_BROKERS, max_entries: int = MAX_ROUTE_ENTRIES
@@ -135,10 +137,10 @@ class RouteInfoTable:
     # events
 
     def register(self, registration: Registration, now_ms: int) -> Registered:
-        """A broker says that it is there, and what it holds.
+        """Register a broker and, if it is a master, its topics.
 
         Raises:
-            LimitError: too many brokers or topics.
+            LimitError: there are too many brokers or topics; nothing changed.
         """
         self._check_room(registration)
         changed: set[str] = set()
@@ -147,7 +149,7 @@ class RouteInfoTable:
             registration.broker_name,
             registration.broker_id,
         ):
-            # A broker that comes back under another name or id leaves the former one.
+            # The broker now has another name or id: remove its former entry.
             changed |= self._drop([registration.address])
             known = None
         broker = self._brokers.get(registration.broker_name)
@@ -181,19 +183,19 @@ class RouteInfoTable:
         )
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
-        """A broker unregisters; nothing happens when it isn't known under this name and id."""
+        """Remove a broker's address, if it is registered under this name and id."""
         broker = self._brokers.get(broker_name)
         if broker is None or broker.addresses.get(broker_id) != address:
             return NO_CHANGE
         return Change(self._drop([address]), (address,))
 
     def connection_closed(self, connection: Hashable) -> Change:
-        """A connection ended: whoever registered on it last is gone."""
+        """Remove the addresses whose last registration came on a closed connection."""
         addresses = tuple(self._addresses_of.get(connection, ()))
         return Change(self._drop(addresses), addresses) if addresses else NO_CHANGE
 
     def scan(self, now_ms: int) -> Change:
-        """Drop the brokers that were silent for too long."""
+        """Remove brokers whose heartbeat has timed out."""
         silent = {
             address: live.registration.connection
             for address, live in self._live.items()
@@ -203,7 +205,7 @@ class RouteInfoTable:
         return Change(self._drop(silent), tuple(silent), tuple(connections))
 
     def heard_of(self, address: str, now_ms: int, *, timeout_ms: int | None = None) -> bool:
-        """A broker is alive (5.x: BROKER_HEARTBEAT). False: it isn't known and has to register."""
+        """Note a heartbeat (5.x: BROKER_HEARTBEAT); return False if the broker isn't registered."""
         live = self._live.get(address)
         if live is None:
             return False
@@ -214,9 +216,9 @@ class RouteInfoTable:
     def compare_version(
         self, address: str, version: DataVersion, now_ms: int
     ) -> tuple[bool, DataVersion | None]:
-        """Whether a broker has to register, and the version known of it.
+        """Return whether a broker must register again, and its registered data version.
 
-        An unchanged version is a sign of life (cf. queryBrokerTopicConfig).
+        A query with the registered version counts as a heartbeat (cf. queryBrokerTopicConfig).
         """
         live = self._live.get(address)
         if live is None:
@@ -227,23 +229,23 @@ class RouteInfoTable:
         return False, live.registration.version
 
     def wipe_write_permission(self, broker_name: str) -> tuple[int, Change]:
-        """Take the write permission from all of a broker's topics until it registers a change.
+        """Remove the write permission of all topics of a broker, until it registers a change.
 
-        Returns how many topics it holds, and the change.
+        Return the number of its topics, and the change.
         """
         return self._set_permission(broker_name, lambda perm: perm & ~PERM_WRITE)
 
     def add_write_permission(self, broker_name: str) -> tuple[int, Change]:
-        """Give all of a broker's topics read and write permission."""
+        """Set read and write permission for all topics of a broker; return as above."""
         return self._set_permission(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def set_queues(self, topic: str, queues: Mapping[str, Queues]) -> Change:
-        """Somebody else than the brokers says where a topic is (5.x: REGISTER_TOPIC_IN_NAMESRV).
+        """Set a topic's queues without a broker's registration (5.x: REGISTER_TOPIC_IN_NAMESRV).
 
-        Brokers that aren't known are left out.
+        Brokers that aren't registered are ignored.
 
         Raises:
-            LimitError: too many topics.
+            LimitError: there are too many topics; nothing changed.
         """
         held = self._queues.get(topic, {})
         known = {name: value for name, value in queues.items() if name in self._brokers}
@@ -252,7 +254,7 @@ class RouteInfoTable:
         return Change(frozenset({topic})) if any(changed) else NO_CHANGE
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> Change:
-        """Forget a topic, or what one cluster's brokers hold of it."""
+        """Delete a topic at all brokers, or only at those of one cluster."""
         names = [
             name
             for name in self._queues.get(topic, ())
@@ -265,7 +267,7 @@ class RouteInfoTable:
     # questions
 
     def route(self, topic: str) -> RegisteredRoute | None:
-        """Where a topic's queues are; None: nobody has any."""
+        """Return the route of a topic; None if no broker has it."""
         queues = self._queues.get(topic)
         if queues is None:
             return None
@@ -279,35 +281,35 @@ class RouteInfoTable:
         return RegisteredRoute(queues, brokers, servers)
 
     def brokers(self) -> Mapping[str, RegisteredBroker]:
-        """All brokers by name; to read only."""
+        """Return all brokers by name; callers must not modify them."""
         return self._brokers
 
     def clusters(self) -> dict[str, list[str]]:
-        """The broker names of each cluster."""
+        """Return the broker names of each cluster."""
         clusters: dict[str, list[str]] = {}
         for broker in self._brokers.values():
             clusters.setdefault(broker.cluster, []).append(broker.name)
         return clusters
 
     def topics(self) -> list[str]:
-        """All topics."""
+        """Return all topics."""
         return list(self._queues)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The topics that a cluster's brokers hold."""
+        """Return the topics of a cluster's brokers."""
         names = [name for name, broker in self._brokers.items() if broker.cluster == cluster]
         return list(
             dict.fromkeys(topic for name in names for topic in sorted(self._topics_of[name]))
         )
 
     def topics_where(self, condition: Callable[[int], bool]) -> list[str]:
-        """The topics whose system flag meets a condition; one broker speaks for all."""
+        """Return the topics whose system flag, at their first broker, meets a condition."""
         return [
             t for t, held in self._queues.items() if condition(next(iter(held.values())).sys_flag)
         ]
 
     def __len__(self) -> int:
-        """Topics times brokers that hold them: what the limit counts."""
+        """Return the number of pairs of a topic and a broker, to which the limit applies."""
         return self._entries
 
     # the tables themselves
@@ -334,7 +336,7 @@ class RouteInfoTable:
     def _place(
         self, broker: RegisteredBroker | None, registration: Registration
     ) -> tuple[RegisteredBroker, bool]:
-        """Enter the address; also whether the broker looks different in routes now."""
+        """Enter the address; return the broker, and whether its data in routes changed."""
         if broker is None:
             broker = RegisteredBroker(registration.cluster, registration.broker_name)
             self._brokers[broker.name] = broker
@@ -400,11 +402,16 @@ class RouteInfoTable:
 
 
 C = TypeVar("C", bound=Hashable)
-"""A connection."""
+"""The type of connections."""
 
 
 class Watches(Generic[C]):
-    """Connection <-> topics, bounded per connection and in all."""
+    """The topics whose route changes each connection subscribed to.
+
+    Args:
+        max_topics: the most topics for one connection.
+        max_watches: the most topics for all connections together.
+    """
 
     def __init__(
         self, *, max_topics: int = MAX_WATCHED_TOPICS, max_watches: int = MAX_WATCHES
@@ -419,10 +426,10 @@ class Watches(Generic[C]):
         return self._count
 
     def set(self, connection: C, topics: Collection[str]) -> None:
-        """Replace what a connection wants to hear about; nothing ends it.
+        """Replace a connection's topics; with none its subscription ends.
 
         Raises:
-            LimitError: too many topics; what it asked for before stays.
+            LimitError: there are too many topics; the subscription is unchanged.
         """
         wanted = frozenset(topics)
         if len(wanted) > self._max_topics:
@@ -444,7 +451,7 @@ class Watches(Generic[C]):
                 self._connections.setdefault(topic, set()).add(connection)
 
     def forget(self, connection: C) -> None:
-        """A connection ended."""
+        """Remove a connection's subscription."""
         held = self._topics.pop(connection, frozenset())
         self._count -= len(held)
         for topic in held:
@@ -454,7 +461,7 @@ class Watches(Generic[C]):
                 del self._connections[topic]
 
     def concerned(self, topics: Iterable[str]) -> Iterator[tuple[C, str]]:
-        """Whom to tell about which of these topics."""
+        """Yield each connection that watches one of these topics, and the topic."""
         for topic in topics:
             for connection in tuple(self._connections.get(topic, ())):
                 yield connection, topic

@@ -1,4 +1,4 @@
-"""What the handlers share: the tables, the settings, the effects of a change, and the files."""
+"""The state that the handlers share: settings, routes, key-value table; and its files."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ _log = structlog.get_logger("nameserver")
 
 
 class StateFileError(Exception):
-    """A file can't be used; the text says which, why, and what to do."""
+    """A file can't be read or written; the text gives the path, the reason and the remedy."""
 
 
 def load(file: Path, read: Callable[[bytes], T], empty: T, *, max_bytes: int) -> T:
-    """What a file holds, or its ``.bak`` when the file is missing, empty or damaged.
+    """Read a file, or its ``.bak`` if the file is missing, empty or damaged.
+
+    Return ``empty`` if neither exists.
 
     Raises:
-        StateFileError: there is a file, and neither it nor its ``.bak`` can be understood.
+        StateFileError: a file exists, but neither it nor its ``.bak`` can be parsed.
     """
     value, problems = durable_file.load(file, read, max_bytes=max_bytes, blank_is_missing=True)
     if value is None:
@@ -53,10 +55,10 @@ def load(file: Path, read: Callable[[bytes], T], empty: T, *, max_bytes: int) ->
 
 
 def save(file: Path, text: bytes) -> None:
-    """Replace a file by a new text that is on disk when this returns.
+    """Replace a file durably: the new text is on disk when this returns.
 
     Raises:
-        StateFileError: it can't be written; the former text is still in place.
+        StateFileError: the file can't be written; it still has its former text.
     """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ MAX_FILE_BYTES = 2 * MAX_KV_BYTES
 
 @dataclass(slots=True)
 class SharedState:
-    """The name server's tables; one loop owns them."""
+    """The name server's tables and settings; not thread-safe."""
 
     config: NameServerConfig
     clock: Clock
@@ -85,10 +87,10 @@ class SharedState:
 
     @classmethod
     def load(cls, config: NameServerConfig, clock: Clock) -> SharedState:
-        """The state at start: no routes, and what the key-value file holds.
+        """Return the state at start: no routes, and the saved key-value table.
 
         Raises:
-            StateFileError: the file is there and can't be understood.
+            StateFileError: the key-value file can't be parsed.
         """
         kv = load(config.kv_config_path, KVConfig.from_json, KVConfig(), max_bytes=MAX_FILE_BYTES)
         routes = RouteInfoTable(
@@ -98,15 +100,21 @@ class SharedState:
 
     @property
     def now_ms(self) -> int:
-        """The time by which brokers are alive or dead: a clock that never jumps."""
+        """The monotonic time in ms, used for brokers' timeouts."""
         return int(self.clock.monotonic() * 1000)
 
     def scan(self) -> None:
-        """Drop the brokers that were silent for too long."""
+        """Remove brokers whose heartbeat has timed out."""
         self.apply(self.routes.scan(self.now_ms), "nothing was heard of it for too long")
 
     def apply(self, change: Change, why: str, *, expected: bool = False) -> None:
-        """Do what a change of the routes asks for: tell who watches, close who is dead."""
+        """Log a change of the routes, close connections of dead brokers, and notify watchers.
+
+        Args:
+            change: the change.
+            why: the reason, for the log and for closed connections.
+            expected: whether brokers that disappeared are normal, so that the log level is info.
+        """
         for address in change.addresses_gone:
             log = _log.info if expected else _log.warning
             log("broker gone", broker=address, why=why)
@@ -118,22 +126,22 @@ class SharedState:
             try:
                 peer.send_oneway(command)
             except RemotingError as error:
-                # A hint: a client that can't take it finds the change when it asks by itself.
+                # Notifications are best effort: clients also query routes periodically.
                 _log.debug(
                     "route change not told", peer=peer.remote_text, topic=topic, why=str(error)
                 )
 
     def closed(self, peer: Connection) -> None:
-        """A connection ended: with it what its broker registered and its client watched."""
+        """Remove the brokers and watches of a closed connection."""
         self.watches.forget(peer)
         self.apply(self.routes.connection_closed(peer), "its connection closed")
 
     async def change_kv(self, change: Callable[[KVConfig], KVConfig]) -> None:
-        """Change the key-value table; it is on disk when this returns.
+        """Change the key-value table; the change is on disk when this returns.
 
         Raises:
             LimitError: the change would exceed a limit.
-            StateFileError: the file can't be written; nothing has changed.
+            StateFileError: the file can't be written; nothing changed.
         """
         async with self.writing:
             changed = change(self.kv)
@@ -142,11 +150,11 @@ class SharedState:
                 self.kv = changed
 
     async def change_config(self, values: Mapping[str, str]) -> None:
-        """Change settings, and the file they are stored in if there is one.
+        """Change settings, and write them to ``config_store_path`` if it is set.
 
         Raises:
-            ConfigError: a value is bad.
-            StateFileError: the file can't be written; nothing has changed.
+            ConfigError: a value is invalid.
+            StateFileError: the file can't be written; nothing changed.
         """
         async with self.writing:
             changed = self.config.updated(values)

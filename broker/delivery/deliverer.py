@@ -1,14 +1,14 @@
-"""Delivers delayed messages when they are due: one task for all levels.
+"""Delivery of delayed messages when they are due, by one task for all levels.
 
-``Schedule`` names the queue to look at and the time; the deliverer reads the entries, and the
-records of those that are due, which become messages of their real topics. It sleeps until the first
-of the next messages is due, or until one arrives. Records that only the disk has are read in a
-thread. A few dozen messages are delivered per turn of the loop.
+``Schedule`` determines which queue to check, and when. The deliverer reads the queue's entries and
+the records that are due, and stores those as messages of their real topics. It sleeps until the
+next message is due or a message arrives. Records that are not in memory are read in a thread. Each
+iteration of the event loop delivers a few dozen messages at most.
 
-A put and its progress are one step of the loop, so a stop between turns neither loses nor repeats a
-message. A put that the store refuses for now is repeated. A message that can't be stored under its
-real topic at all, or can't be read, stays where it is, is named in the log, and is passed: the
-messages behind it must not wait forever.
+A put and the update of the progress happen without an await in between, so a cancellation neither
+loses nor repeats a message. A put that fails temporarily is retried. A message that can't be read,
+or can never be stored under its real topic, is logged and skipped, so that it doesn't block the
+messages behind it; its record stays in the store.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("broker")
 
 RETRY_MS: Final = 1000
-"""After this a put is tried again that the store refused for now, and a read that failed."""
+"""Delay before a failed put or read is retried."""
 
 LONGEST_SLEEP_SECONDS: Final = 10.0
-"""How late a message may be when the wall clock was set meanwhile."""
+"""Bounds how late a message is delivered if the wall clock is set forward during a sleep."""
 
 _FOR_GOOD: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
@@ -50,14 +50,14 @@ class Delays:
     """Delivers the delayed messages of one broker.
 
     Args:
-        levels_ms: how long the delay levels are, from level 1 on.
-        store: open; messages wait and arrive in it.
+        levels_ms: the delays of the levels in ms, from level 1 on.
+        store: the open store, from which messages are read and in which they are stored.
         clock: the time.
-        counters: counts the messages that were delivered.
-        limits: of one turn of the loop.
+        counters: counts the delivered messages.
+        limits: limits the work of one iteration of the event loop.
 
     Attributes:
-        offsets: the next message of each level that has delivered some; once it is open.
+        offsets: delay level -> queue offset of its next message; after ``open``, a live view.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Delays:
         self._schedule: Schedule
         self._progress: DeliveryProgress
         self._woken = asyncio.Event()
-        # Of a level with a record that can't be read: below this offset one is read at a time.
+        # Level -> offset below which records are read one at a time, to isolate an unreadable one.
         self._careful: dict[int, int] = {}
 
     def open(
         self, directory: Path, files: Files, saved: Mapping[int, int] | None, save: Save
     ) -> None:
-        """Continue where the broker stopped; once, before the first message arrives.
+        """Load the progress; call once, before the first message arrives.
 
         Args:
-            directory: of the broker's state files.
-            files: the disk.
-            saved: the content of ``delayOffset.json``; None if it is missing.
+            directory: the directory of the broker's state files.
+            files: the file system.
+            saved: the content of ``delayOffset.json``; None if the file is missing.
             save: writes that file in the background.
 
         Raises:
@@ -115,15 +115,15 @@ class Delays:
         self.offsets = schedule.offsets
 
     def save(self) -> None:
-        """Write the progress, as far as the deliveries are on the disk; called periodically."""
+        """Save the progress of deliveries that are on disk; called periodically."""
         self._progress.save_durable()
 
     def save_all(self) -> None:
-        """Write all of the progress, after the last delivery; blocks for the disk."""
+        """Flush the store and save all progress, after the last delivery; blocks."""
         self._progress.save_all()
 
     def arrived(self, queue_id: int, due_ms: int) -> None:
-        """A message has come into a queue of the schedule topic."""
+        """Schedule a message that was stored in a queue of the schedule topic."""
         if self._schedule.arrived(queue_id + 1, due_ms, self._clock.now_ms()):
             self._woken.set()
 
@@ -160,10 +160,10 @@ class Delays:
         except TimeoutError:
             pass
 
-    # one look at one queue
+    # one check of one queue
 
     async def _look(self, level: int) -> None:
-        """Deliver the first messages of a level that are due, and settle when to look again."""
+        """Deliver the next messages of a level that are due, and set the time of its next check."""
         schedule, queue_id, now_ms = self._schedule, level - 1, self._clock.now_ms()
         high = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
         offset = schedule.clamp(level, self._store.min_offset(SCHEDULE_TOPIC, queue_id), high)
@@ -188,7 +188,10 @@ class Delays:
         return result
 
     def _take(self, level: int, offset: int, result: GetResult) -> int | None:
-        """Deliver what was read; None, or the time before which to look at the level again."""
+        """Deliver the messages that were read.
+
+        Return the time in ms at which to retry, or None if all were delivered or skipped.
+        """
         later_ms = self._clock.now_ms() + RETRY_MS
         behind = result.next_offset
         records = _records(result)
@@ -211,7 +214,7 @@ class Delays:
         self._progress.delivered()
 
     def _deliver(self, level: int, record: RecordView) -> bool:
-        """Store a message under its real topic; False: not now."""
+        """Store a message under its real topic; return False if that must be retried."""
         try:
             message = delivered(record)
         except ValueError as error:
@@ -245,7 +248,7 @@ class Delays:
 
 
 def _records(result: GetResult) -> Sequence[RecordView]:
-    """The records of a read, up to the first that isn't whole."""
+    """Return the records of a read, up to the first damaged one."""
     records: list[RecordView] = []
     try:
         for view in result.records:

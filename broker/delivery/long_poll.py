@@ -1,13 +1,13 @@
-"""Pulls that found nothing new and wait for a message (cf. PullRequestHoldService).
+"""Long polling: pulls that found no message and wait for one (cf. PullRequestHoldService).
 
-A parked pull is removed by whichever comes first: an arrival in its queue at or above its offset
-whose tags code it accepts, its deadline, the end of its connection, or the end of the broker. Who
-parks it runs the pull again after each of these but the third, with suspension off, so that it is
-answered whatever is found.
+A parked pull is removed when a message with an accepted tags code arrives in its queue at or above
+its offset, at its deadline, when its connection is closed, or when the broker stops. Unless its
+connection is closed, the caller then runs it again without suspension, so that it is answered in
+any case.
 
-All pulls share one wheel: a bucket per tick of 100 ms, named by the tick's number. Parking,
-waking and forgetting touch one bucket and one queue each; the clock's hand passes every tick once.
-No I/O here, and time comes in as ``now`` (seconds of a monotonic clock).
+Deadlines are kept in a timing wheel: a dictionary with one bucket for each tick of 100 ms. Parking
+and removing a pull take constant time. No I/O: callers pass in ``now``, in seconds of a monotonic
+clock.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from broker.limits import LIMITS
 _K = TypeVar("_K", bound=Hashable)
 
 TICK_SECONDS: Final = 0.1
-"""How late a timeout may be noticed (Apache looks every 5 s)."""
+"""The resolution of deadlines; RocketMQ checks them every 5 s."""
 
 
 @dataclass(slots=True, eq=False)
 class ParkedPull:
-    """A pull that waits.
+    """A pull that waits for a message at ``offset`` or above in its queue.
 
     Args:
-        topic, queue_id, offset: it waits for a message at ``offset`` or above.
-        deadline: when it is answered with nothing, in seconds of the monotonic clock.
-        codes: tags codes of its subscription; None takes all.
+        topic, queue_id: the queue.
+        offset: the offset that was pulled.
+        deadline: when it is answered even without a message, in seconds of the monotonic clock.
+        codes: the tags codes of its subscription; None accepts all.
         owner: its connection, for ``forget``.
-        request: whatever is needed to run it again.
-        weight: the bytes it keeps beyond what every pull does.
+        request: whatever the caller needs to run it again.
+        weight: the memory that counts against ``max_weight``, in bytes.
+        tick: the bucket of its deadline; set by ``LongPolls.park``.
     """
 
     topic: str
@@ -53,8 +55,8 @@ class LongPolls:
 
     Args:
         now: the current time.
-        limit: how many may be parked at a time.
-        max_weight: of all of them together.
+        limit: the most pulls that may be parked.
+        max_weight: the largest sum of their weights.
 
     Attributes:
         queues: the parked pulls of each queue (topic and id) that has any.
@@ -85,7 +87,7 @@ class LongPolls:
         return self._count
 
     def park(self, pull: ParkedPull) -> bool:
-        """Keep a pull until something happens to it; False if the table is full."""
+        """Park a pull; return False if the table is full."""
         if self._count >= self._limit or self._weight + pull.weight > self._max_weight:
             return False
         self._count += 1
@@ -99,12 +101,12 @@ class LongPolls:
     def arrived(
         self, topic: str, queue_id: int, max_offset: int, tags_code: int | None
     ) -> list[ParkedPull]:
-        """A message came into a queue whose next offset is now ``max_offset``: which pulls wake.
+        """Remove and return the pulls that a message in their queue wakes.
 
         Args:
             topic, queue_id: the queue.
             max_offset: one above the new message's offset.
-            tags_code: of the new message; None wakes whatever the subscription.
+            tags_code: the new message's tags code; None wakes pulls of any subscription.
         """
         waiting = self.queues.get((topic, queue_id))
         if waiting is None:
@@ -120,7 +122,7 @@ class LongPolls:
         return woken
 
     def expired(self, now: float) -> list[ParkedPull]:
-        """The pulls whose time is over, removed."""
+        """Remove and return the pulls whose deadline has passed."""
         out: list[ParkedPull] = []
         for tick in self._passed(int(now / TICK_SECONDS)):
             for pull in list(self._buckets.get(tick, ())):
@@ -129,14 +131,14 @@ class LongPolls:
         return out
 
     def forget(self, owner: Hashable) -> int:
-        """Drop the pulls of a connection that is gone; how many they were."""
+        """Remove the pulls of a closed connection; return how many there were."""
         pulls = list(self._owners.get(owner, ()))
         for pull in pulls:
             self._remove(pull)
         return len(pulls)
 
     def drain(self) -> list[ParkedPull]:
-        """All pulls, removed: the broker stops, and they are answered now."""
+        """Remove and return all pulls, when the broker stops."""
         pulls = [pull for waiting in self._owners.values() for pull in waiting]
         self._buckets.clear()
         self.queues.clear()
@@ -145,7 +147,10 @@ class LongPolls:
         return pulls
 
     def _passed(self, hand: int) -> Iterator[int]:
-        """Move the hand; the ticks it passed. A long pause costs no more than what is parked."""
+        """Advance the wheel to ``hand``; return the ticks that it passed.
+
+        After a long pause only the existing buckets are visited, not every tick in between.
+        """
         last, self._hand = self._hand, max(hand, self._hand)
         if hand - last > len(self._buckets):
             return iter(sorted(tick for tick in self._buckets if tick <= hand))

@@ -1,14 +1,13 @@
-"""Messages that the broker stores again: delayed ones, and ones that a consumer could not handle.
+"""Messages that the broker stores again: delayed messages, retries and dead letters.
 
-A delayed message waits in the schedule topic. Its record differs from the message that was sent in
-its topic, its queue and three properties. The delivered message is the waiting one under its real
-topic, with its properties unchanged: DELAY, REAL_TOPIC and REAL_QID stay in it (cf.
-ScheduleMessageService.messageTimeup).
+A delayed message waits in the schedule topic. Its record differs from the original message in
+topic, queue, and the properties DELAY, REAL_TOPIC and REAL_QID. When it is due, it is stored under
+its real topic, with those properties unchanged (cf. ScheduleMessageService.messageTimeup).
 
-A message that was sent back is stored with one more reconsume time (cf.
-AbstractSendMessageProcessor): under ``%RETRY%<group>``, after a delay that grows with each round,
-or under ``%DLQ%<group>`` after its last retry, or if its consumer gives it up. RETRY_TOPIC
-and ORIGIN_MESSAGE_ID name its origin and are set once.
+A message that a consumer sent back is stored with its reconsume times increased by one
+(cf. AbstractSendMessageProcessor): under ``%RETRY%<group>``, after a delay that grows with each
+retry, or as a dead letter under ``%DLQ%<group>``, if its retries are exhausted or the consumer asks
+for that. RETRY_TOPIC and ORIGIN_MESSAGE_ID identify the original message and are set only once.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from remoting.protocol.message.tags import tags_code_of
 from remoting.protocol.message.view import RecordView
 
 DLQ_QUEUES: Final = 1
-"""Queues of a topic for dead letters."""
+"""Queues of a dead-letter topic."""
 
 _FIRST_LEVEL: Final = 3
-"""Of the first retry, 10 s; each further one is a level higher."""
+"""Delay level of the first retry, 10 s by default; each further retry is one level higher."""
 
 _FIRST_LISTED: Final = 2
-"""The entry of a customised policy for the first retry: its list begins with level 1."""
+"""Index of the first retry's delay in a customized policy (cf. CustomizedRetryPolicy)."""
 
 _MOST_POWER: Final = 32
-"""An exponential policy grows no further."""
+"""The largest exponent of an exponential policy (cf. ExponentialRetryPolicy)."""
 
 _FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
-"""3.4.9: before it the header's maxReconsumeTimes isn't meant."""
+"""V3_4_9: the maxReconsumeTimes of older clients is ignored."""
 
 _WAIT: Final = properties.WAIT.encode()
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
@@ -52,13 +51,13 @@ def is_spent(
     asked: int | None,
     version: int,
 ) -> bool:
-    """Whether a message has had all its retries.
+    """Return whether a message has had all its retries.
 
     Args:
-        settings: its group's.
-        reconsume_times: how often it was sent back already.
-        asked: the request's maxReconsumeTimes, which goes before the group's settings.
-        version: of the client that asks.
+        settings: the settings of its group.
+        reconsume_times: how often the message has been sent back before.
+        asked: the request's maxReconsumeTimes, which overrides the group's settings.
+        version: the version of the client, as in the request.
     """
     most = settings.retry_max_times
     if asked is not None and version >= _FIRST_VERSION_WITH_MAX_RECONSUME:
@@ -72,13 +71,15 @@ def retry_level(
     policy: GroupRetryPolicy | None,
     levels_ms: Sequence[int],
 ) -> int:
-    """The delay level of the next try: what the consumer, the group's policy or the round asks for.
+    """Return the delay level of the next retry.
+
+    The consumer's level comes first, then the group's policy, then the retry count.
 
     Args:
-        asked: by the consumer; 0 leaves it to the broker.
-        reconsume_times: how often the message was sent back already.
-        policy: its group's.
-        levels_ms: how long the delay levels are.
+        asked: the level that the consumer asks for; 0 if the broker chooses.
+        reconsume_times: how often the message has been sent back before.
+        policy: the policy of its group.
+        levels_ms: the delays of the levels in ms, from level 1 on.
     """
     if asked:
         return asked
@@ -87,9 +88,9 @@ def retry_level(
 
 
 def _policy_wait_ms(policy: GroupRetryPolicy, reconsume_times: int) -> int | None:
-    """How long a group's policy lets a message wait; None where it has no waits of its own.
+    """Return the delay in ms by a group's policy; None if the policy defines none.
 
-    As the policies of RocketMQ 5.3.3 compute it (cf. nextDelayDuration).
+    The computation is that of RocketMQ 5.3.3 (cf. RetryPolicy.nextDelayDuration).
     """
     grows, listed = policy.exponential_retry_policy, policy.customized_retry_policy
     if policy.type == "EXPONENTIAL" and grows is not None:
@@ -101,18 +102,18 @@ def _policy_wait_ms(policy: GroupRetryPolicy, reconsume_times: int) -> int | Non
 
 
 def without_delay(text: bytes) -> bytes:
-    """The properties of a dead letter: it doesn't wait."""
+    """Return the properties with the delay level set to 0, for a dead letter."""
     return _replaced(text, DELAY_KEY, b"0")
 
 
 def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> PendingMessage:
-    """The message to store for one that was sent back.
+    """Return the message to store for a message that was sent back.
 
     Args:
-        record: as its consumer got it; the body is not copied.
-        topic: of the group's retries or dead letters.
-        queue_id: a queue of it.
-        level: the delay level of its properties; 0 for a dead letter.
+        record: the record that the consumer received; the body is not copied.
+        topic: the group's retry or dead-letter topic.
+        queue_id: a queue of that topic.
+        level: the delay level for its properties; 0 for a dead letter.
     """
     text = record.properties_text
     if properties.find(text, _RETRY_TOPIC) is None:
@@ -124,12 +125,12 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
 
 
 def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:
-    """Send a message to the queue of its delay level first.
+    """Change a message so that it is stored in the schedule topic first.
 
     Args:
-        message: as it would be stored now; changed in place.
-        level: above 0; one above the last counts as the last.
-        levels_ms: how long the levels are.
+        message: the message with its real topic and queue; modified in place.
+        level: the delay level, above 0; a level that doesn't exist means the last one.
+        levels_ms: the delays of the levels in ms, from level 1 on.
     """
     last = len(levels_ms)
     text = message.properties
@@ -144,12 +145,12 @@ def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> N
 
 
 def delivered(record: RecordView) -> PendingMessage:
-    """The message that a record of the schedule topic has waited for.
+    """Return the message to deliver for a record of the schedule topic.
 
-    Its body is the record's, not copied.
+    The body is not copied.
 
     Raises:
-        ValueError: the record doesn't say where it belongs; the text is a sentence.
+        ValueError: the record has no valid real topic and queue; the text is for the log.
     """
     text = record.properties_text
     topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
@@ -164,7 +165,7 @@ def delivered(record: RecordView) -> PendingMessage:
 def _copy(
     record: RecordView, topic: str, queue_id: int, text: bytes, reconsume_times: int
 ) -> PendingMessage:
-    """The message to store again, under another topic and with other properties."""
+    """Return a record's message with another topic, queue and properties."""
     return PendingMessage(
         topic=topic,
         queue_id=queue_id,
@@ -181,5 +182,5 @@ def _copy(
 
 
 def _replaced(text: bytes, name: bytes, value: bytes) -> bytes:
-    """A properties text with ``name`` once, at its end."""
+    """Return the properties with ``name`` set to ``value``, once and at the end."""
     return properties.append(properties.remove(text, name), name, value)

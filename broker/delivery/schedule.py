@@ -1,33 +1,36 @@
-"""Delay levels, and which message of each is due when, without I/O (cf. ScheduleMessageService).
+"""Delay levels, the schedule of delayed messages, and its saved progress.
 
-``messageDelayLevel`` is a text such as ``1s 5s 10s``: level 1 is the first, one second long. The
-messages of a level wait in the queue ``level - 1`` of SCHEDULE_TOPIC_XXXX, in the order they came.
-All wait equally long, so the first is due first and only that one has to be watched. Each level has
-the number of the next message to deliver and the time of the next look at the queue; a level
-without a time has nothing waiting, and the arrival of a message sets one.
+cf. ScheduleMessageService
 
-An entry has the time its message is due. If that is further off than the level is long, the clock
-was set back or the table of levels was changed, and the message is due at once. Queues of levels
-that the table no longer has are served by their entries alone.
+``messageDelayLevel`` is a text such as ``1s 5s 10s``, in which level 1 is the first, one second.
+The messages of a level wait in queue ``level - 1`` of SCHEDULE_TOPIC_XXXX, in the order of arrival.
+All messages of a level wait equally long, so only the first one must be scheduled. ``Schedule``
+keeps for each level the queue offset of its next message and the time of the next check. A level
+without a time has no messages, until one arrives.
 
-Two files keep the progress. ``delayOffset.json`` is RocketMQ's: written every few seconds, and only
-with deliveries in a part of the log that is on the disk, so it is never ahead of the log. Our own
-file beside it is written after every turn of deliveries into the page cache, which survives a
-killed process: so ``kill -9`` repeats at most one turn.
+The tags code of a queue entry is the time at which its message is due. If that is further away than
+the level's delay, the clock was set back or ``messageDelayLevel`` was changed, and the message is
+due at once. For levels that no longer exist only the time in the entry counts.
+
+The progress is kept in two files. ``delayOffset.json`` is RocketMQ's. It is written every few
+seconds, and includes only deliveries that are on disk, so it is never ahead of the commit log. Our
+own ``deliveryProgress`` is written to the page cache after every batch of deliveries. The page
+cache survives a killed process, so ``kill -9`` repeats at most one batch.
 
 ===========  ==================================================================
-bytes        of ``deliveryProgress``, 4096 bytes long, big endian
+type         content of ``deliveryProgress``, 4096 bytes long, big endian
 ===========  ==================================================================
-8            ``PMQDELAY``
-int64        end of the log after the deliveries counted here
+8 bytes      ``PMQDELAY``
+int64        end of the commit log after these deliveries
 int32        number of levels that follow
-int32        CRC-32 of everything else up to the last level
-12 each      int32 level, int64 number of its next message
+int32        CRC-32 of all other bytes up to the last level
+12 each      int32 level, int64 queue offset of its next message
 ===========  ==================================================================
 
-After a power failure the page cache may have reached the disk in any order; so at the start the
-file is used only if the log goes at least as far as the file's end. Of both files the higher number
-counts: another broker may have used the store meanwhile, and deliveries are never undone.
+After a power failure the page cache may have reached the disk in any order. Therefore the file is
+used at the start only if the commit log is at least as long as the file says. The higher offset of
+both files counts, because another broker may have used the store in the meantime, and deliveries
+are never undone.
 """
 
 from __future__ import annotations
@@ -60,20 +63,20 @@ DELAY_KEY: Final = properties.DELAY.encode()
 
 
 def delay_levels(text: str) -> str:
-    """Check the value of ``messageDelayLevel``; for the configuration.
+    """Check the value of ``messageDelayLevel`` and return it; a parser for the settings.
 
     Raises:
-        ValueError: it is invalid; the text is the end of a sentence.
+        ValueError: the value is invalid; the text continues "messageDelayLevel ...".
     """
     parse_levels(text)
     return text
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
-    """How long the levels are, in ms, from level 1 on.
+    """Return the delays of the levels in ms, from level 1 on.
 
     Raises:
-        ValueError: ``text`` doesn't list levels; the text is the end of a sentence.
+        ValueError: the value is invalid; the text continues "messageDelayLevel ...".
     """
     found = [_DELAY.fullmatch(word) for word in text.split()]
     levels = [int(match[1]) * _UNITS_MS[match[2]] for match in found if match is not None]
@@ -88,10 +91,10 @@ def parse_levels(text: str) -> tuple[int, ...]:
 
 
 def level_of(text: bytes) -> int:
-    """The delay level that a message's properties ask for; 0 or less: none.
+    """Return the delay level in a message's properties; 0 or less means no delay.
 
     Raises:
-        ValueError: the property is no number.
+        ValueError: the property isn't a number.
     """
     value = properties.find(text, DELAY_KEY)
     if value is None:
@@ -105,11 +108,11 @@ def level_of(text: bytes) -> int:
 
 
 def level_for(wait_ms: int, levels_ms: Sequence[int]) -> int:
-    """The shortest level that is at least this long; the longest one if none is.
+    """Return the level with the shortest delay of at least ``wait_ms``, else the longest level.
 
     Args:
-        wait_ms: how long a message has to wait.
-        levels_ms: how long the levels are, from level 1 on.
+        wait_ms: how long a message must wait.
+        levels_ms: the delays of the levels in ms, from level 1 on.
     """
     levels = range(1, len(levels_ms) + 1)
     enough = [level for level in levels if levels_ms[level - 1] >= wait_ms]
@@ -122,14 +125,14 @@ _first = itemgetter(0)
 
 
 class Schedule:
-    """The progress of all levels.
+    """The schedule and progress of all levels. No I/O.
 
     Args:
-        levels_ms: how long the levels are, from level 1 on.
-        offsets: of each level the number of the next message to deliver, as it was stored.
+        levels_ms: the delays of the levels in ms, from level 1 on.
+        offsets: saved progress: level -> queue offset of its next message.
 
     Attributes:
-        offsets: the same as it is now.
+        offsets: current progress: level -> queue offset of its next message.
         version: raised by each change of ``offsets``.
     """
 
@@ -137,20 +140,21 @@ class Schedule:
 
     def __init__(self, levels_ms: Sequence[int], offsets: Mapping[int, int] | None = None) -> None:
         self._levels_ms = tuple(levels_ms)
-        # In the order in which levels were last looked at, so that of equals each gets its turn.
+        # Level -> time of its next check in ms. Ordered by the last check, so that levels that are
+        # due at the same time are served round-robin.
         self._looks: dict[int, int] = {}
         self.offsets = dict(offsets or {})
         self.version = 0
 
     def next_look(self, now_ms: int) -> int | None:
-        """When the next queue is to be looked at; None when nothing waits anywhere."""
+        """Return the time in ms at which to check the next queue; None if no message waits."""
         looks = (self.due(level, at, now_ms) for level, at in self._looks.items())
         return min(looks, default=None)
 
     def level_due(self, now_ms: int) -> int | None:
-        """The level whose queue is to be looked at now; None when it is not time yet.
+        """Return the level whose queue must be checked now, or None.
 
-        It stays the same until ``settle`` sets when to look there again.
+        The result stays the same until ``settle`` sets the level's next check.
         """
         if not self._looks:
             return None
@@ -160,25 +164,25 @@ class Schedule:
         return level if at <= now_ms else None
 
     def settle(self, level: int, again_ms: int | None) -> None:
-        """Look at a level's queue again then; None: it is empty."""
+        """Set the time of a level's next check; None if its queue is empty."""
         self._looks.pop(level, None)
         if again_ms is not None:
             self._looks[level] = again_ms
 
     def advance(self, level: int, offset: int) -> None:
-        """The messages of a level below ``offset`` are done with."""
+        """Note that the messages of a level below ``offset`` are delivered."""
         if self.offsets.get(level, 0) != offset:
             self.offsets[level] = offset
             self.version += 1
 
     def clamp(self, level: int, low: int, high: int) -> int:
-        """The next message of a level, whose queue has those from ``low`` to below ``high``."""
+        """Limit a level's offset to its queue, from ``low`` to ``high``, and return it."""
         offset = min(max(self.offsets.get(level, 0), low), high)
         self.advance(level, offset)
         return offset
 
     def arrived(self, level: int, due_ms: int, now_ms: int) -> bool:
-        """A message came into a level's queue; whether the next look has become an earlier one."""
+        """Schedule a message that arrived; return whether the next check is earlier than before."""
         if level in self._looks:
             return False
         before = self.next_look(now_ms)
@@ -186,21 +190,21 @@ class Schedule:
         return before is None or at < before
 
     def due(self, level: int, due_ms: int, now_ms: int) -> int:
-        """When a message is due whose entry has ``due_ms``."""
+        """Return when a message with ``due_ms`` in its entry is due; see the module's docstring."""
         if level <= len(self._levels_ms) and due_ms > now_ms + self._levels_ms[level - 1]:
             return now_ms
         return due_ms
 
     def split(self, level: int, entries: Sequence[int], now_ms: int) -> tuple[int, int | None]:
-        """How many of a level's next messages are due, and when the one behind them is.
+        """Return how many of a level's next messages are due, and when the one after them is due.
 
         Args:
-            level: which.
-            entries: what the entries say, from the next message to deliver on.
+            level: the level.
+            entries: the times in the queue's entries, from the next message to deliver on.
             now_ms: the time.
 
         Returns:
-            The time is None when all of them are due.
+            The count and the time in ms, which is None if all are due.
         """
         for count, due_ms in enumerate(entries):
             at = self.due(level, due_ms, now_ms)
@@ -224,7 +228,7 @@ _MOST: Final = (FILE_BYTES - _HEAD.size) // _LEVEL.size
 
 
 def encode(offsets: Mapping[int, int], log_end: int) -> bytes:
-    """The file's bytes; of more levels than it has room for the first ones."""
+    """Return the content of ``deliveryProgress``; levels that don't fit are left out."""
     levels = sorted(offsets.items())[:_MOST]
     body = b"".join(_LEVEL.pack(level, offset) for level, offset in levels)
     crc = crc32(_HEAD.pack(_MAGIC, log_end, len(levels), 0) + body)
@@ -232,8 +236,9 @@ def encode(offsets: Mapping[int, int], log_end: int) -> bytes:
 
 
 def decode(data: bytes | memoryview, log_end: int) -> dict[int, int]:
-    """The offsets in a file of a store with a log up to ``log_end``; empty if it is not valid.
+    """Return the offsets in ``deliveryProgress``, by level.
 
+    The result is empty if the file is invalid or is ahead of a commit log that ends at ``log_end``.
     Never raises, whatever the bytes are.
     """
     if len(data) < _HEAD.size:
@@ -248,14 +253,14 @@ def decode(data: bytes | memoryview, log_end: int) -> dict[int, int]:
 
 
 class DeliveryProgress:
-    """Keeps the progress of a schedule.
+    """Saves the progress of a schedule.
 
     Args:
-        schedule: whose.
-        store: where deliveries go.
-        directory: of the broker's state files.
-        files: the disk.
-        save: writes ``delayOffset.json``, in the background.
+        schedule: the schedule.
+        store: the store in which messages are delivered.
+        directory: the directory of the broker's state files.
+        files: the file system.
+        save: writes ``delayOffset.json`` in the background.
     """
 
     def __init__(
@@ -273,14 +278,14 @@ class DeliveryProgress:
         self._save = save
         self._region: Region | None = None
         self._saved_version = schedule.version
-        # Of the deliveries that wait for the disk: end of the log, version, offsets.
+        # Progress that waits until its deliveries are on disk: end of the log, version, offsets.
         self._waiting: tuple[int, int, dict[int, int]] | None = None
 
     def load(self) -> None:
-        """Take over the progress in our file; once, before anything is delivered.
+        """Read ``deliveryProgress`` into the schedule; call once, before the first delivery.
 
         Raises:
-            OSError: the file can't be read or made.
+            OSError: the file can't be read or created.
         """
         self._files.make_directory(self._path.parent, durable=True)
         kept = self._files.read(self._path)
@@ -293,7 +298,7 @@ class DeliveryProgress:
         self._region = self._files.open_mapped(self._path, FILE_BYTES, create=kept is None)
 
     def delivered(self) -> None:
-        """Messages were delivered: note it."""
+        """Write the schedule's progress to ``deliveryProgress``, after a delivery."""
         assert self._region is not None
         try:
             self._region.write(0, encode(self._schedule.offsets, self._store.end_offset))
@@ -306,7 +311,7 @@ class DeliveryProgress:
             )
 
     def save_durable(self) -> None:
-        """Write ``delayOffset.json`` as far as the disk has what was delivered; now and then."""
+        """Write ``delayOffset.json`` if deliveries since the last write are on disk."""
         if self._waiting is None and self._schedule.version != self._saved_version:
             schedule = self._schedule
             self._waiting = (self._store.end_offset, schedule.version, schedule.offsets.copy())
@@ -316,7 +321,7 @@ class DeliveryProgress:
             self._save(offsets)
 
     def save_all(self) -> None:
-        """Write ``delayOffset.json`` with everything that was delivered; blocks for the disk."""
+        """Flush the store, and write ``delayOffset.json`` with all deliveries; blocks."""
         self._waiting = None
         try:
             if self._schedule.version != self._saved_version:

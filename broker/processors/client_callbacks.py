@@ -1,12 +1,12 @@
-"""Requests to consumers that go through the broker (cf. Broker2Client): 222, 223, 307, 309, 314.
+"""Requests to consumers through the broker (cf. Broker2Client): codes 222, 223, 307, 309, 314.
 
-The broker asks the consumer on the consumer's own connection, and returns the answer. If the
-consumer is gone, too old, or does not answer in time, the answer has that.
+The broker forwards the request on the consumer's connection, and returns the consumer's answer. It
+answers with an error if the consumer isn't connected, is too old, or doesn't answer in time.
 
-A reset of a group that is online goes to its members, which drop their queues, take the new
-offsets, commit them and continue: an offset that only the broker knew would be overwritten by their
-next commit. A group that is offline is reported as such; RocketMQ's tools then set its offsets one
-by one with UPDATE_CONSUMER_OFFSET.
+A reset of offsets is sent to all members of the group. They drop their queues, commit the new
+offsets and continue from there. If the broker only changed its table, the members' next commit
+would overwrite the change. For an offline group the answer is CONSUMER_NOT_ONLINE; RocketMQ's tools
+then set its offsets one by one with UPDATE_CONSUMER_OFFSET.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 
 
 CALL_SECONDS: Final = 10.0
-"""How long a consumer has for its answer (cf. Broker2Client.callClient)."""
+"""How long to wait for a consumer's answer (cf. Broker2Client.callClient)."""
 
 STATUS_SECONDS: Final = 5.0
 
 LATEST: Final = -1
-"""The timestamp that means the end of a queue."""
+"""The timestamp that stands for the end of a queue."""
 
 _log = structlog.get_logger("broker")
 
 
 class ClientCallbackProcessor:
-    """Passes requests on to consumers, and resets offsets."""
+    """Forwards requests to consumers, and resets and copies offsets."""
 
     __slots__ = ("_state",)
 
@@ -70,14 +70,14 @@ class ClientCallbackProcessor:
         self._state = state
 
     async def running_info(self, command: Command, _: Connection) -> Command:
-        """GET_CONSUMER_RUNNING_INFO: a consumer's own report."""
+        """Handle GET_CONSUMER_RUNNING_INFO: forward it to the consumer."""
         header = command.read(GetConsumerRunningInfoRequestHeader)
         return await self._relay(command, header.consumer_group, header.client_id)
 
     async def consume_directly(self, command: Command, _: Connection) -> Command:
-        """CONSUME_MESSAGE_DIRECTLY: have a consumer handle one message now.
+        """Handle CONSUME_MESSAGE_DIRECTLY: let a consumer process one message now.
 
-        The broker adds its name, and the message that the id names.
+        The broker adds its name and the message with the given offset id.
         """
         header = command.read(ConsumeMessageDirectlyResultRequestHeader)
         body = b""
@@ -92,7 +92,7 @@ class ClientCallbackProcessor:
         )
 
     async def consumer_status(self, command: Command, _: Connection) -> Command:
-        """INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the offsets that consumers hold of a topic."""
+        """Handle INVOKE_BROKER_TO_GET_CONSUMER_STATUS: the members' current offsets in a topic."""
         header = command.read(GetConsumerStatusRequestHeader)
         client_id = (header.client_addr or "").strip()
         table: dict[str, dict[MessageQueue, int]] = {}
@@ -151,7 +151,7 @@ class ClientCallbackProcessor:
                 f"The Consumer <{client_id}> Version <{name_of(member.version)}> too low to "
                 f"finish, please upgrade it to {name_of(V3_1_8_SNAPSHOT)}",
             )
-        # The original's fields go along, as clients of other versions may know more of them.
+        # All fields of the request are forwarded: newer clients may use some that we don't know.
         request = Command.request(
             command.code,
             body=body or bytes(command.body),
@@ -176,9 +176,10 @@ class ClientCallbackProcessor:
     # offsets
 
     def reset(self, command: Command, _: Connection) -> Command:
-        """INVOKE_BROKER_TO_RESET_OFFSET: for all members of a group that is online.
+        """Handle INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of an online group.
 
-        By time, in all queues; a client of ours may give the offsets themselves in the body.
+        The offsets of all queues are found by a timestamp, unless the body contains the offsets,
+        which PocketMQ's tools may send.
         """
         header = command.read(ResetOffsetRequestHeader)
         offsets = self._given(header, command) if command.body else self._targets(header)
@@ -209,7 +210,7 @@ class ClientCallbackProcessor:
         return command.reply(body=encode(ResetOffsetBody(offset_table=offsets)))
 
     def clone(self, command: Command, _: Connection) -> Command:
-        """CLONE_GROUP_OFFSET: a group goes on where another one is."""
+        """Handle CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
         header = command.read(CloneGroupOffsetRequestHeader)
         check_group(header.dest_group)
         state, offsets = self._state, self._state.offsets
@@ -290,7 +291,7 @@ class ClientCallbackProcessor:
 
 
 def check_version(member: ConsumerMember, least: int) -> None:
-    """Raises ``RequestRefused`` when a consumer is too old for a question."""
+    """Raise ``RequestRefused`` if a consumer's version is below ``least``."""
     if member.version < least:
         raise RequestRefused(
             ResponseCode.SYSTEM_ERROR,

@@ -1,7 +1,7 @@
 """Clients and their groups: codes 34, 35, 38 and 46 (cf. ClientManageProcessor).
 
-A heartbeat registers a connection as producer and consumer of groups; a change of a consumer
-group's members or topics is announced to all its members, its cause included.
+A heartbeat registers a connection as a producer and consumer of groups. When the members or topics
+of a consumer group change, all its members are notified, including the one that caused the change.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ _log = structlog.get_logger("broker")
 _TOPICS_LOGGED: Final = 8
 
 REJECT: Final = "reject"
-"""The policy of consumers that rather don't start than contradict their group."""
+"""The policy of consumers that ask to be refused if they contradict their group."""
 
 
 class ClientProcessor:
-    """Serves heartbeats and memberships."""
+    """Handles heartbeats and memberships."""
 
     __slots__ = ("_changes", "_monitor", "_notifier", "_refusals", "_state")
 
@@ -66,7 +66,7 @@ class ClientProcessor:
         state.consumers.on_change = self._log_change
 
     def heartbeat(self, command: Command, connection: Connection) -> Command:
-        """HEART_BEAT: who the client is, and which groups it produces and consumes for."""
+        """Handle HEART_BEAT: register the client in its producer and consumer groups."""
         if len(command.body) > MAX_HEARTBEAT_BYTES:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -99,7 +99,7 @@ class ClientProcessor:
         return command.reply()
 
     def unregister(self, command: Command, connection: Connection) -> Command:
-        """UNREGISTER_CLIENT: the connection leaves a producer and a consumer group."""
+        """Handle UNREGISTER_CLIENT: remove the connection from a producer and a consumer group."""
         header = command.read(UnregisterClientRequestHeader)
         if header.producer_group:
             self._state.producers.unregister(header.producer_group, connection)
@@ -109,7 +109,7 @@ class ClientProcessor:
         return command.reply()
 
     def consumer_list(self, command: Command, _: Connection) -> Command:
-        """GET_CONSUMER_LIST_BY_GROUP: the client ids of a group's members."""
+        """Handle GET_CONSUMER_LIST_BY_GROUP: return the client ids of a group's members."""
         header = command.read(ConsumerGroupRequestHeader)
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
@@ -121,7 +121,7 @@ class ClientProcessor:
         return command.reply(body=encode(body))
 
     def check_config(self, command: Command, _: Connection) -> Command:
-        """CHECK_CLIENT_CONFIG: whether a subscription's kind of filter is served."""
+        """Handle CHECK_CLIENT_CONFIG: check that a subscription's filter type is supported."""
         body = decode(CheckClientRequestBody, command.body)
         subscription = body.subscription_data
         if is_tag_type(subscription.expression_type):
@@ -129,13 +129,13 @@ class ClientProcessor:
         return command.reply(ResponseCode.SYSTEM_ERROR, NO_SQL)
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone: so are its memberships and its parked pulls."""
+        """Remove the parked pulls and memberships of a closed connection."""
         self._state.long_polls.forget(connection)
         self._state.producers.closed(connection)
         self._members_left(self._state.consumers.closed(connection))
 
     def scan(self) -> None:
-        """Close connections whose last heartbeat is too old, and drop the locks that have ended.
+        """Close connections whose last heartbeat is too old, and delete expired locks.
 
         Called periodically (cf. ClientHousekeepingService).
         """
@@ -166,7 +166,7 @@ class ClientProcessor:
     def _register_consumer(
         self, consumer: ConsumerData, channel: ClientChannel, extras: HeartbeatExtras
     ) -> GroupFinding | None:
-        """Take a consumer as a member; what it has to be refused for as soon as it is known."""
+        """Register a consumer as a member; return the reason if it is refused, else None."""
         state, name = self._state, consumer.group_name
         config = state.group_config(name)
         # A group whose name is too long for a topic has no retries.
@@ -203,7 +203,10 @@ class ClientProcessor:
     def _contested(
         self, name: str, connection: Connection, extras: HeartbeatExtras
     ) -> GroupFinding | None:
-        """Whether a member uses another's client id; a reason to refuse the one who came later."""
+        """Note if two members use one client id; return the reason if this one is refused for it.
+
+        It is refused if its policy is ``REJECT`` and it joined after the other member.
+        """
         group = self._state.consumers.groups[name]
         member = group.members[connection]
         rival = group.rival(member)

@@ -1,5 +1,4 @@
-"""Groups, as administrators see and change them: codes 200, 201, 203, 204, 207,
-225, 300, 352 and our own description of a group.
+"""Administration of groups: codes 200, 201, 203, 204, 207, 225, 300, 352, DESCRIBE_CONSUMER_GROUP.
 
 A change of settings is answered when it is on disk.
 """
@@ -60,7 +59,7 @@ _Blocked = dict[tuple[str, int], tuple[ConsumerMember, BlockedQueue]]
 
 
 class GroupProcessor:
-    """Serves the administration of groups."""
+    """Handles the administration of groups."""
 
     __slots__ = ("_monitor", "_offload", "_state")
 
@@ -70,15 +69,15 @@ class GroupProcessor:
         self._monitor = monitor
 
     def put(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: the settings given replace those there are."""
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: create a group or replace its settings."""
         return self._put_all(command, [decode(SubscriptionGroupConfig, command.body)])
 
     def put_list(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: several at once, all or none."""
+        """Handle UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: set several groups, all or none."""
         return self._put_all(command, decode(SubscriptionGroupList, command.body).group_config_list)
 
     def all_groups(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_SUBSCRIPTIONGROUP_CONFIG: the whole table, for slaves and tools."""
+        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return the whole table."""
         version = self._state.groups.data_version
         return self._offload.answer(
             command,
@@ -89,7 +88,7 @@ class GroupProcessor:
         )
 
     def config(self, command: Command, _: Connection) -> Command:
-        """GET_SUBSCRIPTIONGROUP_CONFIG: one group's settings."""
+        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return one group's settings."""
         name = command.read(GroupRequestHeader).group
         config = self._state.groups.get(name)
         if config is None:
@@ -100,7 +99,7 @@ class GroupProcessor:
         return command.reply(body=encode(config))
 
     def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """DELETE_SUBSCRIPTIONGROUP: the settings go, the offsets too if that is asked for."""
+        """Handle DELETE_SUBSCRIPTIONGROUP: delete the settings, and the offsets if requested."""
         header = command.read(DeleteSubscriptionGroupRequestHeader)
         self._state.groups.delete(header.group_name, self._state.clock.now_ms())
         offsets = 0
@@ -110,7 +109,7 @@ class GroupProcessor:
         return self._saved(command)
 
     def consumer_connections(self, command: Command, _: Connection) -> Command:
-        """GET_CONSUMER_CONNECTION_LIST: who consumes in a group, and what."""
+        """Handle GET_CONSUMER_CONNECTION_LIST: return a group's consumers and subscriptions."""
         name = command.read(ConsumerGroupRequestHeader).consumer_group
         group = self._state.consumers.groups.get(name)
         if group is None:
@@ -127,7 +126,7 @@ class GroupProcessor:
         return command.reply(body=encode(body))
 
     def producer_connections(self, command: Command, _: Connection) -> Command:
-        """GET_PRODUCER_CONNECTION_LIST: who produces in a group."""
+        """Handle GET_PRODUCER_CONNECTION_LIST: return a group's producers."""
         name = command.read(GetProducerConnectionListRequestHeader).producer_group
         members = self._state.producers.groups.get(name)
         if members is None:
@@ -136,13 +135,16 @@ class GroupProcessor:
         return command.reply(body=encode(body))
 
     def consumed_by(self, command: Command, _: Connection) -> Command:
-        """QUERY_TOPIC_CONSUME_BY_WHO: the groups that subscribe a topic or have offsets in it."""
+        """Handle QUERY_TOPIC_CONSUME_BY_WHO: return the groups that consume a topic.
+
+        These are the online groups that subscribe to it, and groups with offsets in it.
+        """
         topic = command.read(TopicRequestHeader).topic
         groups = self._state.consumers.groups_of(topic) | self._state.offsets.groups_of(topic)
         return command.reply(body=encode(GroupList(group_list=sorted(groups))))
 
     def describe(self, command: Command, _: Connection) -> Command:
-        """DESCRIBE_CONSUMER_GROUP: also of groups that are offline, whose offsets are here."""
+        """Handle DESCRIBE_CONSUMER_GROUP: check a group now and describe it; it may be offline."""
         name = command.read(ConsumerGroupRequestHeader).consumer_group
         self._monitor.look(name)
         group = self._state.consumers.groups.get(name)
@@ -269,7 +271,7 @@ def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> T
 
 
 def dead_letter_topic(state: BrokerState, group: str) -> TopicConfig:
-    """Return the group's dead-letter topic, creating it if needed. Raises the same."""
+    """Return the group's dead-letter topic, creating it if needed; raises like ``retry_topic``."""
     return _fixed(state, names.dlq_topic(group), DLQ_QUEUES, 0)
 
 

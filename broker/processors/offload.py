@@ -1,12 +1,12 @@
-"""Requests that would block others: read the disk in a thread first, or answer in slices.
+"""Requests that would block the event loop: disk reads run in a thread, large answers in slices.
 
-A page fault in a mapped file stops the loop. So a handler of old messages runs with only the memory
-allowed, and again after each read in a thread. It must change nothing before it has read everything
-it needs.
+A page fault in a mapped file blocks the event loop. Therefore handlers of old messages run in a
+mode in which a read of pages that aren't in memory raises ``NotInMemory``. The pages are then read
+in a thread, and the handler runs again. It must not change anything before its last read.
 
-An answer with very many entries is built one slice per turn of the loop. The answers of a
-connection are built one after the other, each when the peer has taken enough of the one before;
-those of several connections take turns. An answer of a single slice is built at once.
+An answer with very many entries is built in slices, one per iteration of the event loop. The
+answers of a connection are built one after another, each after the peer has received enough of the
+previous one. An answer of a single slice is built at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Handler: TypeAlias = Callable[[Command, "Connection"], Answer]
 T = TypeVar("T")
 
 SLICE_ENTRIES: Final = 256
-"""Entries of one slice: 2 ms."""
+"""Entries in one slice, which takes about 2 ms."""
 
 
 def sliced(entries: Sequence[T]) -> list[Sequence[T]]:
@@ -47,11 +47,11 @@ def sliced(entries: Sequence[T]) -> list[Sequence[T]]:
 
 
 class Offload:
-    """Answers such requests for one broker.
+    """Runs such requests of one broker.
 
     Args:
-        store: what the handlers read.
-        max_reads: reads for one request; after that it blocks.
+        store: the store that the handlers read.
+        max_reads: reads in a thread for one request; further reads block the event loop.
     """
 
     __slots__ = ("_building", "_cached", "_connections", "_max_reads", "_store")
@@ -64,7 +64,7 @@ class Offload:
         self._cached: dict[int, tuple[Hashable, bytes]] = {}
 
     def wrap(self, handler: Handler) -> Handler:
-        """Return a handler that does not wait for the disk on the loop."""
+        """Return a handler that reads the disk in a thread instead of on the event loop."""
 
         def handle(command: Command, connection: Connection) -> Answer:
             try:
@@ -79,7 +79,7 @@ class Offload:
         return handle
 
     async def _read(self, owner: Connection, look: Callable[[], T]) -> T:
-        """Call ``look``, after reads of what it needs and the memory lacks."""
+        """Return the result of ``look``; pages that it needs are read in a thread first."""
         for _ in range(self._max_reads):
             try:
                 return self._store.from_memory(look)
@@ -102,11 +102,11 @@ class Offload:
         """Answer with a body that may be large.
 
         Args:
-            command, connection: the request and its origin.
+            command, connection: the request and its connection.
             slices: the entries of the body's map; see ``sliced``.
-            body_of: makes a body with only these entries in its map.
-            version: of the table that was asked for; the body is cached until the version changes.
-                None: it is built for each request.
+            body_of: returns a body with only these entries in its map.
+            version: the version of the requested table; the body is cached until it changes. With
+                None the body is built for each request.
         """
         if len(slices) <= 1:
             whole = MapParts(body_of(()))
@@ -130,7 +130,8 @@ class Offload:
         whole = MapParts(body_of(()))
         own = self._connections.setdefault(connection, asyncio.Lock())
         try:
-            # A peer that does not read its answers waits here and holds up nobody else.
+            # A peer that doesn't read its answers waits here, before ``_building`` is locked, so
+            # it doesn't block other connections.
             async with own:
                 await connection.drain()
                 async with self._building:

@@ -1,4 +1,4 @@
-"""Consumer offsets, bounds of queues, and queue locks: codes 14, 15, 29 to 32, 41, 42, 43."""
+"""Consumer offsets, queue bounds and queue locks: codes 14, 15, 29 to 32, 41, 42 and 43."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _NOT_FOUND: Final = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot f
 
 
 class OffsetProcessor:
-    """Serves offsets and queue locks."""
+    """Handles requests for offsets and queue locks."""
 
     __slots__ = ("_monitor", "_offload", "_state")
 
@@ -53,11 +53,11 @@ class OffsetProcessor:
         self._monitor = monitor
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Store a group's progress, whatever it was; a step back is reported now and then.
+        """Store a group's offset, even a lower one, which is counted and reported.
 
         Raises:
             LimitReached: the table of offsets is full.
-            RequestRefused: topic or group can't be names of such.
+            RequestRefused: the name of the topic or group is invalid.
         """
         try:
             before = self._state.offsets.commit(group, topic, queue_id, offset)
@@ -74,22 +74,22 @@ class OffsetProcessor:
         )
 
     def maximum(self, command: Command, _: Connection) -> Command:
-        """GET_MAX_OFFSET: the offset of the next message to come."""
+        """Handle GET_MAX_OFFSET: return the offset that the next message will have."""
         header = command.read(GetMaxOffsetRequestHeader)
         offset = self._state.store.max_offset(header.topic, header.queue_id)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def update(self, command: Command, _: Connection) -> Command:
-        """UPDATE_CONSUMER_OFFSET: always taken, as 4.9 does."""
+        """Handle UPDATE_CONSUMER_OFFSET: store any offset, as 4.9 does."""
         header = command.read(UpdateConsumerOffsetRequestHeader)
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 
     def query(self, command: Command, _: Connection) -> Command:
-        """QUERY_CONSUMER_OFFSET.
+        """Handle QUERY_CONSUMER_OFFSET: return a group's offset in a queue.
 
-        A group without an offset starts at 0 as long as the queue still has its first message in
-        memory. Else the answer is "not found", and the client's own rule decides where it starts.
+        A group without an offset starts at 0 if the queue's first message is still in memory.
+        Otherwise the answer is QUERY_NOT_FOUND, and the client decides where to start.
         """
         header = command.read(QueryConsumerOffsetRequestHeader)
         stored = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
@@ -105,29 +105,29 @@ class OffsetProcessor:
         return command.reply(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
 
     def search(self, command: Command, _: Connection) -> Command:
-        """SEARCH_OFFSET_BY_TIMESTAMP: the message stored nearest to a time."""
+        """Handle SEARCH_OFFSET_BY_TIMESTAMP: return the message stored nearest to a time."""
         header = command.read(SearchOffsetRequestHeader)
         offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def minimum(self, command: Command, _: Connection) -> Command:
-        """GET_MIN_OFFSET: the first offset that is still there."""
+        """Handle GET_MIN_OFFSET: return the first offset that isn't deleted."""
         header = command.read(QueueRequestHeader)
         offset = self._state.store.min_offset(header.topic, header.queue_id)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def earliest(self, command: Command, _: Connection) -> Command:
-        """GET_EARLIEST_MSG_STORETIME: of a queue's first message, -1 if it has none."""
+        """Handle GET_EARLIEST_MSG_STORETIME: that of a queue's first message, or -1."""
         header = command.read(QueueRequestHeader)
         stored_ms = self._state.store.earliest_store_time(header.topic, header.queue_id)
         return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
 
     def all_offsets(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_CONSUMER_OFFSET: the whole table, for slaves."""
+        """Handle GET_ALL_CONSUMER_OFFSET: return the whole table, for slaves."""
         table = self._state.offsets.table
 
         def body_of(keys: Sequence[str]) -> ConsumerOffsetSerializeWrapper:
-            # Groups may have been deleted since the slices were cut.
+            # Groups may have been deleted since the slices were made.
             return ConsumerOffsetSerializeWrapper({key: table[key] for key in keys if key in table})
 
         slices: list[list[str]] = []
@@ -143,7 +143,7 @@ class OffsetProcessor:
     # queue locks
 
     def lock(self, command: Command, _: Connection) -> Command:
-        """LOCK_BATCH_MQ: take or keep locks; the answer names those the client holds now."""
+        """Handle LOCK_BATCH_MQ: take or refresh locks; return the queues that the client holds."""
         body = decode(LockBatchRequestBody, command.body)
         check_group(body.consumer_group)
         check_client_id(body.client_id)
@@ -160,7 +160,7 @@ class OffsetProcessor:
         return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))
 
     def unlock(self, command: Command, _: Connection) -> Command:
-        """UNLOCK_BATCH_MQ: give locks back."""
+        """Handle UNLOCK_BATCH_MQ: release locks."""
         body = decode(LockBatchRequestBody, command.body)
         self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
         return command.reply()

@@ -1,10 +1,10 @@
 """Pulls: codes 11 and 361 (cf. PullMessageProcessor).
 
-A pull passes the rows of ``_refusal`` in their order, its progress is committed if it carries some,
-and the store is asked. What is found goes out as slices of the log, joined once. What is not there
-yet is parked if the client allows it, and run again, with suspension off, when a message comes, its
-time is over, or the broker stops. What lies on the disk alone is waited for in a task, while the
-loop goes on.
+A pull is checked by ``admit``, its offset is committed if it contains one, and the messages are
+read from the store. Messages are sent as slices of the commit log, without a copy for each. If
+there is no message yet and the client allows suspension, the pull is parked. It runs again, without
+suspension, when a message arrives, at its deadline, or when the broker stops. Messages that are not
+in memory are read in a thread, and a task waits for them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    # Of a parked pull: the next one waits for what this one may not wait for.
+    # Only for a woken pull, which may not wait for the disk: the client's next pull will.
     GetStatus.COLD: ResponseCode.PULL_RETRY_IMMEDIATELY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
@@ -81,11 +81,14 @@ class GetArgs(TypedDict):
 
 @dataclass(slots=True)
 class HeldPull:
-    """What it takes to run a parked pull again.
+    """A pull with what is needed to run it again after it was parked.
 
     Attributes:
-        pieces: makes the frame that answers it with messages, of these and its opaque, where that
-            is cached; None: it is encoded as usual.
+        command: the request.
+        connection: the client's connection.
+        header: the request's header.
+        pieces: on the fast path, returns the frame of an answer with messages, from the result and
+            the request's opaque; None: the answer is encoded as usual.
     """
 
     command: Command
@@ -94,7 +97,7 @@ class HeldPull:
     pieces: Callable[[GetResult, int], Sequence[bytes | memoryview]] | None = None
 
     def forget_the_rest(self) -> None:
-        """Keep only what another run needs: a header may be large, and parked pulls many."""
+        """Drop everything that another run doesn't need: headers may be large, and pulls many."""
         request, header = self.command, self.header
         self.command = Command(
             request.code, request.opaque, request.flag, serialize=request.serialize
@@ -103,7 +106,7 @@ class HeldPull:
 
 
 class PullProcessor:
-    """Serves pulls and wakes the parked ones."""
+    """Handles pulls, and wakes parked ones."""
 
     __slots__ = ("_offsets", "_state", "_woken")
 
@@ -115,7 +118,7 @@ class PullProcessor:
     def pull(
         self, command: Command, connection: Connection
     ) -> Command | Awaitable[Command | None] | None:
-        """PULL_MESSAGE and LITE_PULL_MESSAGE."""
+        """Handle PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
         codes = self.admit(held)
@@ -144,7 +147,7 @@ class PullProcessor:
     # parked pulls
 
     def wake_soon(self, pulls: list[ParkedPull]) -> None:
-        """Run parked pulls again, some in each of the next turns of the loop."""
+        """Run parked pulls again, a limited number in each iteration of the event loop."""
         if pulls and not self._woken:
             asyncio.get_running_loop().call_soon(self._wake_some)
         self._woken += pulls
@@ -157,17 +160,17 @@ class PullProcessor:
         self.wake(woken)
 
     def expire(self) -> None:
-        """Wake the pulls whose time is over; called every ``TICK_SECONDS``."""
+        """Wake the pulls whose deadline has passed; called every ``TICK_SECONDS``."""
         state = self._state
         self.wake_soon(state.long_polls.expired(state.clock.monotonic()))
 
     def wake_all(self) -> None:
-        """Answer all parked pulls now: the broker stops."""
+        """Answer all parked pulls now, when the broker stops."""
         woken, self._woken = self._woken, []
         self.wake(woken + self._state.long_polls.drain())
 
     def wake(self, pulls: list[ParkedPull]) -> None:
-        """Run parked pulls again and send their answers, whatever they are."""
+        """Run parked pulls again, and send their answers even if no message is found."""
         woken: dict[Connection, None] = {}
         for parked in pulls:
             held = parked.request
@@ -176,7 +179,7 @@ class PullProcessor:
                 continue
             woken[held.connection] = None
             try:
-                # Answer a parked pull. What woke it came just now, so the disk is not waited for.
+                # The message that woke it was just stored and is in memory, so ``wait`` is off.
                 codes = self.admit(held)
                 result = self._state.store.get(**self.get_args(held.header, codes), wait=False)
                 reply = self.answer(held, codes, result, suspend=False)
@@ -189,18 +192,26 @@ class PullProcessor:
                 )
             if reply is not None:
                 held.connection.send(reply)
-        # Once for all of a peer's, but not in the loop's next turn: they have waited.
+        # Flush once for all answers of a connection, and now instead of in the next iteration of
+        # the event loop, for low latency.
         for connection in woken:
             connection.flush()
 
     def answer(
         self, held: HeldPull, codes: Codes, result: GetResult, *, suspend: bool
     ) -> Command | None:
-        """The answer, unless it has been sent here or has to wait for a message."""
+        """Return the answer; None if messages were sent from here or the pull was parked.
+
+        Args:
+            held: the pull.
+            codes: its filter, for parking.
+            result: what the store returned.
+            suspend: whether the pull may be parked.
+        """
         header = held.header
         code = _CODES.get(result.status)
         if code is None:
-            # An empty queue: from 0 there is nothing yet, from elsewhere the group is lost.
+            # The queue is empty: offset 0 is its next message, any other offset is invalid.
             is_start = header.queue_offset == 0
             code = ResponseCode.PULL_NOT_FOUND if is_start else ResponseCode.PULL_OFFSET_MOVED
         if code == ResponseCode.SUCCESS:
@@ -218,10 +229,15 @@ class PullProcessor:
             self._report_moved(header, result.next_offset)
         return _reply(held.command, code, result)
 
-    # may this group read this queue
+    # checks
 
     def admit(self, held: HeldPull) -> Codes:
-        """The rows that decide whether a pull is served; the filter of one that is."""
+        """Check whether a pull is allowed, in RocketMQ's order; return its filter.
+
+        Raises:
+            RequestRefused: it isn't.
+            LimitReached: its group can't be created.
+        """
         state, header = self._state, held.header
         if not state.config.broker_permission & names.PERM_READ:
             raise RequestRefused(
@@ -293,7 +309,7 @@ class PullProcessor:
     # the store
 
     def limits(self, header: PullMessageRequestHeader) -> tuple[int, int]:
-        """How many messages, and bytes, a pull gets at most."""
+        """Return the limits of messages and of bytes for a pull."""
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
         size = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
@@ -302,7 +318,7 @@ class PullProcessor:
         return count, size
 
     def get_args(self, header: PullMessageRequestHeader, codes: Codes) -> GetArgs:
-        """Return what to ask the store for."""
+        """Return the arguments for the store's ``get``."""
         max_count, max_bytes = self.limits(header)
         return {
             "topic": header.topic,
@@ -350,7 +366,7 @@ class PullProcessor:
         return parked
 
     def _report_moved(self, header: PullMessageRequestHeader, next_offset: int) -> None:
-        """Leave a message about a group that was sent elsewhere, for whoever watches."""
+        """Store an event in OFFSET_MOVED_EVENT: a group was given another offset."""
         state = self._state
         queue = MessageQueue(header.topic, state.config.broker_name, header.queue_id)
         event = OffsetMovedEvent(
@@ -389,13 +405,13 @@ def _codes_of_text(header: PullMessageRequestHeader) -> Codes:
 
 
 def _parse_tags(text: str | None) -> TagExpression:
-    """Long ones are not kept: a few hundred of them would be a large part of the memory."""
+    """Parse an expression. Only short ones are cached, so that the cache stays small."""
     short = len(text or "") <= SHORT_SUBSCRIPTION_LENGTH
     return _parse_short_tags(text) if short else TagExpression.parse(text)
 
 
 def _weight(subscription: str | None) -> int:
-    """What a parked pull keeps for an expression that is longer than most."""
+    """Estimate the memory of a parked pull's expression beyond a short one, in bytes."""
     excess = len(subscription or "") - SHORT_SUBSCRIPTION_LENGTH
     return BYTES_PER_CHARACTER * excess if excess > 0 else 0
 

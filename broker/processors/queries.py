@@ -1,8 +1,7 @@
-"""Queries for single messages, by key (code 12) and by their place in the log (code 33), and for
-what a queue contains (303 and 321).
+"""Queries for messages by key (code 12) and physical offset (33), and for queues (303 and 321).
 
-What the index finds is looked at before it is sent: a hash may be another key's, and the index of a
-broker that was killed may be of messages that are gone. RocketMQ leaves both to the client.
+A message found by the index is checked before it is sent, because hashes of keys collide, and after
+a crash the index may have entries of messages that were lost. RocketMQ leaves both to the client.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 """Ext field: the key is a unique id (cf. MixAll.UNIQUE_MSG_QUERY_FLAG)."""
 
 FOUND_BY_UNIQUE_KEY: Final = 32
-"""Messages that a query for a unique id finds at most (``defaultQueryMaxNum``)."""
+"""The most messages in an answer to a query for a unique id (``defaultQueryMaxNum``)."""
 
 _WHOLE_SECOND_MS: Final = 999
 _NOT_FOUND: Final = "can not find message, maybe time range not correct"
 
 MAX_ENTRIES: Final = 4096
-"""Entries in an answer, some 250 KB of JSON; RocketMQ gives as many as a file of the queue has."""
+"""Queue entries in one answer, about 250 KB of JSON; RocketMQ's limit is one queue file."""
 
 _REMARK: Final = "not set any response code"
-"""What RocketMQ forgets to take out of its answer to 321."""
+"""The remark in RocketMQ's successful answers to 321, where it isn't replaced."""
 
 _NO_FILTER: Final = "null"
-"""Filter data of a subscription by tags, which has none."""
+"""The filter data of a subscription by tags, which has none."""
 
 
 class QueryProcessor:
-    """Serves queries for messages and queue entries."""
+    """Handles queries for messages and queue entries."""
 
     __slots__ = ("_state",)
 
@@ -64,7 +63,7 @@ class QueryProcessor:
         self._state = state
 
     async def by_key(self, command: Command, connection: Connection) -> Command:
-        """QUERY_MESSAGE: the newest messages of a topic with a key, in the order of the log."""
+        """Handle QUERY_MESSAGE: return a topic's newest messages with a key, in log order."""
         header = command.read(QueryMessageRequestHeader)
         max_count = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
@@ -73,7 +72,7 @@ class QueryProcessor:
             header.topic,
             header.key,
             max_count=MAX_KEY_CANDIDATES,
-            # An entry knows its second only; what is too old is left out below.
+            # Index entries have a resolution of 1 s. ``_matches`` checks the exact time.
             begin_ms=header.begin_timestamp - _WHOLE_SECOND_MS,
             end_ms=header.end_timestamp,
         )
@@ -107,7 +106,7 @@ class QueryProcessor:
         )
 
     async def by_id(self, command: Command, connection: Connection) -> Command:
-        """VIEW_MESSAGE_BY_ID: the message at a physical offset."""
+        """Handle VIEW_MESSAGE_BY_ID: return the message at a physical offset."""
         header = command.read(ViewMessageRequestHeader)
         record = await self._record(connection, header.offset)
         if record is None:
@@ -117,7 +116,7 @@ class QueryProcessor:
         return command.reply(body=bytes(record.raw))
 
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView | None:
-        """A sound message, in SYNC mode one that a crash can't take back any more."""
+        """Return the valid message at an offset, or None; with SYNC_FLUSH only if on disk."""
         store = self._state.store
         found = await store.record_async(connection, physical_offset)
         if found is None:
@@ -130,7 +129,7 @@ class QueryProcessor:
     # queues
 
     def time_span(self, command: Command, _: Connection) -> Command:
-        """QUERY_CONSUME_TIME_SPAN: when messages were stored, and how far a group has come."""
+        """Handle QUERY_CONSUME_TIME_SPAN: return the store times and a group's progress."""
         header = command.read(QueryConsumeTimeSpanRequestHeader)
         topic = self._state.topics.get(header.topic)
         if topic is None:
@@ -142,10 +141,10 @@ class QueryProcessor:
         return command.reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
 
     def _span(self, topic: str, queue_id: int, group: str) -> QueueTimeSpan:
-        """The times of one queue.
+        """Return the times of one queue.
 
-        For a group without an offset RocketMQ reports a delay since 1970; we report it since the
-        first message.
+        For a group without an offset RocketMQ reports a delay since 1970; PocketMQ reports the
+        delay since the first message.
         """
         state = self._state
         store = state.store
@@ -172,7 +171,7 @@ class QueryProcessor:
         )
 
     async def entries(self, command: Command, connection: Connection) -> Command:
-        """QUERY_CONSUME_QUEUE: entries of a queue as they are, up to the end of their file."""
+        """Handle QUERY_CONSUME_QUEUE: return raw queue entries, up to the end of their file."""
         header = command.read(QueryConsumeQueueRequestHeader)
         topic, queue_id = header.topic or "", header.queue_id or 0
         index, count = header.index or 0, min(header.count or 0, MAX_ENTRIES)
@@ -205,6 +204,6 @@ def _matches(record: RecordView, header: QueryMessageRequestHeader) -> bool:
 
 
 def _local_time(timestamp_ms: int) -> str:
-    """As RocketMQ writes it (cf. UtilAll.timeMillisToHumanString)."""
+    """Format a time like RocketMQ (cf. UtilAll.timeMillisToHumanString)."""
     seconds, milliseconds = divmod(timestamp_ms, 1000)
     return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{milliseconds:03d}"

@@ -1,12 +1,12 @@
 """Sends: codes 10, 310 and 320 (cf. SendMessageProcessor).
 
-``_admit`` decides whether a send is stored; its rules apply in their order. The properties become
-what a 4.9 broker stores: CLUSTER is added, WAIT removed. The store takes the body from the receive
-buffer. In ASYNC mode the answer is ready at once; in SYNC mode it waits until the message is on
-disk, unless the message has WAIT=false. An answer to a send to a new topic also waits until the
-topic is on disk.
+``_admit`` checks whether a send is allowed. The properties are stored as a 4.9 broker stores them:
+CLUSTER is added, and WAIT is removed from single messages without a delay. The store copies the
+body directly from the receive buffer. With ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH
+it waits until the message is on disk, unless the message has WAIT=false. The answer to a send to a
+new topic also waits until the topic is on disk.
 
-Every answer carries MSG_REGION and TRACE_ON, refusals included.
+Every answer has the fields MSG_REGION and TRACE_ON, refusals included.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _packed_host = lru_cache(maxsize=4096)(host_bytes)
 
 
 def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
-    """The fields that every answer to a send has besides its header."""
+    """Return the fields that every answer to a send has in addition to its header."""
     return (
         ("MSG_REGION", config.region_id),
         ("TRACE_ON", "true" if config.trace_on else "false"),
@@ -82,7 +82,7 @@ def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
 
 
 class _Target(NamedTuple):
-    """Where a message goes once it is admitted."""
+    """The topic and queue of an admitted message, and whether it is a dead letter."""
 
     config: TopicConfig
     queue_id: int
@@ -90,7 +90,7 @@ class _Target(NamedTuple):
 
 
 class SendProcessor:
-    """Serves sends."""
+    """Handles sends."""
 
     __slots__ = ("_cluster", "_extra", "_levels_ms", "_new_topics", "_state")
 
@@ -102,11 +102,11 @@ class SendProcessor:
         self._new_topics = NewTopics(state.clock, state.config.limits)
 
     def send(self, command: Command, connection: Connection) -> Reply:
-        """SEND_MESSAGE: the header with long names."""
+        """Handle SEND_MESSAGE, which has a header with long names."""
         return self._serve(command, connection, command.read(SendMessageRequestHeader))
 
     def send_v2(self, command: Command, connection: Connection) -> Reply:
-        """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the header with one-letter names."""
+        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: a header with one-letter names."""
         return self._serve(command, connection, command.read(SendMessageRequestHeaderV2))
 
     def _serve(
@@ -208,7 +208,7 @@ class SendProcessor:
                 "singly",
             )
         wait = _waits(text)
-        # All elements get the batch's own text behind theirs, WAIT included: so does 4.9.
+        # As in 4.9, the batch's properties, WAIT included, are appended to those of each element.
         text = properties.append(text, _CLUSTER, self._cluster)
         messages = []
         for element in batch.iter_elements(command.body):
@@ -234,13 +234,13 @@ class SendProcessor:
     def _given_up(self, message: PendingMessage, connection: Connection) -> None:
         self._state.given_up(message, message.topic.removeprefix(names.DLQ_PREFIX), connection)
 
-    # who may send what where
+    # checks
 
     def admits(self, command: Command, connection: Connection, header: SendHeader) -> bool:
-        """Whether all sends with a header like this are stored unchanged in its topic and queue.
+        """Return whether the fast path may store sends with such a header in its topic and queue.
 
-        The fast path serves these. A retry, a send whose topic has to be created or saved or whose
-        queue has to be chosen, and a send that is refused are decided one by one.
+        It may not if the topic must be created or saved, if the queue must be chosen, if the
+        message is a retry, or if the send is refused. Those are checked one by one here.
         """
         topic = self._state.topics.get(header.topic)
         if (
@@ -261,12 +261,18 @@ class SendProcessor:
     def _admit(
         self, command: Command, connection: Connection, header: SendHeader, *, paced: bool
     ) -> _Target:
-        """The rows that decide whether a message may come in; the first that holds refuses it.
+        """Check whether a message may be stored, create its topic if needed, return its target.
+
+        Args:
+            command: the request.
+            connection: the connection of the producer.
+            header: the request's header.
+            paced: whether the limit on new topics applies; see ``NewTopics``.
 
         Raises:
-            RequestRefused: it may not.
-            LimitReached: its topic can't be made.
-            NotYet: ``paced``, and its topic has to wait for its turn.
+            RequestRefused: the message may not be stored.
+            LimitReached: its topic can't be created.
+            NotYet: its topic may not be created yet; only if ``paced``.
         """
         config = self._state.config
         opens_ms = config.start_accept_send_request_timestamp_ms
@@ -340,7 +346,7 @@ class SendProcessor:
         return topic
 
     def _is_dead(self, command: Command, header: SendHeader) -> bool:
-        """Whether a message that its consumer sends back itself has had all its retries."""
+        """Return whether a message that a consumer sent to its retry topic is a dead letter."""
         group = header.topic.removeprefix(names.RETRY_PREFIX)
         settings = self._state.group_config(group)
         if settings is None:
@@ -363,7 +369,7 @@ class SendProcessor:
             )
 
     def _level(self, header: SendHeader, text: bytes) -> int:
-        """The delay level that a message asks for; 0 or less: none."""
+        """Return the delay level of a message; 0 or less means no delay."""
         try:
             return level_of(text)
         except ValueError as error:
@@ -424,9 +430,9 @@ def _waits(text: bytes) -> bool:
 
 
 def _check_timer(target: _Target, text: bytes) -> None:
-    """Refuse a message that asks for a time of delivery, rather than deliver it at once.
+    """Refuse a timer message, which would otherwise be delivered at once.
 
-    A dead letter doesn't wait, and TIMER_OUT_MS marks a message that has waited already.
+    Dead letters are accepted, and messages with TIMER_OUT_MS, whose timer has expired.
     """
     if target.dead or _TIMER not in text or properties.find(text, _TIMER_OUT_MS) is not None:
         return

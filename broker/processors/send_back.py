@@ -1,8 +1,8 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and asks for a retry.
+"""CONSUMER_SEND_MSG_BACK: a consumer failed to process a message and asks for a retry.
 
-Refusals come in RocketMQ's order (cf. AbstractSendMessageProcessor.consumerSendMsgBack). The
-consumer commits its offset past the message after a success; so in SYNC mode the answer waits until
-the new record is on the disk, where RocketMQ doesn't wait.
+The checks are in RocketMQ's order (cf. AbstractSendMessageProcessor.consumerSendMsgBack). After a
+successful answer the consumer commits its offset past the message. Therefore, with SYNC_FLUSH, the
+answer waits until the new record is on disk; RocketMQ doesn't wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class SendBackProcessor:
-    """Serves messages that are sent back."""
+    """Handles messages that consumers send back."""
 
     __slots__ = ("_levels_ms", "_state")
 
@@ -36,7 +36,7 @@ class SendBackProcessor:
         self._levels_ms = state.config.delay_levels_ms
 
     async def send_back(self, command: Command, connection: Connection) -> Command:
-        """CONSUMER_SEND_MSG_BACK: store a message anew, to be retried or as a dead letter."""
+        """Handle CONSUMER_SEND_MSG_BACK: store a message again, as a retry or a dead letter."""
         header = command.read(ConsumerSendMsgBackRequestHeader)
         settings = self._admit(header)
         if settings.retry_queue_nums <= 0:
@@ -99,13 +99,13 @@ class SendBackProcessor:
         return message
 
     async def _topics_saved(self, group: str) -> None:
-        """Wait until the group's own topics are on the disk, if they were just made."""
+        """Wait until the group's retry and dead-letter topics are on disk, if they are new."""
         for name in (names.retry_topic(group), names.dlq_topic(group)):
             if (saved := self._state.changes.topic_pending(name)) is not None:
                 await saved
 
     async def _put(self, message: PendingMessage, group: str, connection: Connection) -> None:
-        """Store a message and wait until it is safe."""
+        """Store a message; with SYNC_FLUSH, wait until it is on disk."""
         store = self._state.store
         result = store.put(message)
         if result.status is not PutStatus.OK:

@@ -1,8 +1,8 @@
-"""What a broker, its topics and its groups have: codes 26, 28, 45, 202 and 208.
+"""Statistics and settings of the broker, its topics and groups: codes 26, 28, 45, 202 and 208.
 
-Administration tools print the table of GET_BROKER_RUNTIME_INFO. Its keys are RocketMQ's, all of
-them, because its tools stop at the first one they miss. Thread pools do not exist here; their
-queues are always empty.
+Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all of RocketMQ's keys,
+because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their queues are
+reported as empty.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ _POOLS: Final = {
     "putLatency999": "0.00",
     "remainTransientStoreBufferNumbs": "2147483647",
 }
-"""What has no counterpart here: empty queues of threads, and their capacities in 4.9."""
+"""Constant values of keys without a counterpart here, such as the capacities of 4.9's queues."""
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 class StatsProcessor:
-    """Serves statistics and settings.
+    """Handles requests for statistics and settings.
 
     Attributes:
-        rates: messages per second.
+        rates: rates of messages and pulls.
     """
 
     __slots__ = ("_offload", "_state", "rates")
@@ -81,13 +81,13 @@ class StatsProcessor:
         self.rates = Rates()
 
     def sample(self) -> None:
-        """Sample the counters, for the rates; called every ``SAMPLE_SECONDS``."""
+        """Sample the counters for the rates; called every ``SAMPLE_SECONDS``."""
         clock = self._state.clock
         day = time.localtime(clock.now_ms() / 1000).tm_yday
         self.rates.sample(clock.monotonic(), day, self._state.counters.totals())
 
     def broker_config(self, command: Command, _: Connection) -> Command:
-        """GET_BROKER_CONFIG: the settings as properties text."""
+        """Handle GET_BROKER_CONFIG: return the settings as properties text."""
         version = encode(self._state.config_version).decode()
         return command.reply(
             header=GetBrokerConfigResponseHeader(version=version),
@@ -95,16 +95,16 @@ class StatsProcessor:
         )
 
     def runtime(self, command: Command, _: Connection) -> Command:
-        """GET_BROKER_RUNTIME_INFO: the table that administration tools print."""
+        """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""
         return command.reply(body=encode(KVTable(table=runtime_info(self._state, self.rates))))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
-        """GET_ALL_DELAY_OFFSET: of each delay level the next message to deliver."""
+        """Handle GET_ALL_DELAY_OFFSET: return the next offset of each delay level."""
         table = dict(self._state.delay_offsets)
         return command.reply(body=encode(DelayOffsetSerializeWrapper(offset_table=table)))
 
     def topic_stats(self, command: Command, connection: Connection) -> Answer:
-        """GET_TOPIC_STATS_INFO: what each queue of a topic holds."""
+        """Handle GET_TOPIC_STATS_INFO: return the offsets of each queue of a topic."""
         name = command.read(TopicRequestHeader).topic
         topic = self._state.topics.get(name)
         if topic is None:
@@ -122,7 +122,7 @@ class StatsProcessor:
         )
 
     def consume_stats(self, command: Command, connection: Connection) -> Answer:
-        """GET_CONSUME_STATS: how far a group is in each queue of its topics."""
+        """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
         header = command.read(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         online = self._state.consumers.groups.get(group)
@@ -130,7 +130,7 @@ class StatsProcessor:
             (name, queue_id)
             for name in self._topics_of(header)
             if (topic := self._state.topics.get(name)) is not None
-            # A topic that a group once consumed, but does not subscribe now that it is online.
+            # Leave out topics that an online group no longer subscribes to.
             and (online is None or not online.subscriptions or name in online.subscriptions)
             for queue_id in range(topic.read_queue_nums)
         ]
@@ -175,7 +175,7 @@ class StatsProcessor:
 
 
 def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
-    """All keys with their values."""
+    """Return the table of GET_BROKER_RUNTIME_INFO."""
     return {
         **_POOLS,
         "pullThreadPoolQueueSize": str(len(state.long_polls)),
@@ -258,7 +258,7 @@ def _disk(state: BrokerState) -> dict[str, str]:
 
 
 def _retention(state: BrokerState) -> dict[str, str]:
-    """Keys that RocketMQ does not have, for our doctor."""
+    """Return PocketMQ's own keys about deleted files and damage, for ``pocketmq doctor``."""
     store = state.store
     deleted = store.engine.retention.stats
     table = {
@@ -275,7 +275,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
 
 
 def _store_files(state: BrokerState) -> dict[str, str]:
-    """More of them: the start and the index."""
+    """Return PocketMQ's own keys about the recovery and the index."""
     found, index = state.store.recovery, state.store.engine.index
     table = {
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
@@ -291,7 +291,7 @@ def _store_files(state: BrokerState) -> dict[str, str]:
 
 
 def _descriptors(state: BrokerState) -> dict[str, str]:
-    """For our doctor: how many connections there are, and what there are descriptors for."""
+    """Return PocketMQ's own keys about connections and file descriptors."""
     return {
         "pocketmqDescriptorLimit": str(limit()),
         "pocketmqConnections": str(state.room.taken),
@@ -300,7 +300,7 @@ def _descriptors(state: BrokerState) -> dict[str, str]:
 
 
 def _existing(path: Path) -> Path:
-    """A directory comes with its first file; until then its disk is that of its parent."""
+    """Return the path or its nearest existing parent: directories are created with a file."""
     while not path.exists():
         path = path.parent
     return path

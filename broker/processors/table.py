@@ -1,7 +1,8 @@
-"""The request handlers by request code: everything that the broker serves.
+"""The request handlers by request code, and the dispatcher that calls them.
 
-``RequestDispatcher`` is the handler of the broker's connections. Whatever a handler raises becomes
-the protocol's answer: no request ends a connection or is left without an answer, but oneway ones.
+``RequestDispatcher`` is the handler of the broker's connections. It turns exceptions of handlers
+into error responses, so a failing request neither closes its connection nor stays unanswered,
+unless it is oneway.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Processors:
 
     @classmethod
     def of(cls, state: BrokerState, call_later: CallLater = call_later) -> Processors:
-        """Make the processors that work on ``state``; ``call_later`` calls what they postpone."""
+        """Create the processors for ``state``; ``call_later`` schedules their notifications."""
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
@@ -94,7 +95,8 @@ class Processors:
             RequestCode.CHECK_CLIENT_CONFIG: self.clients.check_config,
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
-            # Handlers of old messages may wait for the disk, which must not stop the loop.
+            # Handlers wrapped in ``offload`` read old messages: their disk reads run in a thread,
+            # so that they don't block the event loop.
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offload(self.offsets.search),
             RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
@@ -138,7 +140,7 @@ class Processors:
 
 
 class RequestDispatcher:
-    """Hands each request to its handler and turns what goes wrong into an answer."""
+    """Calls the handler of each request, and turns exceptions into error responses."""
 
     __slots__ = ("_failures", "_state", "_table")
 
@@ -148,7 +150,7 @@ class RequestDispatcher:
         self._failures = RateLimitedLog(state.clock, _log.error, burst=1)
 
     def __call__(self, command: Command, connection: Connection) -> Answer:
-        """Serve one request."""
+        """Handle one request."""
         handler = self._table.get(command.code)
         if handler is None:
             self._state.counters.requests_not_supported += 1
@@ -161,11 +163,11 @@ class RequestDispatcher:
             )
         try:
             answer = handler(command, connection)
-        except Exception as error:  # noqa: BLE001 - whatever fails is answered, none may escape
+        except Exception as error:  # noqa: BLE001 - every failure must be answered
             return _unless_oneway(command, self._failure(command, error))
         if answer is None or isinstance(answer, Command):
             return _unless_oneway(command, answer)
-        # A future never fails: only its result is awaited, so it needs no task of its own.
+        # Futures of handlers never fail, so they need no task that handles exceptions.
         return answer if isinstance(answer, asyncio.Future) else self._later(command, answer)
 
     async def _later(self, command: Command, answer: Awaitable[Command | None]) -> Command | None:

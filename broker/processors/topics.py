@@ -1,8 +1,8 @@
-"""Topics for administrators: codes 17, 18, 21, 215, 305 and 351; retention: 306, 316 and 329.
+"""Administration of topics: codes 17, 18, 21, 215, 305 and 351; of retention: 306, 316 and 329.
 
-A change is answered when it is on disk. An answer to a deletion means that it has begun. A queue is
-never removed because its messages are gone, as RocketMQ does, because it would count from 0 again
-while groups have higher offsets.
+A change is answered when it is on disk. The answer to a deletion is sent when the deletion has
+begun. Unlike in RocketMQ, a queue isn't removed when its messages have been deleted: a new queue
+would start at offset 0, below the offsets that groups have committed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_PERM: Final = 15
 
 
 class TopicProcessor:
-    """Serves the administration of topics."""
+    """Handles the administration of topics."""
 
     __slots__ = ("_offload", "_state")
 
@@ -54,7 +54,7 @@ class TopicProcessor:
         self._state = state
 
     def create(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_TOPIC: replace the settings, change the attributes."""
+        """Handle UPDATE_AND_CREATE_TOPIC: replace the settings, and change the attributes."""
         header = command.read(CreateTopicRequestHeader)
         try:
             changes = parse_changes(header.attributes)
@@ -73,12 +73,12 @@ class TopicProcessor:
         return self._put_all(command, [config])
 
     def create_list(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """UPDATE_AND_CREATE_TOPIC_LIST: several at once, all or none."""
+        """Handle UPDATE_AND_CREATE_TOPIC_LIST: set several topics, all or none."""
         body = decode(CreateTopicListRequestBody, command.body)
         return self._put_all(command, body.topic_config_list)
 
     def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """DELETE_TOPIC_IN_BROKER: settings and queues go, consumers' offsets stay, as in 4.9."""
+        """Handle DELETE_TOPIC_IN_BROKER: delete settings and queues, but not offsets, as in 4.9."""
         topic = command.read(TopicRequestHeader).topic
         self._check_name(topic)
         self._state.topics.delete(topic, self._state.clock.now_ms())
@@ -87,7 +87,7 @@ class TopicProcessor:
         return self._saved(command, None)
 
     def all_topics(self, command: Command, connection: Connection) -> Answer:
-        """GET_ALL_TOPIC_CONFIG: the whole table, for slaves and tools."""
+        """Handle GET_ALL_TOPIC_CONFIG: return the whole table."""
         version = self._state.topics.data_version
         return self._offload.answer(
             command,
@@ -98,7 +98,7 @@ class TopicProcessor:
         )
 
     def config(self, command: Command, _: Connection) -> Command:
-        """GET_TOPIC_CONFIG: one topic's settings."""
+        """Handle GET_TOPIC_CONFIG: return one topic's settings."""
         name = command.read(TopicRequestHeader).topic
         config = self._state.topics.get(name)
         if config is None:
@@ -118,21 +118,21 @@ class TopicProcessor:
         return command.reply(body=encode(body))
 
     def system_topics(self, command: Command, _: Connection) -> Command:
-        """GET_SYSTEM_TOPIC_LIST_FROM_BROKER: the topics that nobody may change."""
+        """Handle GET_SYSTEM_TOPIC_LIST_FROM_BROKER: return the topics that clients can't change."""
         return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
 
     def delete_old(self, command: Command, _: Connection) -> Command:
-        """DELETE_EXPIRED_COMMITLOG: what is past its time goes now, whatever the hour is."""
+        """Handle DELETE_EXPIRED_COMMITLOG: delete expired files soon, at any hour."""
         self._state.store.engine.retention.ask()
         return command.reply()
 
     def clean_queues(self, command: Command, _: Connection) -> Command:
-        """CLEAN_EXPIRED_CONSUMEQUEUE: files of queues all of whose messages are gone."""
+        """Handle CLEAN_EXPIRED_CONSUMEQUEUE like ``delete_old``, which deletes queue files too."""
         self._state.store.engine.retention.ask()
         return command.reply()
 
     def clean_topics(self, command: Command, _: Connection) -> Command:
-        """CLEAN_UNUSED_TOPIC: queues of topics that do not exist any more."""
+        """Handle CLEAN_UNUSED_TOPIC: delete the queues of topics that don't exist any more."""
         state = self._state
         for topic in state.store.topics_on_disk():
             if topic != SCHEDULE_TOPIC and state.topics.get(topic) is None:
@@ -141,7 +141,7 @@ class TopicProcessor:
         return command.reply()
 
     def _put_all(self, command: Command, requested: list[TopicConfig]) -> Awaitable[Command]:
-        """Store topics whose attributes are changes to those there are."""
+        """Create or replace topics; ``attributes`` in ``requested`` contains changes."""
         made: dict[str, TopicConfig] = {}
         for config in requested:
             self._check_name(config.topic_name)
@@ -165,7 +165,7 @@ class TopicProcessor:
         return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
     def _attributes(self, config: TopicConfig, before: TopicConfig | None) -> dict[str, str] | None:
-        """A topic's attributes once the changes that ``config`` carries are made."""
+        """Return a topic's attributes after the changes in ``config.attributes``."""
         changes = config.attributes
         if not changes:
             return None if before is None else before.attributes
