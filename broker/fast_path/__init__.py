@@ -1,12 +1,12 @@
-"""The usual requests, worked by compiled code in one pass over each read.
+"""The fast path: compiled code that handles common requests in one pass over each socket read.
 
-Sends, pulls and commits of offsets as clients write them are worked here without a command, a
-header object or a task for each. Whatever is unusual in any way, by its header, its topic, its
-properties or the state of the broker, takes the slow path, ``broker.processors``, which is the
-reference: both give the same records, queue entries, answers and errors, in the same order.
+Common sends, pulls and offset commits are handled without creating a command, a header object or a
+task for each. A request with an unusual header, topic or properties, or in an unusual state of the
+broker, takes the slow path, ``broker.processors``. The slow path is the reference: both produce the
+same records, queue entries, answers and errors, in the same order.
 
-``read_pass`` is the loop, ``host`` what it asks of the broker, ``templates`` the answers it fills
-in, ``feed`` its place on a connection.
+``read_pass`` is the compiled loop. ``host`` connects it to the broker and to connections.
+``templates`` makes the templates of answers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ from remoting.protocol import core
 MODULES: Final = ("read_pass",)
 
 WHY: Final = core.WHY or core.why_not(__name__, MODULES)
-"""Why the fast path can't be used, and everything takes the slow path; empty: it can."""
+"""Why the fast path can't be used, so that all requests take the slow path; empty if it can."""
 
 KIND: Final[Literal["compiled", "python"]] = "python" if WHY else "compiled"

@@ -1,9 +1,9 @@
-"""The link between the fast path and the broker: the feed of a connection, and the decisions.
+"""The connection of the fast path to the broker (``Host``) and to sockets (``FastPathFeed``).
 
-The decisions are those of ``broker.processors``. Of a client's requests all but a few fields
-repeat; what follows from the rest is worked out once, as a plan, which the pass keeps under the
-bytes of just those fields until ``is_current`` reports a change of its sources. A request that is
-refused, or that only the slow path can decide, has no plan.
+The decisions are those of ``broker.processors``. In the requests of one client all but a few fields
+repeat. What follows from the repeating fields is computed once, as a plan. The read pass caches
+plans by the bytes of those fields, until ``is_current`` reports that topics, groups or queues have
+changed. A request that is refused, or that only the slow path can handle, has no plan.
 """
 
 from __future__ import annotations
@@ -55,18 +55,22 @@ def _command(codec: int, header: bytes) -> Command:
 
 
 class Host:
-    """The broker, as the read pass sees it.
+    """The interface of the broker to the read pass.
+
+    Args:
+        state: the state of a broker whose store is open.
+        processors: the slow path.
 
     Attributes:
-        appender: what messages are stored with.
-        packed_host: the broker's address in records; cluster: the property that it adds.
-        max_body: bytes of a message's body at most.
-        found: the templates of answers with messages, by codec.
-        committed: those of answers to commits, by codec.
+        appender: stores messages.
+        packed_host: the broker's address in records.
+        cluster: the encoded property CLUSTER, which the broker adds to messages.
+        max_body: the largest size of a message's body, in bytes.
+        found: the templates of answers to pulls with messages, by codec.
+        committed: the templates of answers to commits, by codec.
     """
 
     def __init__(self, state: BrokerState, processors: Processors) -> None:
-        """For a broker whose store is open; ``processors`` are the slow path's."""
         self._state = state
         self._store = state.store
         self._queues = state.store.engine.queues
@@ -83,11 +87,11 @@ class Host:
 
     @property
     def stores_v4(self) -> bool:
-        """Whether records carry an IPv4 address of this broker, as the pass builds them."""
+        """Whether this broker's address is IPv4; the read pass builds no other records."""
         return len(self.packed_host) == HOST_BYTES_V4
 
     def is_current(self) -> bool:
-        """Whether the plans made before still hold; False once for each change."""
+        """Return whether the existing plans are still valid; False once for each change."""
         versions = self._look()
         if versions == self._versions:
             return True
@@ -101,7 +105,7 @@ class Host:
     # sends
 
     def plan_send(self, codec: int, header: bytes, connection: Connection) -> SendPlan | None:
-        """The plan of a kind of send met for the first time; None: the slow path decides."""
+        """Return the plan for sends with such a header; None if they take the slow path."""
         try:
             command = _command(codec, header)
             fields: SendHeader
@@ -128,7 +132,7 @@ class Host:
         )
 
     def stored(self, messages: int, body_bytes: int) -> None:
-        """So many messages more have been stored."""
+        """Count stored messages, and request a flush in SYNC mode."""
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
@@ -136,13 +140,13 @@ class Host:
             self._store.ask_sync()
 
     def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:
-        """Tell ``callback`` when the disk has the log up to ``end``, or is late (False)."""
+        """Call ``callback`` with True when the log is on disk up to ``end``, False on a timeout."""
         self._store.when_durable(end, callback)
 
     # commits
 
     def plan_commit(self, codec: int, header: bytes, _: Connection) -> tuple[str, str, int] | None:
-        """Group, topic and queue of a kind of commit; None: the slow path decides."""
+        """Return group, topic and queue of commits with such a header; None: slow path."""
         try:
             fields = _command(codec, header).read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
@@ -150,7 +154,7 @@ class Host:
         return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
 
     def commit(self, plan: tuple[str, str, int], offset: int) -> bool:
-        """Store a group's progress; False: the slow path has to refuse it."""
+        """Store a group's offset; return False if the slow path must refuse it."""
         try:
             self._processors.offsets.commit(*plan, offset)
         except (LimitReached, RequestRefused):
@@ -160,7 +164,7 @@ class Host:
     # pulls
 
     def plan_pull(self, codec: int, header: bytes, connection: Connection) -> PullPlan | None:
-        """The plan of a kind of pull met for the first time; None: the slow path decides."""
+        """Return the plan for pulls with such a header; None if they take the slow path."""
         pulls = self._processors.pull
         try:
             fields = _command(codec, header).read(PullMessageRequestHeader)
@@ -168,7 +172,7 @@ class Host:
             codes = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
             return None
-        # A header's texts come again with each kind of pull.
+        # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)
         fields.topic = sys.intern(fields.topic)
         return PullPlan(fields, codes, pulls.limits(fields))
@@ -176,13 +180,16 @@ class Host:
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
     ) -> bool:
-        """What comes before the messages of a pull; False: the slow path has to refuse it."""
+        """Update the filter, note the pull and commit its offset, before messages are read.
+
+        Return False if the slow path must refuse the pull.
+        """
         state, header = self._state, plan.header
         header.queue_offset, header.commit_offset = offset, commit_offset
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         online = state.consumers.groups.get(group)
         try:
-            # Without it the filter is that of the group's last heartbeat.
+            # A pull without a subscription uses the one of the group's last heartbeat.
             if not header.sys_flag & SUBSCRIPTION:
                 self._codes_of_group(plan, online, connection)
             if online is not None:
@@ -196,7 +203,7 @@ class Host:
     def _codes_of_group(
         self, plan: PullPlan, online: ConsumerGroup | None, connection: Connection
     ) -> None:
-        """Take the filter of the group's last heartbeat; decide anew if it has changed."""
+        """Check the pull again if the subscription in the group's last heartbeat has changed."""
         header = plan.header
         subscription = None if online is None else online.subscriptions.get(header.topic)
         if (
@@ -209,18 +216,18 @@ class Host:
             plan.decide(self._processors.pull.admit(held), subscription)
 
     def window(self, plan: PullPlan) -> EntryWindow | None:
-        """Where the entries and the records of a pull lie; None: ``pull`` has to look."""
+        """Return the entries and records for a pull to choose from; None: use ``pull``."""
         header = plan.header
         return self._reader.window(
             header.topic, header.queue_id, header.queue_offset, plan.max_count
         )
 
     def may_take(self, window: EntryWindow, scanned: int, begin: int, end: int) -> bool:
-        """Whether what was chosen of an old window may be taken; see ``Reader.may_take``."""
+        """Return whether messages of an old window may be sent; see ``StoreReader.may_take``."""
         return self._reader.may_take(window, scanned, begin, end)
 
     def pulled(self, pulls: int, messages: int, size: int) -> None:
-        """So many pulls have been answered from windows."""
+        """Count pulls that were answered from windows."""
         counters = self._state.counters
         counters.pulls_found += pulls
         counters.messages_pulled += messages
@@ -230,7 +237,11 @@ class Host:
     def pull(
         self, codec: int, plan: PullPlan, opaque: int, connection: Connection
     ) -> list[Piece] | None:
-        """Any other pull: its answer, nothing when it is parked; None: the slow path does it."""
+        """Run a pull that can't be answered from a window.
+
+        Return the frame of the answer, an empty list if the pull was parked, or None if it takes
+        the slow path.
+        """
         state, header = self._state, plan.header
         result = state.store.get(
             header.topic,
@@ -261,22 +272,23 @@ class Host:
         return [] if reply is None else [encode(reply)]
 
     def _encode_found(self, codec: SerializeType, result: GetResult, opaque: int) -> list[Piece]:
-        """The answer to a pull that found something."""
+        """Return the frame of an answer with messages."""
         size, records = result.size, result.records
         numbers = result.next_offset, result.min_offset, result.max_offset
         frame = self.found[codec].fill(opaque, *numbers, body_length=size)
         if size < GATHER_BYTES * len(records):
-            # While they are in the processor's cache; what is large is written as it is.
+            # Joining small pieces is cheaper than passing each to the socket; large ones are sent
+            # without a copy.
             return [b"".join((frame, *records))]
         return [frame, *records]
 
 
 class FastPathFeed:
-    """Feeds one connection's reads to the read pass; see ``remoting.endpoint.Feed``.
+    """Passes one connection's reads to the read pass; see ``remoting.endpoint.Feed``.
 
     Attributes:
-        connection: as the processors know it.
-        born_host: its packed address.
+        connection: the connection.
+        born_host: the packed address of its peer, for records; empty if unknown.
     """
 
     __slots__ = (
@@ -292,11 +304,11 @@ class FastPathFeed:
         self._now = endpoint.clock.monotonic
         self._until = 0.0
         self.connection = connection
-        # A peer that is gone again already has no address; its frames take the slow path.
+        # A peer that has already disconnected has no address; its sends take the slow path.
         self.born_host = host_bytes(*connection.remote) if connection.remote[0] else b""
 
     def __call__(self, buffer: bytes, position: int) -> int:
-        """Work a slice of a read."""
+        """Handle the frames in the next ``SLICE_BYTES`` of a read; return the new position."""
         read_pass = self._pass
         self._until = self._now() + SLICE_SECONDS
         before = read_pass.frames
@@ -309,7 +321,10 @@ class FastPathFeed:
         return self._now() < self._until
 
     def work_slow(self, buffer: bytes, position: int) -> int:
-        """Work one frame on the slow path; behind it, or ``position`` when it isn't whole."""
+        """Handle one frame on the slow path.
+
+        Return the position after it, or ``position`` if the frame is incomplete.
+        """
         frame = cut(buffer, position, max_frame_bytes=self._max_frame_bytes)
         if frame is None:
             return position

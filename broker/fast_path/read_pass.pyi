@@ -12,7 +12,7 @@ from remoting.protocol.headers.pull import PullMessageRequestHeader
 MAX_PLANS: int
 
 class Peer(Protocol):
-    """Who a read came from; see ``FastPathFeed``."""
+    """The sender of a read; see ``FastPathFeed``."""
 
     born_host: bytes
     connection: Connection
@@ -20,7 +20,7 @@ class Peer(Protocol):
     def work_slow(self, buffer: bytes, position: int) -> int: ...
 
 class SendPlan:
-    """What all sends of one kind have in common."""
+    """What all sends with the same repeating fields have in common."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class SendPlan:
         reconsume_times: int,
         batch: bool,
     ) -> None:
-        """``answers`` are those of ``SendAnswers``; the rest is as in records."""
+        """``answers`` come from ``SendAnswers``; the other values are those in records."""
 
 class PullPlan:
-    """What all pulls of one kind have in common: all of their headers but the offsets."""
+    """What all pulls with the same repeating fields have in common: the header but its offsets."""
 
     @property
     def header(self) -> PullMessageRequestHeader: ...
@@ -43,7 +43,7 @@ class PullPlan:
     def codes(self) -> Codes: ...
     @property
     def subscription(self) -> SubscriptionData | None:
-        """Of the group, by which ``codes`` were decided; None when they are in the header."""
+        """The group's subscription that ``codes`` come from; None if they come from the header."""
 
     @property
     def max_count(self) -> int: ...
@@ -52,10 +52,10 @@ class PullPlan:
     def __init__(
         self, header: PullMessageRequestHeader, codes: Codes, limits: tuple[int, int]
     ) -> None:
-        """``limits``: how many messages, and bytes, a pull gets at most."""
+        """``limits`` are the most messages and bytes for one pull."""
 
     def decide(self, codes: Codes, subscription: SubscriptionData | None) -> None:
-        """Choose messages with these tags codes from now on."""
+        """Set the filter: the tags codes, and the subscription that they come from."""
 
 class ReadPass:
     """The fast path of one broker; see ``read_pass.pyx``."""
@@ -72,4 +72,4 @@ class ReadPass:
         stop: int,
         may_go_on: Callable[[], bool],
     ) -> int:
-        """Work the frames of ``buffer`` from ``position`` on; the position behind the last one."""
+        """Handle the frames from ``position`` on; return the position after the last one."""

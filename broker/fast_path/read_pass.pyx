@@ -1,12 +1,13 @@
-"""One pass over a read: frames in; records, queue entries and answers out.
+"""The read pass: handles the frames of one socket read; see ``broker.fast_path``.
 
-The pass serves usual requests, in any of the three codecs. It gives each other frame to the peer,
-which has the slow path serve it after everything before it is flushed.
+It handles common requests in all three codecs. Any other frame is passed to the peer's
+``work_slow``, after everything before it has been flushed.
 
-A pass gathers records in one buffer, the entries of each queue in a buffer of its own, and answers
-in one. ``Gathered.flush`` writes them in the order of the slow path: records, then entries, then
-answers. Until then nothing of a pass is visible. Whatever can fail is done before a message is
-taken: ``make_room`` has room for its record and its entry, or returns false.
+A pass gathers records in one buffer, entries in one buffer per queue, and answers in one buffer.
+``Gathered.flush`` writes them in the order of the slow path: records, then entries, then answers. A
+message is visible to consumers only when its entry has been written. Everything that can fail is
+done before a message is accepted: ``make_room`` reserves room for its record and its entry, or
+returns false.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -53,24 +54,24 @@ cdef enum:
     HOST_BYTES_V4 = 8
     FLAG_ONEWAY = 2
     FRAMES_BETWEEN_LOOKS = 16
-    # Tags codes of a filter that are compared one by one; of more, their set is asked.
+    # Filters with at most this many tags codes compare them one by one; others use a set.
     FEW_CODES = 16
-    # Records are stored when so many bytes of them are there: while the processor's cache has them.
+    # Gathered records are stored when they reach this size, while they are in the CPU's cache.
     STAGED = 256 * 1024
-    # A larger body is written by the slow path, which copies it no more often.
+    # Larger bodies take the slow path, which doesn't copy them more often.
     LARGEST_BODY = 256 * 1024
-    # What became of a frame: left to the slow path; done; done, and it took long, or its answer
-    # is large: see whether there is time left, and room for more.
+    # The result of handling a frame: SLOW: it takes the slow path; LIGHT: done; HEAVY: done, but it
+    # took long or has a large answer, so check the time and the connection's backlog.
     SLOW = 0
     LIGHT = 1
     HEAVY = 2
 
-# The slots by which a send's plan is known: all but the producer group, the default topic, the
-# time, the properties and the broker's name.
+# The slots in the key of a send's plan: all but the producer group, the default topic, the born
+# timestamp, the properties and the broker name.
 cdef uint32_t SEND_KEY = 0x1FFF & ~(1 | 1 << 2 | 1 << 6 | 1 << 8)
-# All of a pull's but the two offsets and the broker's and the proxy's names.
+# The slots in the key of a pull's plan: all but the two offsets, the broker name and the proxy's.
 cdef uint32_t PULL_KEY = 0x3FFF & ~(1 << 3 | 1 << 6 | 1 << 11)
-# Group, topic and queue of a commit.
+# The slots in the key of a commit's plan: group, topic and queue.
 cdef uint32_t COMMIT_KEY = 0b0111
 
 cdef Py_ssize_t MAX_HEADER_BYTES = protocol_limits.MAX_HEADER_BYTES
@@ -81,8 +82,8 @@ cdef int64_t PULL_MESSAGES = MAX_PULL_MESSAGES
 cdef Py_ssize_t GATHERED = GATHER_BYTES
 
 MAX_PLANS = 16_384
-"""Kinds of requests remembered, of about 1 KiB each: a client's for ten thousand queues. More are a
-stream of odd headers, for which it starts anew."""
+"""Plans cached for each family of requests, about 1 KiB each: enough for ten thousand queues. When
+the cache is full, it is cleared."""
 
 
 cdef struct Request:
@@ -94,12 +95,12 @@ cdef struct Request:
 
 
 cdef class Plans:
-    """Plans of one family of requests, by the bytes of the fields that repeat.
+    """A cache of the plans of one family of requests, by the bytes of their repeating fields.
 
     Args:
-        slots: of these fields.
-        make: makes a plan of codec, header and connection; None: the slow path decides.
-        max_plans: kinds of requests that are cached.
+        slots: the header slots of these fields, as a bit mask.
+        make: returns a plan for codec, header bytes and connection; None for the slow path.
+        max_plans: the most plans that are cached.
     """
 
     cdef uint32_t _slots
@@ -133,7 +134,7 @@ cdef class Plans:
 
 
 cdef class Run:
-    """The messages that one queue gets in this pass."""
+    """The messages of one queue in this pass."""
 
     cdef object queue
     cdef object place
@@ -151,12 +152,12 @@ cdef class Run:
 
 
 cdef class Gathered:
-    """The pass being made.
+    """The records, entries and answers gathered in a pass.
 
     Attributes:
-        answers: frames that may go out; what was gathered before is stored first.
-        position: physical offset of the next record.
-        syncs: answers wait for the disk unless a message says otherwise.
+        answers: frames that may be sent once everything gathered before is stored.
+        position: the physical offset of the next record.
+        syncs: whether answers wait for the disk, unless a message has WAIT=false.
     """
 
     cdef readonly bint syncs
@@ -181,7 +182,7 @@ cdef class Gathered:
         self._limit = -1
 
     cdef int begin(self, connection, bytes born_host) except -1:
-        """Gather for ``connection`` from now on; None: for nobody."""
+        """Set the connection whose frames are handled; None after the pass."""
         self._connection = connection
         self._born_host = born_host
         return 0
@@ -189,7 +190,10 @@ cdef class Gathered:
     # --- records and entries
 
     cdef bint make_room(self, Run run, Py_ssize_t count, int64_t size) except -1:
-        """Whether ``count`` more messages of ``size`` bytes in all may be put; may store."""
+        """Reserve room for ``count`` records of ``size`` bytes in total; false if there is none.
+
+        May store what was gathered.
+        """
         try:
             if run.room < count or self.position + size > self._limit:
                 if self.position + size > self._limit and not self._appender.takes(size):
@@ -218,7 +222,7 @@ cdef class Gathered:
         self, Run run, Head *head, int64_t code, const uint8_t *body, const uint8_t *text,
         Py_ssize_t text_length,
     ) except -1:
-        """Add a message for which there is room: its record and its entry."""
+        """Add a message's record and entry; ``make_room`` has reserved room for them."""
         cdef uint8_t *at = self._records.room(head.size)
         cdef uint8_t *entry = run.entries.room(ENTRY_BYTES)
         cdef Py_ssize_t topic_length = PyBytes_GET_SIZE(run.topic)
@@ -247,11 +251,11 @@ cdef class Gathered:
         return 0
 
     cdef void count_sent(self, Py_ssize_t body_bytes) noexcept:
-        """Count a request whose messages were put; the broker's counters get the sum."""
+        """Count the body of a request; ``_store_staged`` adds the sum to the broker's counters."""
         self._sent_bytes += body_bytes
 
     cdef int _store_staged(self) except -1:
-        """Store the records so far; more may follow at the place reserved."""
+        """Store the gathered records; more may follow in the reserved room."""
         cdef Py_ssize_t count = self._staged
         cdef int64_t body_bytes = self._sent_bytes
         if count:
@@ -266,7 +270,7 @@ cdef class Gathered:
         return 0
 
     cdef int store(self) except -1:
-        """Store what was gathered and make it visible; room must be made anew afterwards."""
+        """Store what was gathered and make it visible; the reserved room is released."""
         cdef Run run
         if not self._runs:
             return 0
@@ -285,21 +289,24 @@ cdef class Gathered:
     cdef int answer_late(
         self, AnswerTemplate durable, AnswerTemplate late, const Fill *fill
     ) except -1:
-        """Answer when the disk has what was put: with the one, or with the other if it is late."""
+        """Answer when the gathered messages are on disk.
+
+        The answer is ``durable``, or ``late`` if that takes longer than ``syncFlushTimeout``.
+        """
         durable.write(self._late, fill)
         late.write(self._less, fill)
         self._held += 1
         return 0
 
     cdef int add_pieces(self, list pieces) except -1:
-        """Answer with these, behind the answers so far."""
+        """Add the pieces of an answer's frame after the answers so far."""
         if self.answers.length:
             self._pieces.append(self.answers.take())
         self._pieces += pieces
         return 0
 
     cdef int post(self) except -1:
-        """Send the answers that are ready; nothing may wait to be stored."""
+        """Send the answers that are ready; everything gathered must be stored before."""
         self.add_pieces([])
         if self._pieces:
             pieces, self._pieces = self._pieces, []
@@ -307,7 +314,7 @@ cdef class Gathered:
         return 0
 
     cdef int flush(self) except -1:
-        """Bring out what was gathered."""
+        """Store everything gathered, then send the answers; some wait for the disk."""
         self.store()
         self.post()
         if self._held:
@@ -319,13 +326,13 @@ cdef class Gathered:
 
 
 def _answer(connection, answers, durable_frames, late_frames, durable):
-    """Send answers that waited: the disk has their messages, or is late."""
+    """Send answers that waited for the disk; ``durable`` is False after a timeout."""
     connection.send_pieces([durable_frames if durable else late_frames])
     connection.complete_answers(answers)
 
 
 cdef class SendPlan:
-    """What all sends of one kind have in common; see the stub."""
+    """What all sends with the same repeating fields have in common; see ``read_pass.pyi``."""
 
     cdef object queue
     cdef Run _run
@@ -345,7 +352,7 @@ cdef class SendPlan:
         self.batch = batch
 
     cdef Run run_in(self, dict runs):
-        """Return the queue's run; a queue has one, however many plans its sends have."""
+        """Return the run of the queue, which all plans for that queue share."""
         if self._run is None:
             self._run = runs.get(self.queue)
             if self._run is None:
@@ -354,12 +361,12 @@ cdef class SendPlan:
 
 
 cdef class Sends:
-    """Serves sends, single ones and batches.
+    """Handles sends of single messages and batches.
 
     Args:
         host: a ``Host``.
-        gathered: takes messages and answers.
-        max_plans: kinds of sends that are remembered.
+        gathered: gathers messages and answers.
+        max_plans: the most plans that are cached.
     """
 
     cdef Gathered _gathered
@@ -379,13 +386,13 @@ cdef class Sends:
         self._max_body = host.max_body
 
     cdef int forget(self) except -1:
-        """Topics or queues have changed."""
+        """Drop all plans and runs, after topics or queues have changed."""
         self._plans.forget()
         self._runs.clear()
         return 0
 
     cdef int serve(self, const Request *request, connection) except -1:
-        """Serve a send; SLOW: the slow path has to."""
+        """Handle a send; return SLOW if it takes the slow path."""
         cdef const Text *sent = &request.header.slots[PROPERTIES]
         cdef Py_ssize_t text_length = sent.length
         cdef uint8_t *text
@@ -398,7 +405,7 @@ cdef class Sends:
         if plan is None:
             return SLOW
         run = plan.run_in(self._runs)
-        # With room for the broker's own entry and the separator before it.
+        # Room for the property CLUSTER as well, with a separator before it.
         self._text.length = 0
         text = self._text.room(text_length + PyBytes_GET_SIZE(self._cluster) + 1)
         if sent.kind == Kind.ESCAPED:
@@ -416,7 +423,7 @@ cdef class Sends:
         return self._one(plan, run, request, &head, text, text_length)
 
     cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
-        """Append the broker's entry to a properties text; its new length."""
+        """Append the property CLUSTER to a properties text; return the new length."""
         cdef Py_ssize_t more = PyBytes_GET_SIZE(self._cluster)
         if length and text[length - 1] != 2:
             text[length] = 2
@@ -478,12 +485,12 @@ cdef class Sends:
         cdef Properties common
         cdef Py_ssize_t count, length = request.body_length
         cdef int64_t size = 0, number
-        # The bodies take less than the whole; so near the limit they are counted elsewhere.
+        # The limit is for the bodies alone. Near it, let the slow path count them.
         if length > self._max_body:
             return SLOW
         if not read_properties(text, text_length, True, &common):
             return SLOW
-        # A message of the batch may ask for a timer.
+        # A message of the batch may be a timer message, which the slow path refuses.
         if memmem(body, length, b"TIMER_DEL", 9) != NULL:
             return SLOW
         self._text.length = self._with_cluster(text, text_length)
@@ -501,7 +508,7 @@ cdef class Sends:
         self, Run run, Head *head, const Properties *common, const uint8_t *body,
         Py_ssize_t count,
     ) except -1:
-        """Add the messages of a batch that was measured; all get its own text behind theirs."""
+        """Add the messages of a measured batch, each with the batch's properties after its own."""
         cdef Gathered gathered = self._gathered
         cdef Py_ssize_t index, own_length, text_length
         cdef Py_ssize_t common_length = self._text.length
@@ -516,7 +523,7 @@ cdef class Sends:
             head.body_length = get32(body + 16)
             body += 20
             own_length = get16(body + head.body_length)
-            # Behind the batch's own text, joined as ``properties.join`` does.
+            # Build the properties after the batch's own in the buffer, as ``properties.join`` does.
             text = self._text.room(own_length + 1 + common_length)
             memcpy(text, body + head.body_length + 2, own_length)
             text_length = own_length
@@ -539,9 +546,9 @@ cdef class Sends:
 cdef Py_ssize_t measure(
     Run run, Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length, int64_t *size
 ) noexcept:
-    """How many messages a batch has, and the bytes of their records.
+    """Return the number of messages in a batch, and add the size of their records to ``size``.
 
-    The one place where a batch's lengths are checked; -1: the slow path has to refuse it.
+    The lengths in a batch are checked only here. Returns -1 if the slow path must refuse it.
     """
     cdef Py_ssize_t count = 0, at = 0
     cdef Py_ssize_t body_length, properties_length, joined
@@ -567,7 +574,7 @@ cdef Py_ssize_t measure(
 
 
 cdef class PullPlan:
-    """What all pulls of one kind have in common; see the stub."""
+    """What all pulls with the same repeating fields have in common; see ``read_pass.pyi``."""
 
     cdef readonly object header, codes, subscription
     cdef readonly int64_t max_count, max_bytes
@@ -601,12 +608,12 @@ cdef class PullPlan:
 
 
 cdef class Pulls:
-    """Serves pulls.
+    """Handles pulls.
 
     Args:
         host: a ``Host``.
-        gathered: takes answers.
-        max_plans: kinds of pulls that are remembered.
+        gathered: gathers answers.
+        max_plans: the most plans that are cached.
     """
 
     cdef object _host
@@ -625,7 +632,7 @@ cdef class Pulls:
         self._runs = Buffer()
 
     cdef int serve(self, const Request *request, connection) except -1:
-        """Serve a pull; SLOW: the slow path has to."""
+        """Handle a pull; return SLOW if it takes the slow path."""
         cdef const Header *header = &request.header
         cdef int64_t offset = 0, commit_offset = 0
         cdef PullPlan plan
@@ -638,7 +645,7 @@ cdef class Pulls:
             return SLOW
         if not self._host.begin_pull(plan, offset, commit_offset, connection):
             return SLOW
-        # It may ask for what has just been sent.
+        # The pull may be for messages that were sent earlier in this pass.
         self._gathered.store()
         window = self._host.window(plan)
         if window is None or not self._take(plan, header, window, offset):
@@ -649,7 +656,7 @@ cdef class Pulls:
         return HEAVY
 
     cdef bint _take(self, PullPlan plan, const Header *header, window, int64_t offset) except -1:
-        """Answer a pull from a window; False: the general get has to look at it."""
+        """Answer a pull from a window; false if ``Host.pull`` must run it."""
         cdef int64_t total = 0
         cdef int64_t scanned = self._choose(plan, window, len(window.log), &total)
         cdef const int64_t *run = <const int64_t *>self._runs.data
@@ -673,10 +680,11 @@ cdef class Pulls:
     cdef int64_t _choose(
         self, PullPlan plan, window, Py_ssize_t log_bytes, int64_t *total
     ) except -1:
-        """Choose messages, as runs of adjacent records; how many entries were looked at, or 0.
+        """Choose messages, as runs of adjacent records in ``_runs``.
 
-        The one place where entries are checked: a record begins where the first one does, or
-        behind it, and ends within the log's file.
+        Returns the number of entries read, or 0 if none matched or an entry is invalid. Entries are
+        checked only here: a record must not begin before the first one, and must end within the
+        window's part of the log file.
         """
         cdef Py_buffer view
         cdef const uint8_t *entry
@@ -715,7 +723,7 @@ cdef class Pulls:
     cdef int _answer(
         self, const Header *header, window, int64_t following, int64_t total
     ) except -1:
-        """Answer with the runs chosen: copied behind the header, or handed on if they are large."""
+        """Answer with the chosen runs, copied after the header, or as slices if they are large."""
         cdef Buffer answers = self._gathered.answers
         cdef Py_buffer view
         cdef Fill fill
@@ -749,7 +757,7 @@ cdef class Pulls:
         return 0
 
     cdef int tell(self) except -1:
-        """Have the pulls answered from windows counted."""
+        """Report the pulls that were answered from windows to the broker's counters."""
         if self._pulls:
             self._host.pulled(self._pulls, self._messages, self._bytes)
             self._pulls = self._messages = self._bytes = 0
@@ -761,13 +769,13 @@ cdef class ReadPass:
 
     Args:
         host: a ``Host``.
-        max_frame_bytes: of a frame with its length.
-        max_plans: kinds of requests of one family that are remembered.
+        max_frame_bytes: the largest frame, its length field included.
+        max_plans: the most plans that are cached for each family of requests.
 
     Attributes:
-        frames: how many it has worked.
-        on_served: told, once per pass, of the code of a family of requests, how many of them there
-            were, and the seconds they took together; for metrics.
+        frames: the number of frames handled here, without those of the slow path.
+        on_served: called after a pass for each family of requests with its code, the number of
+            requests, and the seconds that they took together; for metrics.
     """
 
     cdef readonly Py_ssize_t frames
@@ -795,17 +803,20 @@ cdef class ReadPass:
         self._longest = max_frame_bytes - 4
 
     def work(self, peer, buffer, Py_ssize_t position, Py_ssize_t stop, may_go_on):
-        """Work the frames of ``buffer`` from ``position`` on; the position behind the last one.
+        """Handle the frames of ``buffer`` from ``position`` on.
 
         Args:
-            peer: who they came from; see ``FastPathFeed``.
-            buffer: of whole frames, and perhaps the beginning of one more.
-            position: of a frame.
-            stop: the position from which on it ends.
-            may_go_on: asked now and then whether there is time left.
+            peer: the sender of the frames; see ``FastPathFeed``.
+            buffer: whole frames, and possibly the beginning of another one.
+            position: the position of a frame.
+            stop: no frame that begins at or after this position is handled.
+            may_go_on: called repeatedly; the pass ends when it returns false.
+
+        Returns:
+            The position after the last frame that was handled.
 
         Raises:
-            FrameError: by the peer's ``work_slow``; what came before is done.
+            FrameError: from the peer's ``work_slow``; the frames before it are handled.
         """
         cdef Py_buffer view
         if self.on_served is not None:
@@ -817,7 +828,10 @@ cdef class ReadPass:
             PyBuffer_Release(&view)
 
     def _measured(self, peer, buffer, position, stop, may_go_on):
-        """The same; the time is told by equal shares, without that of frames on the slow path."""
+        """Like ``work``, and report the time to ``on_served``.
+
+        The time is divided equally among the frames, without that of frames on the slow path.
+        """
         pulls, commits, frames = self._pulls_served, self._commits_served, self.frames
         on_served, self.on_served = self.on_served, None
         self._slow_seconds = 0.0
@@ -878,7 +892,7 @@ cdef class ReadPass:
             self._peer = self._connection = None
 
     cdef int _look(self) except -1:
-        """See what holds now: at the beginning, and after each frame of the slow path."""
+        """Refresh what frames on the slow path may change; called after each, and at the start."""
         if not self._host.is_current():
             self._sends.forget()
             self._pulls.plans.forget()
@@ -906,9 +920,10 @@ cdef class ReadPass:
     cdef int _serve(
         self, const uint8_t *frame, Py_ssize_t length, Py_ssize_t available
     ) except -1:
-        """Work a frame of so many bytes, of which ``available`` are there, if it is a usual one.
+        """Handle a frame of ``length`` bytes, of which ``available`` have been read.
 
-        The one place where a frame's lengths are checked; as in ``remoting.protocol.frame``.
+        Returns SLOW if it takes the slow path. The lengths in a frame are checked only here, by the
+        same rules as in ``remoting.protocol.frame``.
         """
         cdef uint32_t mark = get32(frame + 4)
         cdef Py_ssize_t header_length = mark & 0xFFFFFF
@@ -942,7 +957,7 @@ cdef class ReadPass:
         return done
 
     cdef int _commit(self, const Request *request) except -1:
-        """Serve a commit of an offset."""
+        """Handle a commit of an offset; return SLOW if it takes the slow path."""
         cdef const Header *header = &request.header
         cdef int64_t offset = 0
         cdef Fill fill

@@ -1,6 +1,7 @@
-"""Templates of answers, cut out of frames that the general encoder makes.
+"""Templates of answers, made from frames of the general encoder.
 
-So they can't differ from what the slow path sends.
+A sample answer is encoded, and cut at the values that vary. So answers on the fast path have the
+same bytes as those on the slow path.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.headers.send import SendMessageResponseHeader
 
 OPAQUE, FIRST, SECOND, THIRD, IDS, FIELDS_LENGTH = range(6)
-"""What goes into a hole; see ``AnswerTemplate``."""
+"""What is written into a hole; see ``AnswerTemplate``."""
 
 MAX_SEND_TEMPLATES: Final = 1_024
-"""Kinds of answers to sends that are kept, of some 400 bytes each."""
+"""Cached templates of answers to sends, about 400 bytes each."""
 
 _BINARY_HEAD_BYTES: Final = 17
 _LENGTH_BYTES: Final = 4
@@ -30,7 +31,7 @@ _NUMBERS: Final = (8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_3
 _ID: Final = "\ue000"
 
 Hole = tuple[bytes, int]
-"""The sample value in place of a hole, and the kind of the hole."""
+"""The encoded sample value that marks a hole, and the hole's kind."""
 
 
 def _holes(codec: SerializeType) -> list[Hole]:
@@ -68,7 +69,7 @@ def make(
     extra: Sequence[tuple[str, str]] = (),
     id_prefix: bytes = b"",
 ) -> AnswerTemplate:
-    """The template of an answer whose header has samples in place of what is filled in."""
+    """Return the template of an answer; ``header`` has sample values where it has holes."""
     request = Command(0, _OPAQUE, serialize=codec)
     sample = encode(request.reply(code, remark, header=header, extra=extra))[PREFIX_BYTES:]
     literals, kinds = [sample], []
@@ -89,23 +90,23 @@ def make(
 
 
 class SendAnswers:
-    """Answers to sends; ``of`` gives the cached ones of a codec and a queue id.
+    """Templates of answers to sends; ``of`` returns those for a codec and a queue id, cached.
 
     Args:
-        packed_host: the broker's in message ids.
-        extra: the fields that every answer to a send carries.
+        packed_host: the broker's address in message ids.
+        extra: the fields of every answer to a send.
     """
 
     def __init__(self, packed_host: bytes, extra: tuple[tuple[str, str], ...]) -> None:
         self._extra = extra
         self._id_prefix = packed_host.hex().upper().encode()
-        # Topics by the thousands have the same few numbers of queues.
+        # Few templates are needed: thousands of topics share the same few queue ids.
         self.of = lru_cache(maxsize=MAX_SEND_TEMPLATES)(self._make)
 
     def _make(self, codec: SerializeType, queue_id: int) -> tuple[AnswerTemplate, AnswerTemplate]:
-        """The answers if a message is stored, and if the disk did not have it in time.
+        """Return the answers for success and for a message that wasn't flushed in time.
 
-        Both take the opaque, the queue offset and the ids of the messages.
+        Their holes are the opaque, the queue offset and the ids of the messages.
         """
         header = SendMessageResponseHeader(msg_id=_ID, queue_id=queue_id, queue_offset=_NUMBERS[0])
         success, late = (
@@ -116,7 +117,10 @@ class SendAnswers:
 
 
 def found_template(codec: SerializeType) -> AnswerTemplate:
-    """Of a pull that found messages; takes the next offset, the queue's bounds and the opaque."""
+    """Return the template of answers to pulls with messages.
+
+    Its holes are the opaque, the next offset, and the queue's lowest and highest offset.
+    """
     low, high = _NUMBERS[1:]
     header = PullMessageResponseHeader(
         suggest_which_broker_id=0, next_begin_offset=_NUMBERS[0], min_offset=low, max_offset=high
