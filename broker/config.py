@@ -132,10 +132,10 @@ _ONE_COPY = (
 )
 _ACCESS_CONTROL = (
     "PocketMQ has no access control yet and would let everybody in; "
-    "take the key out, and keep the broker on an address that only its users reach"
+    "remove the key, and keep the broker on an address that only its users reach"
 )
-_CONTROLLER = "PocketMQ has no controller mode; take the key out"
-_LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; take the key out"
+_CONTROLLER = "PocketMQ has no controller mode; remove the key"
+_LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; remove the key"
 
 REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "brokerRole": refused(_REPLICATION, "async_master", ""),
@@ -153,12 +153,12 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "aclEnable": refused(_ACCESS_CONTROL),
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
-    "useTLS": refused("PocketMQ doesn't speak TLS yet; take the key out, or put a tunnel in front"),
+    "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key, or put a tunnel in front"),
     "enablePropertyFilter": refused(
-        "PocketMQ has no SQL92 filter yet; take the key out, and let consumers filter by tag"
+        "PocketMQ has no SQL92 filter yet; remove the key, and let consumers filter by tag"
     ),
     "enableConsumeQueueExt": refused(
-        "PocketMQ doesn't keep the queues' extension files; take the key out"
+        "PocketMQ doesn't keep the queues' extension files; remove the key"
     ),
     "timerWheelEnable": refused(
         "PocketMQ has no timers yet and refuses messages that ask for one; use false, and delay "
@@ -173,10 +173,10 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     ),
     "enableLmq": refused(_LIGHT_QUEUES),
     "enableMultiDispatch": refused(_LIGHT_QUEUES),
-    "messageStorePlugIn": refused("PocketMQ loads no Java plug-in; take the key out", ""),
-    "storeType": refused("PocketMQ's store is the file store; take the key out", "default", ""),
+    "messageStorePlugIn": refused("PocketMQ loads no Java plug-in; remove the key", ""),
+    "storeType": refused("PocketMQ's store is the file store; remove the key", "default", ""),
     "readOnlyCommitLogStorePaths": refused(
-        "PocketMQ keeps its log in one directory; take the key out", ""
+        "PocketMQ keeps its log in one directory; remove the key", ""
     ),
     "fetchNamesrvAddrByAddressServer": refused(
         "PocketMQ asks no address server; name the name servers in namesrvAddr"

@@ -23,7 +23,7 @@ import structlog
 
 from broker.groups import health
 from broker.groups.consumers import ConsumerGroup
-from broker.groups.health import CONFLICTS, STATES, TITLES, QueueNow
+from broker.groups.health import CONFLICTS, STATES, TITLES, QueueStatus
 from broker.limits import MAX_QUEUES_WATCHED
 from broker.state import BrokerState
 from remoting.errors import RemotingError
@@ -76,13 +76,13 @@ class GroupMonitor:
             self._next_round = now + ROUND_SECONDS
             self._pending = self._groups()
         while self._pending and budget > 0:
-            budget -= 1 + self.look(self._pending.pop())
+            budget -= 1 + self.check(self._pending.pop())
 
     def _groups(self) -> list[str]:
         state = self._state
         return list({*state.consumers.groups, *self._seen, *state.findings.groups()})
 
-    def look(self, name: str) -> int:
+    def check(self, name: str) -> int:
         """Check one group now; return how many of its queues were checked."""
         state = self._state
         now_ms = state.clock.now_ms()
@@ -95,12 +95,12 @@ class GroupMonitor:
         seen = self._seen.get(name)
         if seen is None or seen.group is not group:
             seen = self._seen[name] = _Seen(group)
-        self._look_at_queue_nums(seen)
-        queues = self._look_at_queues(seen)
+        self._check_queue_nums(seen)
+        queues = self._check_queues(seen)
         self._found(name, STATES, self._states(group, queues))
         return len(queues)
 
-    def look_for_conflicts(self, name: str) -> None:
+    def check_conflicts(self, name: str) -> None:
         """Check a group for conflicts between members, after they changed."""
         group = self._state.consumers.groups.get(name)
         found = [] if group is None else self._conflicts(group)
@@ -111,7 +111,7 @@ class GroupMonitor:
         if self._state.findings.event(group, finding, self._state.clock.now_ms()):
             self._log_finding(group, finding, **context)
 
-    def _states(self, group: ConsumerGroup, queues: list[QueueNow]) -> Iterator[GroupFinding]:
+    def _states(self, group: ConsumerGroup, queues: list[QueueStatus]) -> Iterator[GroupFinding]:
         yield from self._conflicts(group)
         idle = self._idle(group)
         if idle is not None:
@@ -126,7 +126,7 @@ class GroupMonitor:
 
     def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
         now_ms = self._state.clock.now_ms()
-        found = health.within(group.name, group.profiles, now_ms)
+        found = health.conflicts_within(group.name, group.profiles, now_ms)
         for client_id in group.contested:
             several = list(group.ids.get(client_id, {}).values())
             if len(several) > 1:
@@ -136,7 +136,7 @@ class GroupMonitor:
 
     # queues
 
-    def _look_at_queue_nums(self, seen: _Seen) -> None:
+    def _check_queue_nums(self, seen: _Seen) -> None:
         for topic in self._topics(seen.group):
             after = topic.read_queue_nums
             before = seen.queue_nums.get(topic.topic_name, after)
@@ -150,7 +150,7 @@ class GroupMonitor:
                     after=after,
                 )
 
-    def _look_at_queues(self, seen: _Seen) -> list[QueueNow]:
+    def _check_queues(self, seen: _Seen) -> list[QueueStatus]:
         """Return the status of the group's queues here, its retry queues included."""
         group = seen.group
         if group.is_broadcasting:
@@ -166,12 +166,12 @@ class GroupMonitor:
         return [
             queue
             for key in keys
-            if (queue := self._look_at_queue(seen, key, before.get(key))) is not None
+            if (queue := self._check_queue(seen, key, before.get(key))) is not None
         ]
 
-    def _look_at_queue(
+    def _check_queue(
         self, seen: _Seen, key: tuple[str, int], before: tuple[int, float] | None
-    ) -> QueueNow | None:
+    ) -> QueueStatus | None:
         state, group = self._state, seen.group
         topic, queue_id = key
         now, now_ms = state.clock.monotonic(), state.clock.now_ms()
@@ -191,9 +191,9 @@ class GroupMonitor:
             if owner is not None and group.is_live(owner, now_ms):
                 alive = now
         seen.queues[key] = (committed, alive)
-        return QueueNow(topic, queue_id, waiting, alive)
+        return QueueStatus(topic, queue_id, waiting, alive)
 
-    def _owner(self, group: ConsumerGroup, queue: QueueNow) -> str | None:
+    def _owner(self, group: ConsumerGroup, queue: QueueStatus) -> str | None:
         if health.strategy_of(group) != "AVG":
             return None
         queues = self._spread(queue.topic)
@@ -320,9 +320,9 @@ class GroupNotifier:
     def _schedule(self) -> None:
         rest = 0.0 if self._round else self._next_round - self._state.clock.monotonic()
         self._scheduled = True
-        self._call_later(max(rest, 0.0), self._go_on)
+        self._call_later(max(rest, 0.0), self._continue_round)
 
-    def _go_on(self) -> None:
+    def _continue_round(self) -> None:
         self._scheduled = False
         if self._round is None:
             self._next_round = self._state.clock.monotonic() + NOTIFY_SECONDS
@@ -337,7 +337,7 @@ class GroupNotifier:
         """Notify groups; yield after each member notified and each group checked."""
         for group, left in changed.items():
             if left:
-                self._monitor.look_for_conflicts(group)
+                self._monitor.check_conflicts(group)
             yield
             state = self._state
             config = state.groups.get(group)

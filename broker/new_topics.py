@@ -30,7 +30,7 @@ class NotYet(Exception):
     """
 
     def __init__(self, turn: asyncio.Future[None]) -> None:
-        super().__init__("the topic is created when its turn comes")
+        super().__init__("the topic can be created later")
         self.turn = turn
 
 
@@ -84,9 +84,9 @@ class NewTopics:
         ):
             raise RequestRefused(
                 ResponseCode.SYSTEM_BUSY,
-                f"topic {name} is not made now: this connection makes more than "
-                f"{limits.new_topics_per_second} topics a second; send again in some seconds, or "
-                "make the topics before with `pocketmq topic create`",
+                f"topic {name} is not created now: this connection creates more than "
+                f"{limits.new_topics_per_second} topics a second; send again in a few seconds, or "
+                "create the topics first with `pocketmq topic create`",
             )
         if turn is None:
             waiting.next_at = at + 1 / limits.new_topics_per_second

@@ -230,7 +230,7 @@ class BrokerRegistration:
         """
         if not self._links:
             return
-        first = [link.ask(None, oneway=False) for link in self._links]
+        first = [link.request(None, oneway=False) for link in self._links]
         for link in self._links:
             self._supervisor.spawn(link.run(), f"register with {link.state.address}")
         await asyncio.wait(first, timeout=patience)
@@ -246,7 +246,7 @@ class BrokerRegistration:
 
         Return an awaitable that ends when each name server has answered, failed or timed out.
         """
-        return asyncio.gather(*(link.ask(names, oneway=oneway) for link in self._links))
+        return asyncio.gather(*(link.request(names, oneway=oneway) for link in self._links))
 
     async def stop(self) -> None:
         """Unregister from all name servers, then close the connections. May be called twice."""
@@ -331,11 +331,11 @@ class _NameServerLink:
         self._has_all = False
         """Whether the name server has all topics: a full registration succeeded, and every change
         after it."""
-        self._told_at = -inf
+        self._registered_at = -inf
         self._next_at = -inf
         """When the next period begins, or the next attempt is due."""
 
-    def ask(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
+    def request(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
         """Request a registration; the future's result is whether it succeeded."""
         self._pending.add(names, oneway=oneway)
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -355,22 +355,22 @@ class _NameServerLink:
             pending, self._pending = self._pending, _Pending()
             success = everything = False
             try:
-                everything = await self._tell(pending)
+                everything = await self._register_pending(pending)
                 success = True
             except (RemotingError, ProtocolError, RegistrationRefused) as error:
                 self._failed(error)
             finally:
                 pending.settle(success=success)
-            self._told_at = asyncio.get_running_loop().time()
+            self._registered_at = asyncio.get_running_loop().time()
             if everything or not success:
-                self._next_at = self._told_at + self._pause()
+                self._next_at = self._registered_at + self._pause()
 
     def _due_at(self) -> float:
         if self._pending.urgent:
             return -inf
         if self._pending.nothing:
             return self._next_at
-        return min(self._told_at + self._owner.pace, self._next_at)
+        return min(self._registered_at + self._owner.pace, self._next_at)
 
     def connection_closed(self, connection: Connection) -> None:
         """Register again: a name server drops a broker when its connection is closed."""
@@ -409,7 +409,7 @@ class _NameServerLink:
         pause = min(RETRY_FIRST_SECONDS * 2.0 ** min(failures - 1, 30), RETRY_MAX_SECONDS)
         return pause * (0.5 + self._owner.jitter() / 2)
 
-    async def _tell(self, pending: _Pending) -> bool:
+    async def _register_pending(self, pending: _Pending) -> bool:
         """Perform a pending registration; return whether it covered all topics."""
         owner = self._owner
         if (
@@ -471,7 +471,7 @@ class _NameServerLink:
         )
         if was.registered or not was.failures:
             _log.warning(
-                "not registered; trying again until it works",
+                "not registered; retrying until it works",
                 nameserver=was.address,
                 reason=str(error),
             )

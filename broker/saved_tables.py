@@ -149,9 +149,7 @@ class SavedTable:
     def _ended(self, work: asyncio.Future[int]) -> None:
         error = work.exception()
         if error is not None:
-            _log.error(
-                "state file can't be written; it is tried again", file=self._name, reason=str(error)
-            )
+            _log.error("state file can't be written; retrying", file=self._name, reason=str(error))
         self._dirty = error is not None
         done, self._writing = self._writing, None
         rest = 0.0 if error is not None else work.result() / self._bytes_per_second

@@ -111,7 +111,9 @@ class BrokerState:
             max_weight=limits.parked_bytes,
         )
 
-    def given_up(self, message: PendingMessage, group: str, connection: Connection) -> None:
+    def record_dead_letter(
+        self, message: PendingMessage, group: str, connection: Connection
+    ) -> None:
         """Count and log a dead letter of a group, stored for the client at ``connection``."""
         self.counters.messages_dead_lettered += 1
         online = self.consumers.groups.get(group)

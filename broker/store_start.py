@@ -70,7 +70,7 @@ async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -
     try:
         while not (await asyncio.wait([opening], timeout=log_seconds))[0]:
             _log.info(
-                "looking through the log",
+                "reading the commit log",
                 store=str(store.paths.root),
                 position=store.progress.position,
                 of=store.progress.end,

@@ -67,7 +67,7 @@ _WITHOUT_EFFECT = """
     defaultThreadPoolNums defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
     notifyMinBrokerIdChanged needWaitForService waitSecondsForService
 """
-_CONTROLLER = "PocketMQ's name server has no controller in it; take the key out"
+_CONTROLLER = "PocketMQ's name server has no controller; remove the key"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,11 @@ class NameServerConfig(Settings):
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset(_WITHOUT_EFFECT.split())
     REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {
-        "useTLS": refused("PocketMQ doesn't speak TLS yet; take the key out"),
+        "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key"),
         "enableControllerInNamesrv": refused(_CONTROLLER),
-        "supportActingMaster": refused("PocketMQ knows no acting master; take the key out"),
+        "supportActingMaster": refused("PocketMQ has no acting master; remove the key"),
         "deleteTopicWithBrokerRegistration": refused(
-            "PocketMQ forgets topics by DELETE_TOPIC_IN_NAMESRV only; take the key out"
+            "PocketMQ forgets topics by DELETE_TOPIC_IN_NAMESRV only; remove the key"
         ),
         "enableTopicList": refused("PocketMQ always answers topic lists", "true", ""),
         "enableAllTopicList": refused("PocketMQ always answers topic lists", "true", ""),

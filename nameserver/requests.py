@@ -129,7 +129,7 @@ def broker_heartbeat(state: SharedState, request: Command, _: Connection) -> Com
     """Handle BROKER_HEARTBEAT, which 5.x brokers send between registrations."""
     header = request.read(BrokerHeartbeatRequestHeader)
     timeout_ms = _timeout_ms(header.heartbeat_timeout_mills)
-    state.routes.heard_of(header.broker_addr, state.now_ms, timeout_ms=timeout_ms)
+    state.routes.heartbeat(header.broker_addr, state.now_ms, timeout_ms=timeout_ms)
     return request.reply()
 
 
@@ -190,7 +190,7 @@ def _topics(table: dict[str, TopicConfig], broker_name: str) -> dict[str, Queues
     }
     if len(topics) < len(table):
         _log.warning(
-            "topics with impossible names left out",
+            "topics with invalid names ignored",
             broker=broker_name,
             count=len(table) - len(topics),
         )

@@ -116,7 +116,7 @@ class _Live:
     registration: Registration
     """The last registration, without its topics."""
     timeout_ms: int
-    heard_ms: int
+    heartbeat_ms: int
 
 
 class RouteInfoTable:
@@ -199,17 +199,17 @@ class RouteInfoTable:
         silent = {
             address: live.registration.connection
             for address, live in self._live.items()
-            if live.heard_ms + live.timeout_ms < now_ms
+            if live.heartbeat_ms + live.timeout_ms < now_ms
         }
         connections = dict.fromkeys(c for c in silent.values() if c is not None)
         return Change(self._drop(silent), tuple(silent), tuple(connections))
 
-    def heard_of(self, address: str, now_ms: int, *, timeout_ms: int | None = None) -> bool:
+    def heartbeat(self, address: str, now_ms: int, *, timeout_ms: int | None = None) -> bool:
         """Note a heartbeat (5.x: BROKER_HEARTBEAT); return False if the broker isn't registered."""
         live = self._live.get(address)
         if live is None:
             return False
-        live.heard_ms = now_ms
+        live.heartbeat_ms = now_ms
         live.timeout_ms = timeout_ms or live.timeout_ms
         return True
 
@@ -225,7 +225,7 @@ class RouteInfoTable:
             return True, None
         if live.registration.version != version:
             return True, live.registration.version
-        live.heard_ms = now_ms
+        live.heartbeat_ms = now_ms
         return False, live.registration.version
 
     def wipe_write_permission(self, broker_name: str) -> tuple[int, Change]:
@@ -318,7 +318,7 @@ class RouteInfoTable:
         if registration.address not in self._live and len(self._live) >= self._max_brokers:
             raise LimitError(
                 f"broker {registration.broker_name} at {registration.address} is not registered: "
-                f"{self._max_brokers} brokers are already; stop unused ones, or raise "
+                f"there are already {self._max_brokers} brokers; stop unused ones, or raise "
                 "pocketmqMaxBrokers of this name server"
             )
         if registration.topics is not None and registration.broker_id == MASTER_ID:
@@ -329,7 +329,7 @@ class RouteInfoTable:
         if self._entries + more > self._max_entries:
             raise LimitError(
                 f"{more} more topics would make {self._entries + more} in the route table, "
-                f"and it takes {self._max_entries}; delete topics that nobody uses, or raise "
+                f"and the limit is {self._max_entries}; delete topics that nobody uses, or raise "
                 "pocketmqMaxRouteEntries of this name server"
             )
 
@@ -435,13 +435,13 @@ class Watches(Generic[C]):
         if len(wanted) > self._max_topics:
             raise LimitError(
                 f"{len(wanted)} topics are more than the {self._max_topics} that one connection "
-                "may watch; watch those in use and ask for the others' routes now and then"
+                "may watch; watch those in use, and query the others' routes periodically"
             )
         held = self._topics.get(connection, frozenset())
         if self._count - len(held) + len(wanted) > self._max_watches:
             raise LimitError(
-                f"{self._max_watches} topics are watched already, the most this name server "
-                "takes; ask for routes now and then instead"
+                f"{self._max_watches} topics are watched already, the limit of this name "
+                "server; query routes periodically instead"
             )
         self.forget(connection)
         if wanted:

@@ -105,7 +105,7 @@ class SharedState:
 
     def scan(self) -> None:
         """Remove brokers whose heartbeat has timed out."""
-        self.apply(self.routes.scan(self.now_ms), "nothing was heard of it for too long")
+        self.apply(self.routes.scan(self.now_ms), "it sent no heartbeat for too long")
 
     def apply(self, change: Change, why: str, *, expected: bool = False) -> None:
         """Log a change of the routes, close connections of dead brokers, and notify watchers.
@@ -128,7 +128,10 @@ class SharedState:
             except RemotingError as error:
                 # Notifications are best effort: clients also query routes periodically.
                 _log.debug(
-                    "route change not told", peer=peer.remote_text, topic=topic, why=str(error)
+                    "client not notified of a route change",
+                    peer=peer.remote_text,
+                    topic=topic,
+                    why=str(error),
                 )
 
     def closed(self, peer: Connection) -> None:

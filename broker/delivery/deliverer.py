@@ -137,10 +137,10 @@ class Delays:
         """Deliver until nothing is due."""
         while (level := self._schedule.level_due(self._clock.now_ms())) is not None:
             try:
-                await self._look(level)
+                await self._check_level(level)
             except StoreError as error:
                 _log.warning(
-                    "delayed messages can't be read; it is tried again",
+                    "delayed messages can't be read; retrying",
                     level=level,
                     reason=str(error),
                 )
@@ -150,7 +150,7 @@ class Delays:
     async def _sleep(self) -> None:
         self._woken.clear()
         now_ms = self._clock.now_ms()
-        at = self._schedule.next_look(now_ms)
+        at = self._schedule.next_check(now_ms)
         seconds = None
         if at is not None:
             seconds = min(max(0, at - now_ms) / 1000, LONGEST_SLEEP_SECONDS)
@@ -162,7 +162,7 @@ class Delays:
 
     # one check of one queue
 
-    async def _look(self, level: int) -> None:
+    async def _check_level(self, level: int) -> None:
         """Deliver the next messages of a level that are due, and set the time of its next check."""
         schedule, queue_id, now_ms = self._schedule, level - 1, self._clock.now_ms()
         high = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
@@ -229,7 +229,7 @@ class Delays:
             return True
         if result.status is not PutStatus.OK:
             _log.warning(
-                "a delayed message can't be stored now; it is tried again",
+                "a delayed message can't be stored now; retrying",
                 level=level,
                 topic=message.topic,
                 reason=result.message,

@@ -45,7 +45,7 @@ _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _REAL_QID: Final = properties.REAL_QID.encode()
 
 
-def is_spent(
+def retries_exhausted(
     settings: SubscriptionGroupConfig,
     reconsume_times: int,
     asked: int | None,

@@ -136,38 +136,38 @@ class Schedule:
         version: raised by each change of ``offsets``.
     """
 
-    __slots__ = ("_levels_ms", "_looks", "offsets", "version")
+    __slots__ = ("_checks", "_levels_ms", "offsets", "version")
 
     def __init__(self, levels_ms: Sequence[int], offsets: Mapping[int, int] | None = None) -> None:
         self._levels_ms = tuple(levels_ms)
         # Level -> time of its next check in ms. Ordered by the last check, so that levels that are
         # due at the same time are served round-robin.
-        self._looks: dict[int, int] = {}
+        self._checks: dict[int, int] = {}
         self.offsets = dict(offsets or {})
         self.version = 0
 
-    def next_look(self, now_ms: int) -> int | None:
+    def next_check(self, now_ms: int) -> int | None:
         """Return the time in ms at which to check the next queue; None if no message waits."""
-        looks = (self.due(level, at, now_ms) for level, at in self._looks.items())
-        return min(looks, default=None)
+        checks = (self.due(level, at, now_ms) for level, at in self._checks.items())
+        return min(checks, default=None)
 
     def level_due(self, now_ms: int) -> int | None:
         """Return the level whose queue must be checked now, or None.
 
         The result stays the same until ``settle`` sets the level's next check.
         """
-        if not self._looks:
+        if not self._checks:
             return None
         at, level = min(
-            ((self.due(level, at, now_ms), level) for level, at in self._looks.items()), key=_first
+            ((self.due(level, at, now_ms), level) for level, at in self._checks.items()), key=_first
         )
         return level if at <= now_ms else None
 
     def settle(self, level: int, again_ms: int | None) -> None:
         """Set the time of a level's next check; None if its queue is empty."""
-        self._looks.pop(level, None)
+        self._checks.pop(level, None)
         if again_ms is not None:
-            self._looks[level] = again_ms
+            self._checks[level] = again_ms
 
     def advance(self, level: int, offset: int) -> None:
         """Note that the messages of a level below ``offset`` are delivered."""
@@ -183,10 +183,10 @@ class Schedule:
 
     def arrived(self, level: int, due_ms: int, now_ms: int) -> bool:
         """Schedule a message that arrived; return whether the next check is earlier than before."""
-        if level in self._looks:
+        if level in self._checks:
             return False
-        before = self.next_look(now_ms)
-        self._looks[level] = at = self.due(level, due_ms, now_ms)
+        before = self.next_check(now_ms)
+        self._checks[level] = at = self.due(level, due_ms, now_ms)
         return before is None or at < before
 
     def due(self, level: int, due_ms: int, now_ms: int) -> int:
@@ -304,8 +304,8 @@ class DeliveryProgress:
             self._region.write(0, encode(self._schedule.offsets, self._store.end_offset))
         except OSError as error:
             _log.warning(
-                "progress of delayed messages can't be noted; if the broker were killed now, some "
-                "of them would come twice",
+                "progress of delayed messages can't be written; if the broker is killed now, some "
+                "of them will be delivered twice",
                 file=str(self._path),
                 reason=str(error),
             )

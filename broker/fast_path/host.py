@@ -77,7 +77,7 @@ class Host:
         self._reader = state.store.engine.reader
         self._processors = processors
         self._answers = SendAnswers(state.packed_host, answer_fields(state.config))
-        self._versions = self._look()
+        self._versions = self._source_versions()
         self.appender = state.store.engine.appender
         self.packed_host = state.packed_host
         self.cluster = CLUSTER.encode() + NAME_END + state.config.cluster_name.encode()
@@ -92,13 +92,13 @@ class Host:
 
     def is_current(self) -> bool:
         """Return whether the existing plans are still valid; False once for each change."""
-        versions = self._look()
+        versions = self._source_versions()
         if versions == self._versions:
             return True
         self._versions = versions
         return False
 
-    def _look(self) -> tuple[object, ...]:
+    def _source_versions(self) -> tuple[object, ...]:
         state = self._state
         return state.topics.data_version, state.groups.data_version, self._queues.removals
 

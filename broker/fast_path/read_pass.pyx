@@ -53,11 +53,11 @@ cdef enum:
     ELEMENT_BYTES = 22
     HOST_BYTES_V4 = 8
     FLAG_ONEWAY = 2
-    FRAMES_BETWEEN_LOOKS = 16
+    FRAMES_BETWEEN_CHECKS = 16
     # Filters with at most this many tags codes compare them one by one; others use a set.
     FEW_CODES = 16
     # Gathered records are stored when they reach this size, while they are in the CPU's cache.
-    STAGED = 256 * 1024
+    STAGE_BYTES = 256 * 1024
     # Larger bodies take the slow path, which doesn't copy them more often.
     LARGEST_BODY = 256 * 1024
     # The result of handling a frame: SLOW: it takes the slow path; LIGHT: done; HEAVY: done, but it
@@ -164,7 +164,7 @@ cdef class Gathered:
     cdef object _host, _appender, _connection
     cdef bytes _born_host, _store_host
     cdef list _runs, _pieces
-    cdef Buffer answers, _records, _late, _less
+    cdef Buffer answers, _records, _if_durable, _if_timed_out
     cdef int64_t position, _begin, _limit, _store_ms, _sent_bytes
     cdef Py_ssize_t _staged, _held
 
@@ -177,8 +177,8 @@ cdef class Gathered:
         self._pieces = []
         self.answers = Buffer()
         self._records = Buffer()
-        self._late = Buffer()
-        self._less = Buffer()
+        self._if_durable = Buffer()
+        self._if_timed_out = Buffer()
         self._limit = -1
 
     cdef int begin(self, connection, bytes born_host) except -1:
@@ -205,7 +205,7 @@ cdef class Gathered:
                     self._limit = -1
                     self.position, self._limit, self._store_ms = self._appender.reserve(size)
                     self._begin = self.position
-            elif self._records.length + size > STAGED:
+            elif self._records.length + size > STAGE_BYTES:
                 self._store_staged()
         except OSError:
             return False
@@ -287,14 +287,14 @@ cdef class Gathered:
     # --- answers
 
     cdef int answer_late(
-        self, AnswerTemplate durable, AnswerTemplate late, const Fill *fill
+        self, AnswerTemplate if_durable, AnswerTemplate if_timed_out, const Fill *fill
     ) except -1:
         """Answer when the gathered messages are on disk.
 
-        The answer is ``durable``, or ``late`` if that takes longer than ``syncFlushTimeout``.
+        The answer is ``if_durable``, or ``if_timed_out`` after ``syncFlushTimeout``.
         """
-        durable.write(self._late, fill)
-        late.write(self._less, fill)
+        if_durable.write(self._if_durable, fill)
+        if_timed_out.write(self._if_timed_out, fill)
         self._held += 1
         return 0
 
@@ -320,14 +320,16 @@ cdef class Gathered:
         if self._held:
             held, self._held = self._held, 0
             self._connection.defer_answers(held)
-            late = partial(_answer, self._connection, held, self._late.take(), self._less.take())
-            self._host.when_durable(self.position, late)
+            answer = partial(
+                _answer, self._connection, held, self._if_durable.take(), self._if_timed_out.take()
+            )
+            self._host.when_durable(self.position, answer)
         return 0
 
 
-def _answer(connection, answers, durable_frames, late_frames, durable):
+def _answer(connection, answers, if_durable, if_timed_out, durable):
     """Send answers that waited for the disk; ``durable`` is False after a timeout."""
-    connection.send_pieces([durable_frames if durable else late_frames])
+    connection.send_pieces([if_durable if durable else if_timed_out])
     connection.complete_answers(answers)
 
 
@@ -756,7 +758,7 @@ cdef class Pulls:
         answers.length += total
         return 0
 
-    cdef int tell(self) except -1:
+    cdef int report(self) except -1:
         """Report the pulls that were answered from windows to the broker's counters."""
         if self._pulls:
             self._host.pulled(self._pulls, self._messages, self._bytes)
@@ -863,7 +865,7 @@ cdef class ReadPass:
         self._connection = peer.connection
         self._born_host = peer.born_host
         self._gathered.begin(self._connection, self._born_host)
-        self._look()
+        self._refresh()
         try:
             while position < stop and view.len - position >= PREFIX_BYTES:
                 end = position + 4 + <Py_ssize_t>get32(data + position)
@@ -871,7 +873,7 @@ cdef class ReadPass:
                 if done == LIGHT:
                     count += 1
                     position = end
-                    if count % FRAMES_BETWEEN_LOOKS == 0 and not may_go_on():
+                    if count % FRAMES_BETWEEN_CHECKS == 0 and not may_go_on():
                         break
                     continue
                 if done == HEAVY:
@@ -891,7 +893,7 @@ cdef class ReadPass:
             self._gathered.begin(None, None)
             self._peer = self._connection = None
 
-    cdef int _look(self) except -1:
+    cdef int _refresh(self) except -1:
         """Refresh what frames on the slow path may change; called after each, and at the start."""
         if not self._host.is_current():
             self._sends.forget()
@@ -906,7 +908,7 @@ cdef class ReadPass:
 
     cdef int _flush(self) except -1:
         self._gathered.flush()
-        return self._pulls.tell()
+        return self._pulls.report()
 
     cdef Py_ssize_t _work_slow(self, buffer, Py_ssize_t position) except -1:
         cdef Py_ssize_t end
@@ -914,7 +916,7 @@ cdef class ReadPass:
         started = perf_counter()
         end = self._peer.work_slow(buffer, position)
         self._slow_seconds += perf_counter() - started
-        self._look()
+        self._refresh()
         return end
 
     cdef int _serve(

@@ -110,7 +110,7 @@ def contradictions(
             )
 
 
-def against_others(
+def conflicts_of_newcomer(
     group: str, newcomer: ConsumerMember, profiles: Profiles, now_ms: int
 ) -> Iterator[GroupFinding]:
     """Yield how a member that is about to join contradicts live members.
@@ -126,7 +126,7 @@ def against_others(
             yield from contradictions(group, newcomer, other)
 
 
-def within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
+def conflicts_within(group: str, profiles: Profiles, now_ms: int) -> list[GroupFinding]:
     """Return how the live members of a group contradict each other: one pair for each kind."""
     if len(profiles) < 2:
         return []
@@ -191,7 +191,7 @@ def _conflict(
 def _difference(mine: Profile, theirs: Profile) -> str:
     only = sorted(mine.subscriptions - theirs.subscriptions)
     if not only:
-        return "no subscription beside"
+        return "no other subscription"
     text = ", ".join(map(str, only))
     length = MAX_FINDING_TEXT_LENGTH // 2
     return f"subscribed {text if len(text) <= length else text[:length] + '...'}"
@@ -216,7 +216,7 @@ _NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class QueueNow:
+class QueueStatus:
     """The state of one queue at a check.
 
     Args:
@@ -289,7 +289,9 @@ def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding |
     )
 
 
-def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | None) -> GroupFinding:
+def unpulled(
+    group: ConsumerGroup, queue: QueueStatus, now: float, owner: str | None
+) -> GroupFinding:
     """Return the finding for a queue that nobody has pulled for ``UNPULLED_SECONDS``."""
     quiet = now - queue.alive
     last = group.pulls.get((queue.topic, queue.queue_id))
@@ -297,10 +299,10 @@ def unpulled(group: ConsumerGroup, queue: QueueNow, now: float, owner: str | Non
     whose = f"; by the strategy it belongs to {owner}" if owner is not None else ""
     return make(
         FindingKind.UNPULLED_QUEUE,
-        f"{_count(queue.waiting, 'message')} to come in queue {queue.queue_id} of {queue.topic}, "
-        f"and no live member of group {group.name} has asked for {quiet:.0f} s{whose}{before}; "
-        "look whether all members subscribe the topic, whether a handler hangs, and whether one "
-        "died",
+        f"queue {queue.queue_id} of {queue.topic} has {_count(queue.waiting, 'message')} waiting, "
+        f"and no live member of group {group.name} has pulled from it for {quiet:.0f} s{whose}"
+        f"{before}; check that all members subscribe to the topic, that no handler hangs, and that "
+        "no member has died",
         members=[] if owner is None else [owner],
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -321,7 +323,7 @@ def blocked(
     return [
         make(
             FindingKind.BLOCKED_QUEUE,
-            f"queue {one.queue_id} of {one.topic} stands at offset {one.offset}: message "
+            f"queue {one.queue_id} of {one.topic} is blocked at offset {one.offset}: message "
             f"{one.msg_id} fails again and again at {member.text} of group {group.name}: "
             f"{one.error}; repair the handler, or skip the message with `pocketmq group skip`",
             members=[member.client_id],
@@ -377,7 +379,7 @@ _Key = tuple[str, str | None, int | None]
 @dataclass(slots=True)
 class _Reported:
     finding: GroupFinding
-    said_ms: int
+    logged_ms: int
     ends_ms: int | None
 
 
@@ -462,9 +464,9 @@ class GroupIssues:
             return True
         finding.since_ms = known.finding.since_ms if ends_ms is None else now_ms
         known.finding, known.ends_ms = finding, ends_ms
-        if now_ms - known.said_ms < REMIND_MS:
+        if now_ms - known.logged_ms < REMIND_MS:
             return False
-        known.said_ms = now_ms
+        known.logged_ms = now_ms
         return True
 
     def _drop(self, group: str, keys: list[_Key]) -> None:

@@ -313,7 +313,7 @@ async def _ask_status(
         return decode(GetConsumerStatusBody, answer.body).message_queue_table
     except (RemotingError, ProtocolError) as error:
         _log.warning(
-            "consumer did not tell its offsets",
+            "consumer did not return its offsets",
             group=header.group,
             client=member.client_id,
             reason=str(error),

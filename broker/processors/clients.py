@@ -20,7 +20,7 @@ from broker.errors import (
 )
 from broker.group_monitor import GroupMonitor, GroupNotifier
 from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
-from broker.groups.health import against_others, same_id
+from broker.groups.health import conflicts_of_newcomer, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.processors.groups import retry_topic
@@ -178,7 +178,7 @@ class ClientProcessor:
         if finding is not None:
             changed = state.consumers.unregister(name, channel.connection)
         if changed or before != state.consumers.profile_of(name, channel.connection):
-            self._monitor.look_for_conflicts(name)
+            self._monitor.check_conflicts(name)
         if changed:
             self._notifier.changed(name)
         return finding
@@ -193,7 +193,7 @@ class ClientProcessor:
             return None
         now_ms = self._state.clock.now_ms()
         newcomer = member_of(consumer, channel, extras, None)
-        for finding in against_others(group.name, newcomer, group.profiles, now_ms):
+        for finding in conflicts_of_newcomer(group.name, newcomer, group.profiles, now_ms):
             if extras.on_conflict == REJECT or finding.kind == FindingKind.MESSAGE_MODEL:
                 return finding
         if extras.on_conflict == REJECT and group.is_contested(newcomer.client_id, now_ms):
@@ -215,7 +215,7 @@ class ClientProcessor:
         known = member.client_id in group.contested
         group.contested[member.client_id] = self._state.clock.now_ms()
         if not known:
-            self._monitor.look_for_conflicts(name)
+            self._monitor.check_conflicts(name)
         refuse = extras.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
         return same_id(name, member, rival) if refuse else None
 

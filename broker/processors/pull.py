@@ -96,7 +96,7 @@ class HeldPull:
     header: PullMessageRequestHeader
     pieces: Callable[[GetResult, int], Sequence[bytes | memoryview]] | None = None
 
-    def forget_the_rest(self) -> None:
+    def drop_unneeded(self) -> None:
         """Drop everything that another run doesn't need: headers may be large, and pulls many."""
         request, header = self.command, self.header
         self.command = Command(
@@ -349,7 +349,7 @@ class PullProcessor:
             if config.long_polling_enable
             else config.short_polling_time_ms
         )
-        held.forget_the_rest()
+        held.drop_unneeded()
         parked = state.long_polls.park(
             ParkedPull(
                 topic=header.topic,

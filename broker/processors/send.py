@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
-from broker.delivery.redelivery import is_spent, postpone, without_delay
+from broker.delivery.redelivery import postpone, retries_exhausted, without_delay
 from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.new_topics import NewTopics, NotYet
@@ -37,8 +37,13 @@ from remoting.protocol.headers.send import (
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.message import batch, ids, properties
-from remoting.protocol.message import record as sys_flag
-from remoting.protocol.message.record import host_bytes
+from remoting.protocol.message.record import (
+    MULTI_TAGS,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    host_bytes,
+)
 from remoting.protocol.message.tags import tags_code_of
 
 if TYPE_CHECKING:
@@ -58,8 +63,7 @@ _TIMERS: Final = (
     properties.TIMER_DELIVER_MS,
 )
 _TIMER_OUT_MS: Final = properties.TIMER_OUT_MS.encode()
-_TRANSACTION_BITS: Final = 0xC
-_HALF_OR_ROLLBACK: Final = frozenset({0x4, 0xC})
+_HALF_OR_ROLLBACK: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
 
 _CODES: Final = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -162,7 +166,7 @@ class SendProcessor:
         self._count(1, len(command.body))
         self._state.counters.messages_delayed += level > 0
         if target.dead:
-            self._given_up(message, connection)
+            self._record_dead_letter(message, connection)
         if command.is_oneway:
             return None
         message_id = self._offset_id(result.physical_offset)
@@ -180,7 +184,7 @@ class SendProcessor:
     ) -> PendingMessage:
         flags = header.sys_flag
         if target.config.topic_filter_type == _MULTI_TAG:
-            flags |= sys_flag.MULTI_TAGS
+            flags |= MULTI_TAGS
         return PendingMessage(
             topic=target.config.topic_name,
             queue_id=target.queue_id,
@@ -224,15 +228,17 @@ class SendProcessor:
         self._count(len(messages), len(command.body))
         if target.dead:
             for message in messages:
-                self._given_up(message, connection)
+                self._record_dead_letter(message, connection)
         if command.is_oneway:
             return None
         message_ids = ",".join(map(self._offset_id, result.physical_offsets))
         reply = self._reply(command, message_ids, target.queue_id, result.queue_offset)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
-    def _given_up(self, message: PendingMessage, connection: Connection) -> None:
-        self._state.given_up(message, message.topic.removeprefix(names.DLQ_PREFIX), connection)
+    def _record_dead_letter(self, message: PendingMessage, connection: Connection) -> None:
+        self._state.record_dead_letter(
+            message, message.topic.removeprefix(names.DLQ_PREFIX), connection
+        )
 
     # checks
 
@@ -354,13 +360,13 @@ class SendProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {group} {FAQ}",
             )
-        return is_spent(
+        return retries_exhausted(
             settings, header.reconsume_times or 0, header.max_reconsume_times, command.version
         )
 
     def _check_kind(self, header: SendHeader, text: bytes) -> None:
         value = properties.find(text, _TRAN_MSG)
-        if header.sys_flag & _TRANSACTION_BITS in _HALF_OR_ROLLBACK or (
+        if header.sys_flag & TRANSACTION_MASK in _HALF_OR_ROLLBACK or (
             value is not None and value.lower() == b"true"
         ):
             raise RequestRefused(
@@ -448,10 +454,10 @@ def _check_timer(target: _Target, text: bytes) -> None:
 
 def _report_made(topic: TopicConfig, asked: int) -> None:
     if topic.write_queue_nums >= asked:
-        _log.info("topic made by a send", topic=topic.topic_name, queues=topic.write_queue_nums)
+        _log.info("topic created by a send", topic=topic.topic_name, queues=topic.write_queue_nums)
         return
     _log.warning(
-        "topic made by a send has fewer queues than its producer asked for; widen it with the "
+        "topic created by a send has fewer queues than its producer asked for; widen it with the "
         "command given",
         topic=topic.topic_name,
         queues=topic.write_queue_nums,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.delivery.redelivery import is_spent, postpone, retry_level, sent_back
+from broker.delivery.redelivery import postpone, retries_exhausted, retry_level, sent_back
 from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
@@ -87,7 +87,9 @@ class SendBackProcessor:
         topic: str,
     ) -> PendingMessage:
         times = record.reconsume_times
-        if header.delay_level < 0 or is_spent(settings, times, header.max_reconsume_times, version):
+        if header.delay_level < 0 or retries_exhausted(
+            settings, times, header.max_reconsume_times, version
+        ):
             dead = dead_letter_topic(self._state, header.group)
             return sent_back(record, dead.topic_name, 0, 0)
         policy = settings.group_retry_policy
@@ -111,7 +113,7 @@ class SendBackProcessor:
         if result.status is not PutStatus.OK:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
         if message.topic.startswith(names.DLQ_PREFIX):
-            self._state.given_up(message, group, connection)
+            self._state.record_dead_letter(message, group, connection)
         if not store.sync_flush:
             return
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -121,5 +123,5 @@ class SendBackProcessor:
         if not await flushed:
             raise RequestRefused(
                 ResponseCode.FLUSH_DISK_TIMEOUT,
-                "the message is stored, but the disk has not said so in time; it may come twice",
+                "the message is stored, but wasn't flushed in time; it may be delivered twice",
             )

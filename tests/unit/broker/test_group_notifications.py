@@ -106,7 +106,7 @@ def test_a_change_during_notifications_is_notified_to_all_in_the_next_round(benc
 
 def test_conflicts_are_checked_once_per_round(bench):
     looks = []
-    turns = Turns(bench, SimpleNamespace(look_for_conflicts=looks.append))
+    turns = Turns(bench, SimpleNamespace(check_conflicts=looks.append))
     everybody = members(bench, 50)
     leave(bench, turns, everybody[:40])
     turns.all()

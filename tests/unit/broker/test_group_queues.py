@@ -56,7 +56,7 @@ def test_an_unpulled_queue_is_reported_with_its_owner(bench):
     for consumer in (a, b):
         consumer.fields[STRATEGY] = "AVG"
         consumer.beat()
-    bench.processors.monitor.look("g")
+    bench.processors.monitor.check("g")
     with capture_logs() as logs:
         for _ in range(4):
             a.pull(queue_id=0)
@@ -75,7 +75,7 @@ def test_the_owner_is_not_guessed(bench):
     bench.send("T")
     a = Consumer(bench, "a", T="*")
     a.beat()
-    bench.processors.monitor.look("g")
+    bench.processors.monitor.check("g")
     later(bench, 40, a)
     (finding,) = describe(bench).warnings
     assert (finding.kind, finding.members) == ("unpulledQueue", [])
@@ -114,7 +114,7 @@ def test_a_queue_is_reported_30_s_after_the_last_pull_of_a_member_that_left(benc
     a, b = Consumer(bench, "a", T="*"), Consumer(bench, "b", T="*")
     for consumer in (a, b):
         consumer.beat()
-    bench.processors.monitor.look("g")
+    bench.processors.monitor.check("g")
     later(bench, 20, a, b)
     b.pull()
     later(bench, 20, a, b)
@@ -155,10 +155,10 @@ def test_a_consumer_with_assigned_queues_may_ignore_a_queue(bench):
 def test_a_changed_number_of_queues_is_reported_while_members_are_online(bench):
     bench.topic("T", queues=2)
     Consumer(bench, "a", T="*").beat()
-    bench.processors.monitor.look("g")
+    bench.processors.monitor.check("g")
     bench.topic("T", queues=4)
     with capture_logs() as logs:
-        bench.processors.monitor.look("g")
+        bench.processors.monitor.check("g")
     (line,) = logs
     assert (line["topic"], line["before"], line["after"]) == ("T", 2, 4)
     assert kinds(bench) == ["queuesChanged"]
@@ -192,7 +192,7 @@ def test_blocked_queues_are_those_that_consumers_report(bench):
     a.fields[BLOCKED] = json.dumps([stop, {**stop, "broker": "broker-b"}])
     with capture_logs() as logs:
         a.beat()
-        bench.processors.monitor.look("g")
+        bench.processors.monitor.check("g")
     (line,) = warnings(logs)
     assert line["event"] == "a failing message stops a queue"
     assert "M1" in line["reason"]

@@ -92,7 +92,7 @@ def later(bench: Bench, seconds: float, *consumers: Consumer) -> None:
         seconds -= step
         for consumer in consumers:
             consumer.beat()
-        bench.processors.monitor.look("g")
+        bench.processors.monitor.check("g")
 
 
 def warnings(logs: Sequence[EventDict]) -> list[EventDict]:

@@ -203,10 +203,10 @@ class TestSilence:
 
     def test_a_heartbeat_renews_the_timeout_and_may_change_it(self) -> None:
         table = table_of(A)
-        assert table.heard_of(A.address, 50_000, timeout_ms=1_000)
+        assert table.heartbeat(A.address, 50_000, timeout_ms=1_000)
         assert table.scan(51_000) == NO_CHANGE
         assert table.scan(51_001).addresses_gone == (A.address,)
-        assert not table.heard_of(A.address, 60_000)
+        assert not table.heartbeat(A.address, 60_000)
 
     def test_a_query_for_an_unchanged_version_renews_the_timeout(self) -> None:
         table = table_of(A)

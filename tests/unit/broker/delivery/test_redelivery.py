@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.redelivery import is_spent, retry_level, sent_back, without_delay
+from broker.delivery.redelivery import retries_exhausted, retry_level, sent_back, without_delay
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS as LEVELS
 from remoting.protocol.bodies.group import (
     CustomizedRetryPolicy,
@@ -84,11 +84,13 @@ def test_later_retries_keep_the_origin() -> None:
     ],
 )
 def test_retries_are_bounded(times: int, asked: int | None, version: int, spent: bool) -> None:
-    assert is_spent(GROUP, times, asked, version) is spent
+    assert retries_exhausted(GROUP, times, asked, version) is spent
 
 
 def test_a_group_sets_its_own_number_of_retries() -> None:
-    assert is_spent(SubscriptionGroupConfig(group_name="g", retry_max_times=0), 0, None, 407)
+    assert retries_exhausted(
+        SubscriptionGroupConfig(group_name="g", retry_max_times=0), 0, None, 407
+    )
 
 
 def test_each_round_waits_longer_unless_the_consumer_says_how_long() -> None:

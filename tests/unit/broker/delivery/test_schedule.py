@@ -14,7 +14,7 @@ NOW = 1_000_000
 
 def test_nothing_is_read_while_nothing_waits() -> None:
     schedule = Schedule(LEVELS)
-    assert schedule.next_look(NOW) is None
+    assert schedule.next_check(NOW) is None
     assert schedule.level_due(NOW) is None
 
 
@@ -22,7 +22,7 @@ def test_the_first_message_of_a_level_sets_the_time_the_others_do_not() -> None:
     schedule = Schedule(LEVELS)
     assert schedule.arrived(1, NOW + 1000, NOW)
     assert not schedule.arrived(1, NOW + 1001, NOW + 1)
-    assert schedule.next_look(NOW + 1) == NOW + 1000
+    assert schedule.next_check(NOW + 1) == NOW + 1000
     assert schedule.level_due(NOW + 999) is None
     assert schedule.level_due(NOW + 1000) == 1
 
@@ -65,7 +65,7 @@ def test_a_check_is_due_at_once_when_the_clock_was_set_back() -> None:
     schedule = Schedule(LEVELS)
     schedule.arrived(1, NOW + 1000, NOW)
     back = NOW - 3_600_000
-    assert schedule.next_look(back) == back
+    assert schedule.next_check(back) == back
     assert schedule.level_due(back) == 1
 
 
@@ -73,7 +73,7 @@ def test_a_level_missing_from_the_table_uses_the_times_in_its_entries() -> None:
     schedule = Schedule(LEVELS)
     assert schedule.split(BEYOND, [NOW + 9_000_000], NOW) == (0, NOW + 9_000_000)
     schedule.arrived(BEYOND, NOW + 9_000_000, NOW)
-    assert schedule.next_look(NOW) == NOW + 9_000_000
+    assert schedule.next_check(NOW) == NOW + 9_000_000
 
 
 def test_progress_outside_the_queue_is_moved_to_the_nearest_end() -> None:
@@ -162,7 +162,7 @@ class Deliveries(RuleBasedStateMachine):
         last = max(max(queue, default=0) for queue in self.queues.values())
         self.latest = self.now = max(last, self.latest) + 1000
         self.deliver(window=2, refused_after=None)
-        assert self.schedule.next_look(self.now) is None
+        assert self.schedule.next_check(self.now) is None
         assert [len(self.delivered[level]) for level in self.queues] == [
             len(queue) for queue in self.queues.values()
         ]
@@ -176,10 +176,10 @@ class Deliveries(RuleBasedStateMachine):
     def whoever_waits_is_watched(self) -> None:
         for level, queue in self.queues.items():
             if self.schedule.offsets.get(level, 0) < len(queue):
-                look = self.schedule.next_look(self.now)
-                assert look is not None
+                check = self.schedule.next_check(self.now)
+                assert check is not None
                 # A level missing from the table has no maximum delay.
-                assert level == BEYOND or look <= self.now + self.wait_of(level)
+                assert level == BEYOND or check <= self.now + self.wait_of(level)
 
 
 TestDeliveries = Deliveries.TestCase
