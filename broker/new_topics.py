@@ -26,29 +26,29 @@ class NotYet(Exception):
     """Raised when a new topic may not be created yet.
 
     Attributes:
-        turn: a future that ends when the topic may be created.
+        ready: a future that ends when the topic may be created.
     """
 
-    def __init__(self, turn: asyncio.Future[None]) -> None:
+    def __init__(self, ready: asyncio.Future[None]) -> None:
         super().__init__("the topic can be created later")
-        self.turn = turn
+        self.ready = ready
 
 
 class _Waiting:
     """The new topics of one connection, and the number and size of the sends waiting for them."""
 
-    __slots__ = ("next_at", "sends", "size", "turns")
+    __slots__ = ("next_at", "ready", "sends", "size")
 
     def __init__(self) -> None:
         self.next_at = float("-inf")
-        self.turns: dict[str, asyncio.Future[None]] = {}
+        self.ready: dict[str, asyncio.Future[None]] = {}
         self.sends = 0
         self.size = 0
 
     def call(self, name: str) -> None:
-        turn = self.turns.pop(name)
-        if not turn.done():
-            turn.set_result(None)
+        ready = self.ready.pop(name)
+        if not ready.done():
+            ready.set_result(None)
 
 
 class NewTopics:
@@ -73,12 +73,12 @@ class NewTopics:
         now = self._clock.monotonic()
         # Unused capacity of the last second may be used in a burst.
         at = max(waiting.next_at, now - 1.0)
-        turn = waiting.turns.get(name)
-        if turn is None and at <= now:
+        ready = waiting.ready.get(name)
+        if ready is None and at <= now:
             waiting.next_at = at + 1 / limits.new_topics_per_second
             return
         if (
-            (turn is None and at - now > limits.new_topic_wait_seconds)
+            (ready is None and at - now > limits.new_topic_wait_seconds)
             or waiting.sends >= limits.waiting_new_topics
             or waiting.size >= limits.waiting_new_topic_bytes
         ):
@@ -88,20 +88,20 @@ class NewTopics:
                 f"{limits.new_topics_per_second} topics a second; send again in a few seconds, or "
                 "create the topics first with `pocketmq topic create`",
             )
-        if turn is None:
+        if ready is None:
             waiting.next_at = at + 1 / limits.new_topics_per_second
             loop = asyncio.get_running_loop()
-            turn = waiting.turns[name] = loop.create_future()
+            ready = waiting.ready[name] = loop.create_future()
             loop.call_later(at - now, waiting.call, name)
-        raise NotYet(turn)
+        raise NotYet(ready)
 
-    async def wait(self, connection: Connection, turn: asyncio.Future[None], size: int) -> None:
+    async def wait(self, connection: Connection, ready: asyncio.Future[None], size: int) -> None:
         """Wait with a request of ``size`` bytes until its topic may be created."""
         waiting = self._waiting[connection]
         waiting.sends += 1
         waiting.size += size
         try:
-            await asyncio.shield(turn)
+            await asyncio.shield(ready)
         finally:
             waiting.sends -= 1
             waiting.size -= size

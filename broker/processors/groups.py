@@ -146,7 +146,7 @@ class GroupProcessor:
     def describe(self, command: Command, _: Connection) -> Command:
         """Handle DESCRIBE_CONSUMER_GROUP: check a group now and describe it; it may be offline."""
         name = command.read(ConsumerGroupRequestHeader).consumer_group
-        self._monitor.look(name)
+        self._monitor.check(name)
         group = self._state.consumers.groups.get(name)
         found = self._state.findings.of(name)
         description = GroupDescriptionBody(

@@ -78,17 +78,17 @@ class Offload:
 
         return handle
 
-    async def _read(self, owner: Connection, look: Callable[[], T]) -> T:
-        """Return the result of ``look``; pages that it needs are read in a thread first."""
+    async def _read(self, owner: Connection, read: Callable[[], T]) -> T:
+        """Return the result of ``read``; pages that it needs are read in a thread first."""
         for _ in range(self._max_reads):
             try:
-                return self._store.from_memory(look)
+                return self._store.from_memory(read)
             except NotInMemory as problem:
                 try:
                     await self._store.fetch(owner, problem.ranges)
                 except StoreBusy as busy:
                     raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
-        return look()
+        return read()
 
     def answer(
         self,
@@ -139,8 +139,8 @@ class Offload:
                     if body is None:
                         parts: list[bytes] = []
                         for some in slices:
-                            look = partial(_part, whole, body_of, some)
-                            parts.append(await self._read(connection, look))
+                            read = partial(_part, whole, body_of, some)
+                            parts.append(await self._read(connection, read))
                             await asyncio.sleep(0)
                         body = whole.whole(parts)
                     if version is not None:

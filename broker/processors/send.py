@@ -122,7 +122,7 @@ class SendProcessor:
                 return self._put_batch(command, connection, header, target)
             return self._put_one(command, connection, header, target)
         except NotYet as wait:
-            return self._serve_in_turn(command, connection, header, wait.turn)
+            return self._serve_when_ready(command, connection, header, wait.ready)
         except RequestRefused as refused:
             return self._refuse(command, refused.code, refused.remark)
         except LimitReached as error:
@@ -130,14 +130,14 @@ class SendProcessor:
         except BodyError as error:
             return self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
-    async def _serve_in_turn(
+    async def _serve_when_ready(
         self,
         command: Command,
         connection: Connection,
         header: SendHeader,
-        turn: asyncio.Future[None],
+        ready: asyncio.Future[None],
     ) -> Command | None:
-        await self._new_topics.wait(connection, turn, len(command.body))
+        await self._new_topics.wait(connection, ready, len(command.body))
         answer = self._serve(command, connection, header, paced=False)
         return await answer if isinstance(answer, Awaitable) else answer
 

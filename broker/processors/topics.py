@@ -137,7 +137,9 @@ class TopicProcessor:
         for topic in state.store.topics_on_disk():
             if topic != SCHEDULE_TOPIC and state.topics.get(topic) is None:
                 queues = state.store.delete_topic(topic)
-                _log.info("queues of a topic that is gone deleted", topic=topic, queues=queues)
+                _log.info(
+                    "deleted the queues of a topic that does not exist", topic=topic, queues=queues
+                )
         return command.reply()
 
     def _put_all(self, command: Command, requested: list[TopicConfig]) -> Awaitable[Command]:
