@@ -1,1 +1,1 @@
-"""PocketMQ: broker."""
+"""The PocketMQ broker."""

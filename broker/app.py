@@ -325,7 +325,7 @@ class Broker:
         assert self._registration is not None
         self._supervisor.spawn(self._registration.join(), "registration")
 
-    # what happens while it serves
+    # events while serving
 
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         if topic == SCHEDULE_TOPIC:

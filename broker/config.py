@@ -192,7 +192,7 @@ _HOUR_MS: Final = 3600 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
 _LAST_HOUR: Final = 23
 _FIRST_DELAY_MS: Final = 60_000
-"""After the start, before messages are deleted (cf. DefaultMessageStore.addScheduleTask)."""
+"""Delay after the start before the first deletion (cf. DefaultMessageStore.addScheduleTask)."""
 _GIB: Final = 1 << 30
 _MILLISECONDS: Final = integer(1, _DAY_MS)
 

@@ -100,8 +100,7 @@ class BrokerLimits:
     group_members: int = 4_096
     """Members of one consumer group, since every change notifies all of them."""
     memberships: int = 100_000
-    """Memberships of all connections: so many in producer groups, and so many in consumer
-    groups."""
+    """Memberships of all connections in producer groups, and the same number in consumer groups."""
     parked_bytes: int = 256 * 1024 * 1024
     """Memory of the long expressions of all parked pulls; pulls above it are answered at once."""
     woken_at_once: int = 32

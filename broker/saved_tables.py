@@ -284,7 +284,7 @@ class SavedTables:
         return both()
 
     def topic_pending(self, name: str) -> asyncio.Future[bool] | None:
-        """See ``Changes``."""
+        """Return the pending write of a topic; see ``Changes``."""
         return self._unsaved.get(name)
 
     def _topics_saved(self, names: Sequence[str], saved: asyncio.Future[bool]) -> None:

@@ -1,1 +1,1 @@
-"""PocketMQ: nameserver."""
+"""The PocketMQ name server."""

@@ -264,7 +264,7 @@ class RouteInfoTable:
             self._remove(topic, name)
         return Change(frozenset({topic})) if names else NO_CHANGE
 
-    # questions
+    # queries
 
     def route(self, topic: str) -> RegisteredRoute | None:
         """Return the route of a topic; None if no broker has it."""
@@ -312,7 +312,7 @@ class RouteInfoTable:
         """Return the number of pairs of a topic and a broker, to which the limit applies."""
         return self._entries
 
-    # the tables themselves
+    # tables
 
     def _check_room(self, registration: Registration) -> None:
         if registration.address not in self._live and len(self._live) >= self._max_brokers:

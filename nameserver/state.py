@@ -83,7 +83,7 @@ class SharedState:
     kv: KVConfig
     watches: Watches[Connection] = field(default_factory=Watches)
     writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a file is written, so that writes follow one another."""
+    """Held while a file is written, so that writes don't overlap."""
 
     @classmethod
     def load(cls, config: NameServerConfig, clock: Clock) -> SharedState:

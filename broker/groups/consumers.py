@@ -1,4 +1,4 @@
-"""Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). Pure.
+"""Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). No I/O.
 
 A group has one consume type, one message model, one start position, and one subscription per topic.
 Each heartbeat overwrites them, and drops the topics that it doesn't contain. That is RocketMQ's

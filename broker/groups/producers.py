@@ -1,4 +1,4 @@
-"""Which connections produce for which group (cf. ProducerManager).
+"""Producer groups and their members (cf. ProducerManager).
 
 A membership begins with a heartbeat. It ends when the producer unregisters, when its connection is
 closed, or after 120 s without a heartbeat. No I/O: connections are opaque keys, and callers pass in
@@ -73,7 +73,7 @@ class ProducerTable:
         self.groups.setdefault(group, members)[channel.connection] = channel
 
     def unregister(self, group: str, connection: Connection) -> bool:
-        """End a membership; False if there was none."""
+        """End a membership; return False if there was none."""
         members = self.groups.get(group)
         if members is None or members.pop(connection, None) is None:
             return False

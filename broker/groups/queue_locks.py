@@ -1,4 +1,4 @@
-"""Which client of a group may consume a queue in order (cf. RebalanceLockManager).
+"""Locks of queues for clients that consume in order (cf. RebalanceLockManager).
 
 A lock belongs to a client id and expires 60 s after it was last taken or refreshed. A request for
 several queues may succeed for some of them: the answer lists the queues that the client holds.
@@ -22,7 +22,7 @@ from remoting.protocol.bodies.body import Body
 from remoting.protocol.queue import MessageQueue
 
 LOCK_LIVE_MS: Final = 60_000
-"""cf. ``rocketmq.broker.rebalance.lockMaxLiveTime``"""
+"""A lock expires this long after its last refresh (cf. rocketmq.broker.rebalance.lockMaxLiveTime)."""
 
 RESTORED_LIVE_MS: Final = 30_000
 """How long a restored lock lives after a crash of the broker: the client's own bound

@@ -169,7 +169,7 @@ class ClientProcessor:
         """Register a consumer as a member; return the reason if it is refused, else None."""
         state, name = self._state, consumer.group_name
         config = state.group_config(name)
-        # A group whose name is too long for a topic has no retries.
+        # A group whose name is too long for a topic has no retry topic.
         if config is not None and len(names.retry_topic(name)) <= MAX_TOPIC_LENGTH:
             retry_topic(state, name, config.retry_queue_nums, unit=consumer.unit_mode)
         before = state.consumers.profile_of(name, channel.connection)
