@@ -249,7 +249,7 @@ class BrokerRegistration:
         return asyncio.gather(*(link.request(names, oneway=oneway) for link in self._links))
 
     async def stop(self) -> None:
-        """Unregister from all name servers, then close the connections. Calling it again has no effect."""
+        """Unregister from all name servers, and close the connections; may be called twice."""
         await self._supervisor.close()
         links, self._links = self._links, []
         await asyncio.gather(*(link.unregister() for link in links))

@@ -22,7 +22,7 @@ from remoting.protocol.bodies.body import Body
 from remoting.protocol.queue import MessageQueue
 
 LOCK_LIVE_MS: Final = 60_000
-"""A lock expires this long after its last refresh (cf. rocketmq.broker.rebalance.lockMaxLiveTime)."""
+"""How long a lock lives without a refresh (cf. ``rocketmq.broker.rebalance.lockMaxLiveTime``)."""
 
 RESTORED_LIVE_MS: Final = 30_000
 """How long a restored lock lives after a crash of the broker: the client's own bound
