@@ -398,7 +398,7 @@ async def test_a_disk_that_cannot_be_read_is_tried_again(tmp_path: Path) -> None
     files.error = OSError(5, "Input/output error")
     with capture_logs() as logs:
         await late.pass_time(1)
-    assert "tried again" in logs[-1]["event"]
+    assert "retrying" in logs[-1]["event"]
     files.error = None
     await late.pass_time(1)
     assert bodies(late.store) == [b"one"]
