@@ -223,7 +223,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         """See ``Settler``."""
         self.in_hand.add(message.offset)
 
-    def let_go(self, message: ReceivedMessage[T]) -> None:
+    def end_hold(self, message: ReceivedMessage[T]) -> None:
         """See ``Settler``."""
         self.in_hand.discard(message.offset)
         self._on_loop(self._notify_changed)

@@ -61,7 +61,7 @@ class GroupReading(AssignmentListener):
         self._member: GroupMember | None = None
         self._topics: dict[str, TagExpression] = {}
         self._changing = asyncio.Lock()
-        self._patient = True
+        self._open = True
 
     @property
     def active(self) -> bool:
@@ -71,7 +71,7 @@ class GroupReading(AssignmentListener):
     async def subscribe(self, topic: str, expression: TagExpression) -> None:
         """Read this member's share of a topic; returns after the first rebalance."""
         async with self._changing:
-            if not self._patient:
+            if not self._open:
                 raise ConsumerStopped("the consumer is being closed", group=self._group)
             before = self._topics.get(topic)
             self._topics[topic] = expression
@@ -122,7 +122,7 @@ class GroupReading(AssignmentListener):
 
     async def close(self, timeout: float) -> None:
         """Release all queues and leave the group, without waiting for the application."""
-        self._patient = False
+        self._open = False
         async with self._changing:
             self._topics.clear()
             await self._stop(timeout)
@@ -157,7 +157,7 @@ class GroupReading(AssignmentListener):
         try:
             await self._tell_lost(queue, deadline)
             if self._options.auto_commit:
-                if self._patient:
+                if self._open:
                     await self._reader.finished(queue, deadline)
                 offset = self._reader.settled().get(queue)
                 if offset is not None:

@@ -134,7 +134,7 @@ class LocalOffsets(OffsetStore):
         return UsageError(
             f"the offsets file {self._file} {why}",
             group=self._group,
-            hint="give each broadcasting consumer a file of its own by local_offsets=",
+            hint="give each broadcasting consumer its own file with local_offsets=",
         )
 
     def _load(self) -> dict[MessageQueue, int]:

@@ -132,6 +132,6 @@ class Settler(Protocol):
         """Record that the application entered the message's ``with`` block; a stop waits for it."""
         ...
 
-    def let_go(self, message: Any) -> None:
+    def end_hold(self, message: Any) -> None:
         """Record that the ``with`` block ended."""
         ...

@@ -239,7 +239,7 @@ class PullConsumer(ClientPart, Generic[T]):
         expression = expression_of(topic, tags, self.group)
         if self._reader.queues and not self._group_reading.active:
             raise UsageError(
-                "this consumer reads queues of its own choice",
+                "this consumer reads assigned queues",
                 group=self.group,
                 hint="assign([]) first, or use a second consumer",
             )

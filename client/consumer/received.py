@@ -265,7 +265,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         ordinary = exc is None or isinstance(exc, Exception)
         if ordinary and not settler.settled(self):
             settler.settle(self, DONE if exc is None else outcome_of(exc))
-        settler.let_go(self)
+        settler.end_hold(self)
         return exc is not None and ordinary
 
     async def __aenter__(self) -> Self:

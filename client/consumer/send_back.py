@@ -99,7 +99,7 @@ class SendBack:
                 await second()
             except PocketMQError as again:
                 _log.warning(
-                    "message stays here and is handled again", group=self._group, error=str(again)
+                    "message is kept and handled again", group=self._group, error=str(again)
                 )
                 return False
         if dead_lettered:

@@ -103,7 +103,7 @@ def _conflict(finding: GroupFinding, group: str, broker: str | None = None) -> G
         group=group,
         topic=finding.topic,
         broker=broker,
-        hint=f"let all members of a group be alike, or set on_conflict; see {docs}",
+        hint=f"give all members of a group the same settings, or set on_conflict; see {docs}",
     )
 
 
@@ -158,7 +158,7 @@ async def _check_at(
         theirs = await _members_at(context, mine.group_name, address)
     except (PocketMQError, BodyError) as error:
         _log.warning(
-            "other members not compared with",
+            "not compared with the other members",
             group=mine.group_name,
             broker=address,
             error=str(error),

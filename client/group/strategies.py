@@ -200,7 +200,7 @@ class MachineRoomNearby:
             raise UsageError(
                 f"the machine room of the {kind} {name!r} is not known",
                 group=group,
-                hint="let MachineRoomNearby's functions give a room for every broker and client",
+                hint="make MachineRoomNearby's functions return a room for every broker and client",
             )
         return room
 

@@ -103,7 +103,7 @@ class GroupView:
                 return await self._lists[address]
             except Unavailable as error:
                 failure = failure or error
-        raise failure or NoRoute("no broker of the topic can tell the members", topic=route.topic)
+        raise failure or NoRoute("no address of a broker of the topic is known", topic=route.topic)
 
     async def _list(self, address: str) -> tuple[str, ...]:
         """Read the members from a broker; send it a heartbeat first if this one is missing."""

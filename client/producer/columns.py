@@ -454,7 +454,7 @@ def _custom_properties(topic: str, own: Mapping[str, str]) -> str:
             raise UsageError(f"the property {name!r} is not text: {value!r}", topic=topic)
         if name in RESERVED:
             raise UsageError(
-                f"the property name {name} has a meaning of its own",
+                f"the property name {name} is reserved",
                 topic=topic,
                 hint="use the argument for it (tag, keys, ...), or another name",
             )

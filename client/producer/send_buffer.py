@@ -503,7 +503,9 @@ class SendBuffer:
             self.sender.dispatch(request)
         self.sender.flush()
         if late:
-            self._fail(late, SendError("its queue's earlier messages took all its time"))
+            self._fail(
+                late, SendError("it timed out while earlier messages of its queue were being sent")
+            )
         if self._lanes.waiting:
             self._arm()
 

@@ -109,7 +109,7 @@ def test_nothing_is_compressed_when_that_is_switched_off():
         ({"keys": "o-1"}, "write ['o-1']"),
         ({"keys": ["a b"]}, "blank"),
         ({"keys": [""]}, "empty"),
-        ({"properties": {"KEYS": "x"}}, "meaning of its own"),
+        ({"properties": {"KEYS": "x"}}, "KEYS is reserved"),
         ({"properties": {"a": "b\x02"}}, "0x02"),
         ({"properties": {"a": ""}}, "empty"),
         ({"properties": {"a": 5}}, "not text"),
