@@ -258,20 +258,20 @@ def test_a_round_checks_all_groups_in_small_steps(bench):
     for number in range(20):
         group = f"g{number}"
         bench.subscribe(group, "T", connection=FakeConnection(7000 + number))
-    looked: list[str] = []
+    checked: list[str] = []
     watch = bench.processors.monitor
-    look = watch.look
+    check = watch.check
 
     def remember(name: str) -> int:
-        looked.append(name)
-        return look(name)
+        checked.append(name)
+        return check(name)
 
-    watch.look = remember  # type: ignore[method-assign] # spied on
+    watch.check = remember  # type: ignore[method-assign] # spied on
     watch.step(budget=30)
-    assert 0 < len(looked) < 20
+    assert 0 < len(checked) < 20
     for _ in range(20):
         watch.step(budget=30)
-    assert len(looked) == 20
+    assert len(checked) == 20
     bench.clock.advance(10)
     watch.step(budget=10_000)
-    assert len(looked) == 40
+    assert len(checked) == 40
