@@ -1,8 +1,9 @@
-"""Lets Spark find ``format("rocketmq")``: it looks for ``DefaultSource`` in modules ``pyspark_*``.
+"""Makes ``format("rocketmq")`` known to Spark, which searches modules ``pyspark_*`` for a
+``DefaultSource``.
 
-Spark imports all such modules at once, and one that fails to import hides the sources of all. So
-nothing is imported here before Spark asks for the class, and nothing ever raises: what can't be
-imported is said when the format is used.
+Spark imports all such modules at once, and one failed import hides the sources of all. So nothing
+is imported here before Spark requests the class, and a failed import is reported only when the
+format is used.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """The data source, when Spark asks for it."""
+    """Return the data source for ``DefaultSource``."""
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -22,7 +23,13 @@ def __getattr__(name: str) -> Any:
 
 
 def unusable(format_name: str, error: ImportError, hint: str) -> Any:
-    """A source that says why the real one can't be imported."""
+    """Return a data source that raises ImportError when it is used.
+
+    Args:
+        format_name: the name of the format.
+        error: why the real source can't be imported.
+        hint: what to do about it.
+    """
     try:
         from pyspark.sql.datasource import DataSource  # noqa: PLC0415
     except ImportError:

@@ -1,8 +1,9 @@
-"""Lets Spark find ``format("rocketmq.store")``: it looks for ``DefaultSource`` in ``pyspark_*``.
+"""Makes ``format("rocketmq.store")`` known to Spark, which searches modules ``pyspark_*`` for a
+``DefaultSource``.
 
-Spark imports all such modules at once, and one that fails to import hides the sources of all. So
-nothing is imported here before Spark asks for the class, and nothing ever raises: what can't be
-imported is said when the format is used.
+Spark imports all such modules at once, and one failed import hides the sources of all. So nothing
+is imported here before Spark requests the class, and a failed import is reported only when the
+format is used.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pyspark_rocketmq import unusable
 
 
 def __getattr__(name: str) -> Any:
-    """The data source, when Spark asks for it."""
+    """Return the data source for ``DefaultSource``."""
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

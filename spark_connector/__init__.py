@@ -1,1 +1,1 @@
-"""Topics in Spark: ``format("rocketmq")``, ``format("rocketmq.store")`` and what stands behind."""
+"""The Spark connector: the data sources ``rocketmq`` (topics) and ``rocketmq.store`` (stores)."""

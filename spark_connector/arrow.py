@@ -1,7 +1,7 @@
-"""Arrow arrays of variable length and the NumPy arrays inside them, without copies where possible.
+"""Conversions between Arrow binary arrays and NumPy arrays, without copies where possible.
 
-An Arrow array of variable length is a block of bytes and the positions where values end and the
-next begin, so values have to be adjacent.
+An Arrow binary or string array has one data buffer and an array of offsets, each of which is the
+end of one value and the start of the next. So its values are adjacent in the data buffer.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-# What pyarrow.compute.take() looks up and makes at each call.
+# pyarrow.compute.take() looks up the function and creates the options at each call.
 _TAKE: Final = pc.get_function("take")
 _UNCHECKED: Final = pc.TakeOptions(boundscheck=False)
 
 
 def join_slices(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
-    """The bytes between positions, as a binary array of its own.
+    """Copy slices of a buffer into a binary array, one value per slice.
 
-    Wanted slices have gaps between them. But piece, gap, piece, gap ... are adjacent, and form an
-    array over the buffer without a copy. Taking every other element of it copies the join_slices
-    together, in C++ and at the speed of memory.
+    There may be gaps between the slices. Slices and gaps alternate and are adjacent, so together
+    they are a valid Arrow array over the buffer without a copy. Taking every other element of that
+    array copies the slices in C++.
 
     Args:
-        buffer: anything with the buffer protocol, of less than 2 GiB.
-        begins: ascending, at least one.
-        ends: none before its begin or behind the next begin.
+        buffer: any object with the buffer protocol, of less than 2 GiB.
+        begins: start of each slice, ascending; at least one.
+        ends: end of each slice: not before its start or after the start of the next slice.
     """
     number = len(begins)
     offsets = np.empty(2 * number, dtype=np.int32)
@@ -41,25 +41,25 @@ def join_slices(buffer: Any, begins: NDArray[Any], ends: NDArray[Any]) -> Any:
 
 
 def take(array: Any, indices: NDArray[np.int32]) -> Any:
-    """A copy of the elements at these indices, all of which there are."""
+    """Return a copy of the elements at these indices, which are not checked against the length."""
     return _TAKE.call([array, pa.array(indices)], _UNCHECKED)
 
 
 def binary_of_rows(rows: NDArray[np.uint8]) -> Any:
-    """A two-dimensional array of bytes as a binary array, a value per row."""
+    """Return a two-dimensional array of bytes as a binary array with one value per row."""
     count, width = rows.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
     return binary_of(offsets, pa.py_buffer(np.ascontiguousarray(rows)))
 
 
 def binary_of(offsets: NDArray[np.int32], data: Any) -> Any:
-    """A binary array from its offsets and its buffer."""
+    """Return a binary array made of its offsets and its data buffer."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(offsets)), data]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
 def offsets_of(array: Any) -> NDArray[np.int32]:
-    """Where the values of a binary or string array begin and end in its block of bytes."""
+    """Return the offsets of a binary or string array: the bounds of its values in its buffer."""
     buffer = array.buffers()[1]
     if buffer is None or not buffer.size:
         return np.zeros(1, dtype=np.int32)
@@ -67,7 +67,7 @@ def offsets_of(array: Any) -> NDArray[np.int32]:
 
 
 def bytes_of(array: Any) -> NDArray[np.uint8]:
-    """The bytes of all values of a binary or string array, one behind the other."""
+    """Return the concatenated bytes of all values of a binary or string array."""
     offsets, data = offsets_of(array), array.buffers()[2]
     if data is None:
         return np.zeros(0, dtype=np.uint8)
@@ -75,11 +75,11 @@ def bytes_of(array: Any) -> NDArray[np.uint8]:
 
 
 def lengths_of(array: Any) -> NDArray[np.int64]:
-    """The length of each value of a binary array without nulls."""
+    """Return the length of each value of a binary array without nulls, in bytes."""
     return np.diff(offsets_of(array)).astype(np.int64)
 
 
 def mask_of(array: Any) -> NDArray[np.bool_]:
-    """A boolean Arrow array without nulls as NumPy's."""
+    """Return a boolean Arrow array without nulls as a NumPy array."""
     mask: NDArray[np.bool_] = array.to_numpy(zero_copy_only=False)
     return mask

@@ -1,9 +1,9 @@
-"""Connections to brokers that outlive the task they were opened for.
+"""A cache of broker connections that are reused between tasks.
 
-Spark keeps its Python workers over many micro-batches, so a task can use the connections of the
-one before. No half-read connection is kept: one is closed if its lease ends with an error, by
-closing a generator early, or with unanswered requests. Spark makes its workers by forking; a
-connection opened before the fork belongs to the parent and is closed in the child.
+Spark keeps its Python workers over many micro-batches, so a task can reuse the connections of the
+previous one. A connection with unread answers is never reused: it is closed if its lease ends with
+an error, because a generator is closed early, or with unanswered requests. Spark forks its
+workers; a connection opened before the fork belongs to the parent and is closed in the child.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CONNECTION_IDLE: Final = 300.0
 
 
 Lease = Callable[[str], AbstractContextManager[BlockingConnection]]
-"""A connection to an address for the time of a block."""
+"""Returns a context manager with a connection to an address."""
 
 
 class _Unused(NamedTuple):
@@ -34,10 +34,10 @@ class _Unused(NamedTuple):
 
 
 class ConnectionCache:
-    """Unused connections, by address.
+    """Unused connections by address.
 
     Args:
-        clock: seconds, monotonic.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,15 +53,16 @@ class ConnectionCache:
         idle_timeout: float = CONNECTION_IDLE,
         connect_timeout: float = CONNECT_TIMEOUT,
     ) -> Iterator[BlockingConnection]:
-        """A connection for the time of the block, kept afterwards if the block ends in order.
+        """Lease a connection for a block; it is kept afterwards unless the block raises.
 
         Args:
             address: ``host:port``.
-            idle_timeout: seconds; those unused for longer, to whichever address, are closed.
-            connect_timeout: seconds for opening a new one.
+            idle_timeout: connections to any address that were unused for more seconds than this
+                are closed.
+            connect_timeout: seconds for opening a new connection.
 
         Raises:
-            ConnectFailed: none was there, and a new one can't be made.
+            ConnectFailed: no unused connection exists, and a new one can't be opened.
         """
         connection = self._take(address, idle_timeout)
         if connection is None:
@@ -74,19 +75,19 @@ class ConnectionCache:
         self._give_back(connection)
 
     def close(self) -> None:
-        """Close what nobody uses."""
+        """Close all unused connections."""
         with self._lock:
             unused, self._unused = self._unused, {}
         for one in chain.from_iterable(unused.values()):
             one.connection.close()
 
     def unused(self, address: str) -> int:
-        """How many connections to an address wait to be used again."""
+        """Return the number of unused connections to an address."""
         return len(self._unused.get(address, ()))
 
     def forked(self) -> None:
-        """In a child process: close the parent's connections here; the parent still has them."""
-        # Another thread of the parent may have held the lock: nobody would release it here.
+        """Close the copies of the parent's connections in a child; the parent keeps its own."""
+        # Another thread of the parent may have held the lock; that thread doesn't exist here.
         self._lock = threading.Lock()
         self.close()
 
@@ -123,14 +124,14 @@ _CACHE: Final = ConnectionCache()
 os.register_at_fork(after_in_child=_CACHE.forked)
 
 
-# A function and no bound method: readers that hold it are pickled, the cache can't be.
+# A function, not a bound method: readers that refer to it are pickled, and the cache can't be.
 def lease(
     address: str,
     *,
     idle_timeout: float = CONNECTION_IDLE,
     connect_timeout: float = CONNECT_TIMEOUT,
 ) -> AbstractContextManager[BlockingConnection]:
-    """A connection of this process; see ``ConnectionCache.lease``."""
+    """Lease a connection from this process's cache; see ``ConnectionCache.lease``."""
     return _CACHE.lease(address, idle_timeout=idle_timeout, connect_timeout=connect_timeout)
 
 
@@ -139,5 +140,5 @@ close_unused: Final = _CACHE.close
 
 
 def leasing(idle_timeout: float, *, connect_timeout: float = CONNECT_TIMEOUT) -> Lease:
-    """``lease`` with these timeouts, in seconds."""
+    """Return ``lease`` with these timeouts, in seconds."""
     return partial(lease, idle_timeout=idle_timeout, connect_timeout=connect_timeout)

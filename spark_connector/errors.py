@@ -1,17 +1,17 @@
-"""What can go wrong for a Spark query, in one family.
+"""The errors of the Spark connector.
 
-Spark shows an error's text amid stack traces of two languages, often only its first line. So the
-first line of each says what happened, to which topic, queue, group or broker, and what to do next.
+Spark shows an error's text between Python and Java stack traces, often only its first line. So the
+first line of each states what happened, to which topic, queue, group or broker, and what to do.
 """
 
 from __future__ import annotations
 
 
 class ConnectorError(Exception):
-    """Base of all errors the connector raises.
+    """Base class of all errors of the connector.
 
     Args:
-        what: what happened and to what, without a full stop.
+        what: what happened and to which object, without a full stop.
         hint: what to do next.
     """
 
@@ -25,20 +25,20 @@ class ConnectorError(Exception):
 
 
 class OptionError(ConnectorError, ValueError):
-    """An option, or options together, or a schema, is wrong: nothing was asked of any broker."""
+    """An option, a combination of options or a schema is wrong."""
 
 
 class UnknownTopicError(ConnectorError):
-    """No name server knows a topic, or one of its brokers or queues."""
+    """A topic, or one of its brokers or queues, is not registered at any name server."""
 
 
 class BrokerError(ConnectorError):
-    """A broker or name server could not be reached, did not answer in time or refused."""
+    """A broker or name server could not be reached, did not answer in time or refused a request."""
 
 
 class DataLossError(ConnectorError):
-    """Messages that the query wants are gone, or a topic is not the one it was."""
+    """Messages that a query has to read were deleted, or its topic was deleted and recreated."""
 
 
 class DecodeError(ConnectorError):
-    """A message can't be understood."""
+    """A message can't be decoded."""

@@ -1,18 +1,17 @@
-"""How far streaming queries are behind their topics.
+"""The lag of streaming queries: how many messages they are behind their topics.
 
 After each batch Spark reports to its listeners the offsets a source has reached and, since 4.2, the
-ends of its queues; sources written in Python can't report numbers of their own. The difference is
-the lag. Use it as you like::
+ends of its queues; Python sources can't report metrics. The lag is the difference::
 
     from spark_connector.lag import LagListener
 
-    lag = LagListener(callback=alert_when_high)  # a callback is optional
-    spark.streams.addListener(lag)               # from now on a log line per batch
-    prometheus_client.REGISTRY.register(lag)     # or: lag.prometheus(), the page as text
+    lag = LagListener(callback=alert_when_high)  # the callback is optional
+    spark.streams.addListener(lag)               # logs one line per batch
+    prometheus_client.REGISTRY.register(lag)     # or lag.prometheus(), which returns the page
 
-Log lines are those of the logger ``pocketmq.spark``, of level INFO. The lag counts messages: with
-a tag filter also those that don't match. Spark reports nothing for an idle query, so the lag shown
-is that after the last batch.
+The logger is ``pocketmq.spark``, the level INFO. The lag counts all messages, including those that
+a tag filter drops. Spark reports no progress for an idle query, so its lag is that after its last
+batch.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ class QueueProgress:
     """One queue of a query.
 
     Attributes:
-        offset: what the query reads next.
-        latest: what the next message of the queue gets.
+        offset: the offset the query reads next.
+        latest: the offset the next message of the queue will get.
     """
 
     queue: MessageQueue
@@ -58,13 +57,14 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
-    """All queues of a query, over all its sources of this format.
+    """The lag of a query over all its sources of this format.
 
     Attributes:
-        query_id: Spark's id; the same after a restart from the checkpoint.
-        name: of the query, if it was given one.
-        batch_id: the batch after which this was so.
-        timestamp: when that batch began, as Spark writes it.
+        query_id: Spark's id, which is kept over a restart from the checkpoint.
+        name: the query's name, or None.
+        batch_id: the batch after which the lag was measured.
+        timestamp: when that batch began, ISO 8601 as reported by Spark.
+        queues: the queues that are read, sorted.
     """
 
     query_id: str
@@ -80,12 +80,12 @@ class QueryLag:
 
     @property
     def worst(self) -> QueueProgress | None:
-        """The queue with the most."""
+        """The queue with the largest lag, or None if the query has no queue."""
         return max(self.queues, key=lambda queue: queue.messages, default=None)
 
 
 def lag_of(progress: Any) -> QueryLag | None:
-    """The lag in what Spark reports of a batch; None if the query reads no topic of ours.
+    """Return the lag after a batch, or None if the query has no source of this format.
 
     Args:
         progress: a ``StreamingQueryProgress``.
@@ -97,10 +97,10 @@ def lag_of(progress: Any) -> QueryLag | None:
         if ends is None or latest is None:
             continue
         is_ours = True
-        # A queue that is in one of them only has just come or gone.
+        # A queue that is in only one of them was just created or deleted.
         for queue in ends.keys() & latest:
             lag = QueueProgress(queue, ends[queue], latest[queue])
-            # Two sources of a query may read the same topic: the slower one counts.
+            # Two sources of a query may read the same topic: report the slower one.
             if queue not in queues or lag.messages > queues[queue].messages:
                 queues[queue] = lag
     if not is_ours:
@@ -110,7 +110,7 @@ def lag_of(progress: Any) -> QueryLag | None:
 
 
 def _offsets(text: str) -> Offsets | None:
-    """Offsets of a source, unless it is of another format."""
+    """Parse the offsets of a source; None for a source of another format."""
     try:
         return from_json(json.loads(text))
     except (ValueError, TypeError, ConnectorError):
@@ -118,12 +118,12 @@ def _offsets(text: str) -> Offsets | None:
 
 
 class LagListener(StreamingQueryListener):
-    """Keeps, logs and gives out the lag of a session's queries.
+    """Records, logs and exports the lag of a session's streaming queries.
 
     Args:
-        callback: called with each new lag, in Spark's listener thread. What it raises is logged.
-        log: whether a line is logged for each.
-        max_queries: queries whose lag is kept at a time; beyond it the oldest one is dropped.
+        callback: called with each new lag, in Spark's listener thread. Its exceptions are logged.
+        log: whether to log a line for each new lag.
+        max_queries: the most queries whose lag is kept; beyond it the oldest one is dropped.
     """
 
     def __init__(
@@ -137,20 +137,20 @@ class LagListener(StreamingQueryListener):
         self._callback = callback
         self._writes_log = log
         self._lags: dict[str, QueryLag] = {}
-        # Spark calls from a thread of its own.
+        # Spark calls the listener from another thread than the one that reads the lags.
         self._lock = threading.Lock()
 
     @property
     def lags(self) -> Mapping[str, QueryLag]:
-        """The lag of each running query after its last batch, by its id."""
+        """The lag of each running query after its last batch, by query id."""
         with self._lock:
             return dict(self._lags)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A query began: nothing is known yet."""
+        """Do nothing: a query has no lag before its first batch."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A batch is done."""
+        """Record, log and pass on the lag after a batch."""
         lag = lag_of(event.progress)
         if lag is None:
             return
@@ -163,23 +163,23 @@ class LagListener(StreamingQueryListener):
         if self._callback is not None:
             try:
                 self._callback(lag)
-            except Exception:  # noqa: BLE001 - Spark would print it without saying whose it is
+            except Exception:  # noqa: BLE001 - Spark prints it without naming the callback
                 _log.exception("the callback for lag failed", query=lag.name or lag.query_id)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """There was nothing to read: the lag is what it was."""
+        """Do nothing: without new messages the lag is unchanged."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A query ended: drop its lag."""
+        """Drop the lag of a query that has ended."""
         with self._lock:
             self._lags.pop(str(event.id), None)
 
     def collect(self) -> Iterator[Metric]:
-        """The lags as metrics: what makes this a collector for a Prometheus registry."""
+        """Yield the lags as metrics: the collector interface of a Prometheus registry."""
         return _metrics(self.lags.values())
 
     def prometheus(self) -> str:
-        """The same as a page of text."""
+        """Return the metrics in the Prometheus text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry).decode()

@@ -1,4 +1,4 @@
-"""The connector's named limits, each with its reason. Sizes in bytes, times in seconds."""
+"""Limits of the connector, each with its reason. Sizes are in bytes, times in seconds."""
 
 from __future__ import annotations
 
@@ -7,76 +7,77 @@ from typing import Final
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
 SINK_BATCH_BYTES: Final = 1024 * 1024
-"""One batch send (option ``maxBatchBytes``): more costs memory and is no faster."""
+"""Default size of one batch send (option ``maxBatchBytes``); larger ones are no faster."""
 
 SINK_MIN_BATCH_BYTES: Final = 1024
-"""The smallest ``maxBatchBytes``; a message that is larger leaves alone."""
+"""The smallest ``maxBatchBytes``; a message larger than the option is sent on its own."""
 
 SINK_MAX_BATCH_BYTES: Final = MAX_MESSAGE_BYTES
-"""The largest ``maxBatchBytes``: what a broker takes at most with its default settings."""
+"""The largest ``maxBatchBytes``: what a broker accepts with its default settings."""
 
 SINK_MAX_BATCH_ROWS: Final = 4096
-"""Messages of one batch send: its answer names each with 33 characters, 135 KB."""
+"""The most messages of one batch send: its answer has 33 characters for each, 135 KB."""
 
 SPREAD_ROWS: Final = 256
-"""Rows that may go to any queue are spread over queues in batches of at least so many."""
+"""Rows that may go to any queue are spread over the queues in batches of at least this many."""
 
 SLICE_BYTES: Final = 16 * 1024 * 1024
-"""Bodies and properties encoded at once; what is encoded waits in memory until it is sent."""
+"""Bodies and properties encoded at a time: encoded messages stay in memory until sent."""
 
 
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""The most one pull may return, at brokers that honour such a limit (ours; 5.x)."""
+"""The most bytes one pull may return; honoured by PocketMQ and by Apache RocketMQ 5.x."""
 
 BATCH_MESSAGES: Final = 2000
-"""Messages from which an Arrow batch is made: the size that went fastest through Spark."""
+"""Gathered messages that are decoded to an Arrow batch: the size with the highest throughput."""
 
 BATCH_BYTES: Final = 2 * 1024 * 1024
-"""Undecoded bytes from which one is made, whatever their number. With one more answer a batch
-stays below 6 MiB."""
+"""Gathered bytes that are decoded to an Arrow batch, however few messages they are. As the last
+answer may exceed the limit, a batch stays below 6 MiB."""
 
 FILTERED_BATCH_BYTES: Final = 512 * 1024
-"""The same while a filter leaves open how many messages that is."""
+"""The same with a tag filter: the number of matching messages is unknown before decoding."""
 
 MAX_BATCH_ROWS: Final = 10_000
-"""Rows of a batch at most; more than is gathered of a broker that gives no more than was asked."""
+"""The most rows of a batch. It is reached only if a broker returns more than was requested."""
 
 MAX_KEPT_CONNECTIONS: Final = 4
 """Unused connections kept per broker and process; a worker process runs one task at a time."""
 
 CONNECT_TIMEOUT: Final = 3.0
-"""Opening one connection."""
+"""Timeout for opening one connection."""
 
 RETRY_FIRST: Final = 0.05
-"""The bound of the first pause after a failed attempt; it doubles from there."""
+"""Upper bound of the random pause after the first failed attempt; it doubles from there."""
 
 RETRY_MAX: Final = 1.0
-"""The longest pause: a task goes on soon after its broker is back."""
+"""The longest pause, so that a task continues soon after its broker has restarted."""
 
 REFUSALS: Final = 3
-"""How often in a row a broker may refuse a pull for a reason it doesn't name better than "error",
-before the task gives up."""
+"""Consecutive refusals of a pull after which the task fails, if the broker gives no reason more
+specific than an error."""
 
 LOSS_PATIENCE: Final = 2.0
-"""How long a queue may end before the range does: a broker that has just started, or a slave, may
-not have dispatched its last messages yet."""
+"""How long to retry a pull behind the end of the queue before the messages count as lost: a broker
+that has just started, or a slave, may not have dispatched its last messages yet."""
 
 
 MAX_IN_FLIGHT_REQUESTS: Final = 64
-"""Unanswered requests to one broker: single messages need many to fill the line."""
+"""Unanswered requests to one broker: with single messages many are needed for full throughput."""
 
 MAX_IN_FLIGHT_MESSAGES: Final = 12 * 1024
-"""Messages in them: a batch's answer has 33 characters for each, and a broker whose answers nobody
-takes stops reading at 1 MiB."""
+"""Messages in unanswered requests: a batch's answer has 33 characters for each, and a broker stops
+reading from a connection with 1 MiB of unread answers."""
 
 MAX_IN_FLIGHT_BYTES: Final = 4 * 1024 * 1024
-"""Their bodies: four batches of the default size keep a broker busy while rows are encoded."""
+"""Bodies of unanswered requests: four batches of the default size keep a broker busy while rows
+are encoded."""
 
 ROUTE_PERIOD: Final = 1.0
-"""A failing broker makes its topic's route be asked for again, but not more often."""
+"""The shortest time between two route requests for a topic with a failing broker."""
 
 MAX_TOPICS: Final = 1024
-"""Topics one task writes to; more is a column that isn't a topic."""
+"""The most topics one task may write to: more suggest that the column doesn't hold topics."""
 
 NAMES_SHOWN: Final = 3
-"""Near names in the error about an unknown topic."""
+"""Similar names shown in the error about an unknown topic."""

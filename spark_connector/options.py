@@ -1,12 +1,12 @@
-"""How options are declared and read: known names only, in any case, each value checked.
+"""Declaring and parsing the options of the source, the sink and the store format.
 
-An option is a field of a class of options, made by ``option``: its name, parser, default and other
-names stand in one line. ``OptionReader`` fills such classes from Spark's map of texts. An unknown
-name is an error with the nearest known one; so is an option that is given under two of its names
-with different values. Spark's own options are ignored.
+An option is a dataclass field made by ``option`` with a name, a parser, a default and aliases.
+``OptionReader`` fills such dataclasses from the strings that Spark passes. Names are
+case-insensitive. An unknown name is an error that suggests the nearest known one; giving one
+option under two names with different values is an error too. Spark's own options are ignored.
 
-A duration is a number of milliseconds or a number with a unit, as Spark writes its own
-(cf. JavaUtils.timeStringAs).
+A duration is a number of milliseconds or a number with a unit, in the syntax of Spark's own
+durations (cf. JavaUtils.timeStringAs).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
 PREFIX: Final = "rocketmq.client."
-"""Options of the connections can be written with this prefix too, as Kafka's with ``kafka.``."""
+"""Connection options are accepted with this prefix too, like ``kafka.`` in Spark's Kafka source."""
 
 NAME_SERVER_VARIABLE: Final = "NAMESRV_ADDR"
 MAX_DURATION_MS: Final = 86_400_000
 MAX_RETRIES: Final = 1000
 
 _OF_SPARK: Final = {"checkpointlocation", "queryname", "outputmode", "__partition_columns"}
-"""Options that Spark itself hands over."""
+"""Options that Spark adds to those of the user, in lower case."""
 
 _TRUE: Final = frozenset({"true", "yes", "on", "1"})
 _FALSE: Final = frozenset({"false", "no", "off", "0"})
@@ -46,11 +46,11 @@ class Option(Generic[T]):
     """One option.
 
     Attributes:
-        name: as documentation writes it.
-        parse: its value from a text; raises ValueError with what to write instead.
-        default: the value when it isn't given.
-        aliases: other names of it.
-        passes_through: it may also be written behind ``rocketmq.client.``.
+        name: the name, spelled as in the documentation.
+        parse: converts a string to the value; raises ValueError with what to write instead.
+        default: the value when the option isn't given.
+        aliases: other accepted names.
+        passes_through: whether each name is also accepted with the prefix ``rocketmq.client.``.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Option(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name it goes by."""
+        """All accepted names."""
         own = (self.name, *self.aliases)
         return (*own, *(PREFIX + name for name in own)) if self.passes_through else own
 
@@ -69,14 +69,14 @@ class Option(Generic[T]):
 def option(
     name: str, parse: Callable[[str], T], default: T, *aliases: str, passes_through: bool = False
 ) -> T:
-    """A dataclass field that an option sets; the arguments are those of ``Option``."""
+    """Return a dataclass field that is set by an option; see ``Option`` for the arguments."""
     declared = Option(name, parse, default, aliases, passes_through)
     made: T = field(default=default, metadata={"option": declared})
     return made
 
 
 def options_of(kind: Any) -> dict[str, Option[Any]]:
-    """The options that a dataclass declares, by its fields."""
+    """Return the options that a dataclass declares, by field name."""
     return {one.name: one.metadata["option"] for one in fields(kind) if "option" in one.metadata}
 
 
@@ -84,12 +84,12 @@ class OptionReader:
     """The options of one query.
 
     Args:
-        given: as Spark hands them over.
-        known: all there are.
-        what: what reads them, for errors: ``source`` or ``sink``.
-        refusals: names that are known and not served, and what to do instead. Values never appear
-            in the error: some are secrets.
-        format_name: of which format, for errors.
+        given: option names and values as passed by Spark.
+        known: all options that may be given.
+        what: ``source`` or ``sink``, for errors.
+        refusals: unsupported option names, and what to do instead. Their values are never put
+            into the error, because some are secrets.
+        format_name: the name of the format, for errors.
 
     Raises:
         OptionError: a name is unknown or refused, or there are two values for one option.
@@ -107,7 +107,7 @@ class OptionReader:
         self._format = f"format {format_name}"
         self._options = {option.name: option for option in known}
         self._texts: dict[str, tuple[str, str]] = {}
-        # Spark hands names over in lower case: errors use the spelling of the documentation.
+        # Spark passes names in lower case: errors use the spelling of the documentation.
         canonical = {
             name.lower(): (option.name, name)
             for option in self._options.values()
@@ -129,12 +129,17 @@ class OptionReader:
                 )
 
     def read(self, kind: Callable[..., T], **others: Any) -> T:
-        """A dataclass of options, with the values of its other fields. Raises OptionError."""
+        """Return an instance of an options dataclass. Raises OptionError.
+
+        Args:
+            kind: the dataclass.
+            others: values of fields that are not read from an option of the same name.
+        """
         options = options_of(kind)
         return kind(**{name: self.get(one.name) for name, one in options.items()} | others)
 
     def get(self, option: str) -> Any:
-        """An option's value. Raises OptionError when its text isn't one."""
+        """Return an option's value, or its default. Raises OptionError if it can't be parsed."""
         declared = self._options[option]
         if option not in self._texts:
             return declared.default
@@ -148,11 +153,11 @@ class OptionReader:
             ) from None
 
     def given(self, option: str) -> bool:
-        """Whether the user has set it."""
+        """Return whether the user has set an option, under any of its names."""
         return option in self._texts
 
     def one_of(self, *options: str) -> Any:
-        """The value of the one that is given; None if none is. Raises OptionError for several."""
+        """Return the value of the option that is given, or None. Raises OptionError for several."""
         found = [option for option in options if option in self._texts]
         if len(found) > 1:
             names = " and ".join(self._texts[option][0] for option in found)
@@ -174,14 +179,14 @@ class OptionReader:
 
 
 def text(value: str) -> str:
-    """A text that isn't empty."""
+    """Return a string without surrounding white space. Raises ValueError if it is empty."""
     if not value.strip():
         raise ValueError("it is empty: give a value or leave the option out")
     return value.strip()
 
 
 def boolean(value: str) -> bool:
-    """``true`` or ``false``."""
+    """Parse ``true``, ``yes``, ``on``, ``1``, or their opposites. Raises ValueError."""
     lower = value.strip().lower()
     if lower not in _TRUE | _FALSE:
         raise ValueError("write true or false")
@@ -189,7 +194,7 @@ def boolean(value: str) -> bool:
 
 
 def integer(least: int, most: int = 2**62) -> Callable[[str], int]:
-    """Whole numbers within bounds."""
+    """Return a parser of integers from ``least`` to ``most``, both included."""
 
     def parse(value: str) -> int:
         try:
@@ -204,7 +209,7 @@ def integer(least: int, most: int = 2**62) -> Callable[[str], int]:
 
 
 def choice(values: Mapping[str, T]) -> Callable[[str], T]:
-    """One of some words, in any case, and its value."""
+    """Return a parser that maps the keys of ``values``, in any case, to their values."""
     by_lower = {word.lower(): value for word, value in values.items()}
     words = list(values)
 
@@ -218,12 +223,12 @@ def choice(values: Mapping[str, T]) -> Callable[[str], T]:
 
 
 def word_of(kind: type[E]) -> Callable[[str], E]:
-    """One of an enumeration's words, in any case."""
+    """Return a parser for the values of an enumeration, in any case."""
     return choice({member.value: member for member in kind})
 
 
 def byte_count(value: str) -> int:
-    """Bytes: a number, or one with k, m or g (1024s)."""
+    """Parse a number of bytes, optionally with k, m or g (powers of 1024). Raises ValueError."""
     lower = value.strip().lower().removesuffix("b").removesuffix("i")
     factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(lower[-1:], 1)
     digits = lower[:-1] if factor > 1 else lower
@@ -233,7 +238,7 @@ def byte_count(value: str) -> int:
 
 
 def topics(value: str) -> tuple[str, ...]:
-    """Names of topics between commas, each once."""
+    """Parse topic names separated by commas, dropping repeated ones. Raises ValueError."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
         raise ValueError("it names nothing: write names between commas")
@@ -243,13 +248,13 @@ def topics(value: str) -> tuple[str, ...]:
 
 
 def group(value: str) -> str:
-    """The name of a consumer or producer group."""
+    """Return the name of a consumer or producer group. Raises ValueError if it is invalid."""
     validate_group(value.strip())
     return value.strip()
 
 
 def tags(value: str) -> str:
-    """A tag expression, such as ``A || B``."""
+    """Return the canonical text of a tag expression, such as ``A || B``."""
     return TagExpression.parse(value.strip()).text
 
 
@@ -268,24 +273,24 @@ MAX_MS: Final = 2**62
 
 
 def parse_duration_ms(text: str) -> int:
-    """Milliseconds of ``250``, ``30s``, ``15m``. Raises ValueError."""
+    """Parse a duration such as ``250``, ``30s`` or ``15m`` to milliseconds. Raises ValueError."""
     match = _DURATION.fullmatch(text.strip().lower())
     unit = match and _UNIT_MS.get(match[2] or "ms")
     if not match or not unit:
         raise ValueError("write milliseconds, or a number with ms, s, m, h or d, e.g. '30s'")
     value = float(match[1]) * unit
     if value > MAX_MS:
-        raise ValueError("that is longer than anything lasts")
+        raise ValueError(f"write at most {MAX_MS} milliseconds")
     return int(value)
 
 
 def duration(value: str) -> float:
-    """Seconds of ``250``, ``30s``, ``15m``. Raises ValueError."""
+    """Parse a duration such as ``250``, ``30s`` or ``15m`` to seconds. Raises ValueError."""
     return parse_duration_ms(value) / 1000
 
 
 def wait(value: str) -> float:
-    """Seconds of a wait: more than none, at most a day. Raises ValueError."""
+    """Parse a duration of 1 ms to one day to seconds. Raises ValueError."""
     milliseconds = parse_duration_ms(value)
     if not 0 < milliseconds <= MAX_DURATION_MS:
         raise ValueError("write a duration from 1 ms to 1d")
@@ -293,7 +298,7 @@ def wait(value: str) -> float:
 
 
 def addresses(value: str) -> tuple[str, ...]:
-    """``host:port`` addresses between ``;`` or ``,``. Raises ValueError."""
+    """Parse ``host:port`` addresses separated by ``;`` or ``,``. Raises ValueError."""
     found = tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
     if not found:
         raise ValueError("write host:port, several separated by ';'")
@@ -304,11 +309,11 @@ def addresses(value: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-# --- what source and sink share
+# --- options of both source and sink
 
 
 class OnDecodeError(StrEnum):
-    """What happens with a message that can't be understood."""
+    """What happens to a message whose body can't be decoded."""
 
     FAIL = "fail"
     NULL = "null"
@@ -317,14 +322,14 @@ class OnDecodeError(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionOptions:
-    """How name servers and brokers are reached, times in seconds.
+    """How name servers and brokers are reached; times in seconds.
 
     Attributes:
-        name_servers: their addresses, asked one after the other.
-        request_timeout: of one request.
-        retries: attempts after the first when offsets are asked for.
-        retry_interval: the first pause between attempts; it doubles.
-        connection_idle: connections unused so long are closed.
+        name_servers: name server addresses, tried one after the other.
+        request_timeout: the timeout of one request.
+        retries: attempts after the first one, for the requests of the driver.
+        retry_interval: the pause before the second attempt; it doubles from there.
+        connection_idle: a connection is closed after it has been unused for this long.
     """
 
     name_servers: tuple[str, ...] = option(
@@ -339,7 +344,10 @@ class ConnectionOptions:
 
     @classmethod
     def of(cls, reader: OptionReader) -> ConnectionOptions:
-        """The connection's part of a query's options. Raises OptionError."""
+        """Read the connection options of a query. Raises OptionError.
+
+        Name servers that are not given are taken from the environment (``NAMESRV_ADDR``).
+        """
         options = reader.read(cls)
         return (
             options if options.name_servers else replace(options, name_servers=_from_environment())
@@ -381,4 +389,4 @@ REFUSALS: Final = {
     "dedup": "the source reads each offset once; for repeats by the producer use "
     'dropDuplicatesWithinWatermark(["messageId"])',
 }
-"""Options of other connectors that have no counterpart here."""
+"""Options of other connectors that are not supported, and what to do instead."""

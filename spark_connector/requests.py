@@ -1,7 +1,7 @@
-"""Requests of the driver and of writing tasks: over kept connections, with deadlines and attempts.
+"""Requests of the driver and of writing tasks, with pooled connections, timeouts and retries.
 
-Everything asked here may be asked twice, so a request without an answer is sent again, after a
-pause that doubles. A refusal by a broker is an error at once.
+All requests sent from here are idempotent: a request without an answer is sent again, after a pause
+that doubles with each attempt. A refusal by a broker is raised at once.
 """
 
 from __future__ import annotations
@@ -30,28 +30,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 IN_FLIGHT: Final = 64
-"""Requests sent ahead of their answers on one connection."""
+"""The most unanswered requests on one connection."""
 
 LONGEST_PAUSE: Final = 5.0
+"""The longest pause between two attempts, in seconds."""
+
 SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 FOUND_OR_NO_TOPIC: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.TOPIC_NOT_EXIST)})
 
 Request = Callable[[], Command]
-"""Makes a request anew for each attempt: a command is sent once."""
+"""Creates the command of one attempt: a ``Command`` can be sent only once."""
 
 
 def request(code: RequestCode, header: Header | None = None, *, extra: Extra = ()) -> Request:
-    """A request that can be sent several times."""
+    """Return a request that can be sent several times."""
     return lambda: Command.request(code, header, extra=extra)
 
 
 class Calls:
-    """Requests to any peer.
+    """Sends requests to name servers and brokers.
 
     Args:
-        options: timeouts and attempts.
-        lease: connections; the process's own unless given.
-        sleep: waits between attempts.
+        options: timeouts and numbers of attempts.
+        lease: leases connections; by default from this process's cache.
+        sleep: sleeps for seconds, between attempts.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Calls:
     def one(
         self, address: str, command: Request, what: str, *, accept: frozenset[int] = SUCCESS
     ) -> Command:
-        """One request's answer; see ``many``."""
+        """Send one request and return its answer; see ``many``."""
         return self.many(address, [command], what, accept=accept)[0]
 
     def many(
@@ -82,14 +84,14 @@ class Calls:
         accept: frozenset[int] = SUCCESS,
         retries: int | None = None,
     ) -> list[Command]:
-        """The answers to several requests, in their order, pipelined.
+        """Send several requests, pipelined, and return their answers in the same order.
 
         Args:
-            address: the peer.
-            commands: make the requests.
-            what: what they ask for, for errors: ``offsets of topic orders``.
-            accept: codes of answers that are no error.
-            retries: attempts after the first; by the options unless given.
+            address: the peer, ``host:port``.
+            commands: the requests.
+            what: what is requested, for errors, such as ``offsets of topic orders``.
+            accept: response codes that are no error.
+            retries: attempts after the first one; by default those of the options.
 
         Raises:
             BrokerError: no answer after all attempts, or an answer with another code.
@@ -118,7 +120,7 @@ class Calls:
         return answers
 
     def attempt(self, address: str, commands: Sequence[Request]) -> list[Command]:
-        """The answers to one attempt. Raises RemotingError."""
+        """Send several requests once and return their answers in order. Raises RemotingError."""
         timeout = self.options.request_timeout
         answers: dict[int, Command] = {}
         order: list[int] = []
@@ -126,7 +128,7 @@ class Calls:
 
             def take_one() -> None:
                 answer = connection.receive(timeout=timeout)
-                # The connection receives into the same memory again.
+                # The connection reuses the memory of the body for the next answer.
                 answer.body = bytes(answer.body)
                 answers[answer.opaque] = answer
 
@@ -139,12 +141,18 @@ class Calls:
         return [answers[opaque] for opaque in order]
 
     def backoff(self) -> Backoff:
-        """The pauses between the attempts of one request."""
+        """Return the pauses between the attempts of one request."""
         return Backoff(self._random, first=self.options.retry_interval, most=LONGEST_PAUSE)
 
 
 def understand(address: str, read: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
-    """What a function reads of an answer. Raises BrokerError when it can't be read."""
+    """Parse an answer with a function. Raises BrokerError if the answer can't be parsed.
+
+    Args:
+        address: the peer that sent the answer, for errors.
+        read: the function that parses it.
+        args, named: the arguments of the function.
+    """
     try:
         return read(*args, **named)
     except (HeaderError, BodyError, RecordError) as error:
@@ -152,7 +160,7 @@ def understand(address: str, read: Callable[P, T], *args: P.args, **named: P.kwa
 
 
 class NameServerCalls:
-    """Requests to name servers: the first one that answers is asked first from then on."""
+    """Sends requests to name servers; the one that answered last is tried first."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -160,11 +168,11 @@ class NameServerCalls:
 
     @property
     def address(self) -> str:
-        """The one that is asked first."""
+        """The name server that is tried first."""
         return self._addresses[0]
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """The route of a topic; None when it doesn't exist. Raises BrokerError."""
+        """Return the route of a topic, or None if it doesn't exist. Raises BrokerError."""
         header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         answer = self._ask(command, f"the route of topic {topic}", FOUND_OR_NO_TOPIC)
@@ -179,12 +187,12 @@ class NameServerCalls:
             ) from error
 
     def topics(self) -> list[str]:
-        """The names of all topics. Raises BrokerError."""
+        """Return the names of all topics. Raises BrokerError."""
         answer = self._ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "all topics")
         return understand(self.address, decode, TopicList, answer.body).topic_list
 
     def has_brokers(self) -> bool:
-        """Whether a broker has registered. Raises BrokerError."""
+        """Return whether at least one broker is registered. Raises BrokerError."""
         answer = self._ask(request(RequestCode.GET_BROKER_CLUSTER_INFO), "the list of brokers")
         try:
             return bool(decode(ClusterInfo, answer.body).broker_addr_table)
@@ -192,7 +200,7 @@ class NameServerCalls:
             return False
 
     def _ask(self, command: Request, what: str, accept: frozenset[int] = SUCCESS) -> Command:
-        """The answer of the first name server that gives one, in some rounds over all of them."""
+        """Return the first accepted answer, trying all name servers once per attempt."""
         backoff = self._calls.backoff()
         retries = self._calls.options.retries
         failures: list[str] = []

@@ -1,9 +1,10 @@
-"""The columns a query may have, and what Spark and Arrow call their types.
+"""The columns of the formats, with their Spark and Arrow types.
 
-Spark prunes no columns of a Python source, but a schema given by the user reaches the reader, and
-then exactly these columns have to come back, in this order. Spark compares the schema of the first
-Arrow batch with its own by ``Schema.equals``: types, names and nullability. So every column may be
-null, even those that never are, because that is what a DDL text says.
+Spark does not prune the columns of a Python source, but it passes a schema given by the user to the
+reader, which then has to return exactly these columns in this order. Spark compares the schema of
+the first Arrow batch with its own by ``Schema.equals``: types, names and nullability. A DDL string
+without NOT NULL declares nullable columns, so all columns are nullable, even those that are never
+null.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class Column:
     """One column.
 
     Attributes:
-        name: as the query sees it.
-        ddl: its type as Spark writes it (``simpleString``).
-        arrow: its type in a batch.
+        name: the column's name.
+        ddl: its Spark type as a string (``simpleString``).
+        arrow: its ``pyarrow.DataType``.
     """
 
     name: str
@@ -81,12 +82,13 @@ COLUMNS: Final[dict[str, Column]] = _columns(
     messageId="string",
     properties="map<string,string>",
 )
-"""Of a message read through a broker; ``keys`` is the text as sent, one space between two keys."""
+"""Columns of a message read from a broker; ``keys`` is one string, with a space between keys."""
 
 STORE_COLUMNS: Final[dict[str, Column]] = COLUMNS | _columns(
     physicalOffset="bigint", storeSize="int", file="string", crcOk="boolean"
 )
-"""Of a message read from a store directory; sizes in bytes, ``crcOk`` of the body as stored."""
+"""Columns of a message read from a store directory: ``storeSize`` in bytes, and ``crcOk`` is
+whether the body as stored has the stored CRC."""
 
 KAFKA_COLUMNS: Final[dict[str, Column]] = _columns(
     key="binary",
@@ -98,22 +100,22 @@ KAFKA_COLUMNS: Final[dict[str, Column]] = _columns(
     timestampType="int",
     headers="array<struct<key:string,value:binary>>",
 )
-"""The names of Spark's Kafka source: ``timestamp`` is when the broker stored the message, so
-``timestampType`` is always 1 (LogAppendTime)."""
+"""Columns with the names of Spark's Kafka source. ``timestamp`` is when the broker stored the
+message, so ``timestampType`` is always 1 (LogAppendTime)."""
 
 
 def ddl(columns: Iterable[Column]) -> str:
-    """The schema as a DDL text, such as ``topic string, queueId int``."""
+    """Return the schema as a DDL string, such as ``topic string, queueId int``."""
     return ", ".join(f"{column.name} {column.ddl}" for column in columns)
 
 
 def arrow_schema(columns: Iterable[Column]) -> Any:
-    """The ``pyarrow.Schema`` that Spark wants batches of these columns to have."""
+    """Return the ``pyarrow.Schema`` that Spark requires of batches with these columns."""
     return pa.schema([pa.field(column.name, column.arrow) for column in columns])
 
 
 def fields_of(schema: Any) -> list[tuple[str, str, bool]]:
-    """What ``select`` wants to know of a ``pyspark.sql.types.StructType``."""
+    """Return the fields of a ``pyspark.sql.types.StructType`` as arguments of ``select``."""
     return [
         (
             field.name,
@@ -127,15 +129,15 @@ def fields_of(schema: Any) -> list[tuple[str, str, bool]]:
 def select(
     fields: Sequence[tuple[str, str, bool]], columns: Mapping[str, Column] = COLUMNS
 ) -> tuple[Column, ...]:
-    """The columns of a schema that the user gave, in its order.
+    """Return the columns named by a schema, in its order.
 
     Args:
-        fields: name, ``simpleString`` of the type, and whether all of it may be null.
-        columns: what there is to choose from.
+        fields: name, ``simpleString`` of the type, and whether it and all its parts are nullable.
+        columns: the columns that exist, by name.
 
     Raises:
-        OptionError: there is no such column, it has another type or is never null, it is named
-            twice, or none is named.
+        OptionError: a column doesn't exist, has another type, is not nullable or is named twice,
+            or the schema is empty.
     """
     if not fields:
         raise OptionError("the schema has no columns", f"choose from {', '.join(columns)}")

@@ -1,1 +1,1 @@
-"""Format ``rocketmq`` for reading: where planning and decoding meet Spark."""
+"""The source of format ``rocketmq``: batch and streaming readers of topics."""

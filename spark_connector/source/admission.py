@@ -1,11 +1,11 @@
-"""How far the next micro-batch goes: limits, minimum and delay, bytes, and a fixed target.
+"""Admission control: computes where the next micro-batch ends. No I/O.
 
-A state machine without I/O: facts about the queues and the time come in, the batch's end comes out.
-Spark knows one limit at a time, so all of ours are applied here.
+The inputs are the bounds of the queues and the time, the output is the end of the batch. Spark
+supports one limit at a time, so all limits of the options are applied here.
 
-Without ``maxOffsetsPerTrigger`` a batch takes at most a million messages until the query has once
-come to the end of its queues: the first batch on a long backlog must not fill memory. A limit in
-bytes becomes one in messages, by the average size of some messages of every broker.
+Without ``maxOffsetsPerTrigger`` a batch has at most a million messages until the query has reached
+the end of its queues once: the first batch on a long backlog must not exhaust memory. A limit in
+bytes is converted to one in messages, by the average size of a sample from each broker.
 """
 
 from __future__ import annotations
@@ -22,25 +22,28 @@ from spark_connector.source.positions import QueueFacts
 from spark_connector.source.ranges import share
 
 CATCH_UP_OFFSETS: Final = 1_000_000
-"""Messages of one batch at most while a query without a limit works off its backlog."""
+"""The most messages of one batch while a query without a limit works off its backlog."""
 
 UNLIMITED: Final = 2**62
 
 UNSEEN_BYTES: Final = 1024
-"""The size of a message while none could be sampled."""
+"""The assumed size of a message if none could be sampled, in bytes."""
 
 MeanSize = Callable[[MessageQueue, int], float | None]
-"""The average stored size, in bytes, of some messages from an offset on; None: unknown."""
+"""Returns the average stored size, in bytes, of some messages from an offset on, or None."""
 
 
 def begin(queue: MessageQueue, start: int | None, facts: QueueFacts, policy: OnDataLoss) -> int:
-    """Where reading of a queue goes on: ``start``, or what there is instead.
+    """Return the offset at which reading of a queue continues.
 
     Args:
-        start: the offset in the checkpoint; None for a queue that wasn't there: its earliest.
+        queue: the queue, for errors.
+        start: the offset in the checkpoint; None for a new queue, which is read from its start.
+        facts: the bounds of the queue.
+        policy: what happens if ``start`` is outside these.
 
     Raises:
-        DataLossError: ``start`` isn't there any more, and the policy is to fail.
+        DataLossError: ``start`` is outside the bounds, and the policy is to fail.
     """
     if start is None:
         return facts.minimum
@@ -71,15 +74,15 @@ def _loss(queue: MessageQueue, start: int, facts: QueueFacts) -> DataLossError:
 
 @dataclass(slots=True)
 class Admission:
-    """The limits of one query, with what they have to remember.
+    """The admission control of one query.
 
     Attributes:
-        limits: the user's.
-        policy: what happens when offsets are gone.
+        limits: the limits given by the user.
+        policy: what happens when offsets were deleted.
         started: when the query began, or last had a batch; seconds of a monotonic clock.
-        target: with the trigger AvailableNow: where the query ends.
-        caught_up: it has once come to the end of all queues.
-        lost: offsets that were passed over because they are gone.
+        target: where the query ends, with the trigger AvailableNow; otherwise None.
+        caught_up: whether the query has reached the end of all queues once.
+        lost: the number of offsets skipped because their messages were deleted.
     """
 
     limits: Limits
@@ -91,7 +94,7 @@ class Admission:
 
     @property
     def max_rows(self) -> int:
-        """The limit to tell Spark."""
+        """The limit of rows as reported to Spark."""
         return self.limits.max_offsets or UNLIMITED
 
     def end(
@@ -103,14 +106,14 @@ class Admission:
         mean_size: MeanSize = lambda *_: None,
         take_all: bool = False,
     ) -> Offsets:
-        """Where the next batch ends; ``start`` itself when there is none yet.
+        """Return where the next batch ends; ``start`` if there is no batch yet.
 
         Args:
-            start: the end of the batch before.
-            facts: of all queues that can be reached; the others stay where they are.
-            now: seconds of the clock that ``started`` is of.
-            mean_size: samples a queue; called once for each broker if there is a limit in bytes.
-            take_all: leave the limits aside (trigger Once).
+            start: the end of the previous batch.
+            facts: the bounds of all reachable queues; the other queues keep their offsets.
+            now: the current time, on the clock of ``started``.
+            mean_size: samples a queue; called once per broker if there is a limit in bytes.
+            take_all: ignore the limits (trigger Once).
 
         Raises:
             DataLossError: see ``begin``.
@@ -144,7 +147,7 @@ class Admission:
     def _window(
         self, start: Offsets, facts: Mapping[MessageQueue, QueueFacts]
     ) -> tuple[Offsets, Offsets]:
-        """Where each queue goes on, and its end as far as the query may go."""
+        """Return the start of each queue, and its end, which is at most the target's."""
         begins: Offsets = {}
         ends: Offsets = {}
         for queue, ends_of in facts.items():
@@ -154,12 +157,12 @@ class Admission:
                     continue
                 last = min(last, self.target[queue])
             begins[queue] = begin(queue, start.get(queue), ends_of, self.policy)
-            # A target from before a topic was made anew must not hold the query in the past.
+            # The target may be from before the topic was recreated, and below the start.
             ends[queue] = max(last, begins[queue])
         return begins, ends
 
     def _waits(self, total: int, now: float) -> bool:
-        """Whether there is too little for a batch. A query with a target would wait for ever."""
+        """Return whether to wait for more messages; never with a target, as none may come."""
         return (
             self.target is None
             and 0 < total < self.limits.min_offsets
@@ -177,10 +180,15 @@ class Admission:
 def _mean_size(
     available: Mapping[MessageQueue, int], begins: Offsets, mean_size: MeanSize
 ) -> float:
-    """The average stored size of the next messages, in bytes, at least 1.
+    """Return the average stored size of the next messages, in bytes, at least 1.
 
-    Each broker's queue with the most to read is sampled, and weighs as much as that broker has to
-    read. A broker that can't be sampled has the average of the others.
+    On each broker the queue with the most available messages is sampled, and weighted by the
+    number of messages available on the broker. Brokers that can't be sampled are left out.
+
+    Args:
+        available: the number of available messages per queue.
+        begins: the next offset of each queue.
+        mean_size: samples a queue.
     """
     brokers: dict[str, list[MessageQueue]] = {}
     for queue in available:

@@ -1,4 +1,4 @@
-"""Requests for a range of a queue, the errors of their answers, and pauses between them."""
+"""Pull requests for a range of a queue, the errors of their answers, and pauses between retries."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ REFUSAL_HINTS: Final[dict[int, str]] = {
         "create the group at the broker, or name one that is there with the option consumerGroup"
     ),
 }
-"""Refusals that another attempt won't change, and what to do about them."""
+"""Response codes for which a retry is useless, and what to do about them."""
 
 
 def pull_request(partition: RangePartition, options: ReadOptions, offset: int, end: int) -> Command:
-    """A pull of messages ``[offset, end)`` that is answered at once, whatever there is."""
+    """Return a pull of the messages ``[offset, end)`` that the broker answers at once."""
     header = pull_header(
         partition.queue,
         options.group,
@@ -40,14 +40,14 @@ def pull_request(partition: RangePartition, options: ReadOptions, offset: int, e
 
 
 class RetryState:
-    """A row of failures without progress in between.
+    """Consecutive failures without progress in between.
 
     Args:
-        choose: spreads the pauses of many tasks.
+        choose: randomises the pauses, to spread the retries of many tasks.
 
     Attributes:
-        failures: how many there were in the row.
-        refusals: how many of them were the broker's own.
+        failures: the number of consecutive failures.
+        refusals: the number of these that were refusals by the broker.
     """
 
     def __init__(self, choose: random.Random) -> None:
@@ -57,13 +57,18 @@ class RetryState:
         self.refusals = 0
 
     def over(self) -> None:
-        """There was progress."""
+        """Reset the counters and pauses after progress."""
         self._since = None
         self.failures = self.refusals = 0
         self._backoff.reset()
 
     def failed(self, now: float, *, refused: bool = False) -> float:
-        """One more failure; seconds since the first of the row."""
+        """Count a failure; return the seconds since the first consecutive one.
+
+        Args:
+            now: the current time, monotonic seconds.
+            refused: whether the broker refused the request.
+        """
         if self._since is None:
             self._since = now
         self.failures += 1
@@ -71,7 +76,7 @@ class RetryState:
         return now - self._since
 
     def pause(self) -> float:
-        """Seconds to wait before the next attempt."""
+        """Return the seconds to wait before the next attempt."""
         return self._backoff.next()
 
 
@@ -86,7 +91,13 @@ def _queue(partition: RangePartition) -> str:
 
 
 def gone(partition: RangePartition, first: int, end: int, count: int) -> DataLossError:
-    """Messages within the range are gone, others behind them are there."""
+    """Return the error for deleted messages that are followed by existing ones.
+
+    Args:
+        partition: the range that is read.
+        first, end: the offsets within which messages are missing, the end excluded.
+        count: the number of missing messages.
+    """
     what = f"{count} of the messages" if count < end - first else f"{count} messages"
     return DataLossError(
         f"{what} from offset {first} up to {end} are gone: {_queue(partition)}; wanted were "
@@ -97,7 +108,7 @@ def gone(partition: RangePartition, first: int, end: int, count: int) -> DataLos
 
 
 def ended(partition: RangePartition, position: int, ends: Ends) -> DataLossError:
-    """The queue ends before the range does."""
+    """Return the error for a queue that ends before the range does."""
     return DataLossError(
         f"no messages from offset {position} up to {partition.end}, the queue has {ends.min_offset}"
         f" up to {ends.max_offset}: {_queue(partition)}",
@@ -107,7 +118,7 @@ def ended(partition: RangePartition, position: int, ends: Ends) -> DataLossError
 
 
 def no_topic(partition: RangePartition, position: int, answer: NoTopic) -> UnknownTopicError:
-    """The topic vanished."""
+    """Return the error for a deleted topic."""
     return UnknownTopicError(
         f"the topic vanished while offset {position} up to {partition.end} were to be read: "
         f"{_queue(partition)} says {answer.remark}",
@@ -116,7 +127,7 @@ def no_topic(partition: RangePartition, position: int, answer: NoTopic) -> Unkno
 
 
 def refused(partition: RangePartition, position: int, reason: str, hint: str) -> BrokerError:
-    """The broker answers, but does not serve."""
+    """Return the error for a broker that refuses pulls."""
     return BrokerError(
         f"the broker refuses to give messages from offset {position} on: {_queue(partition)}: "
         f"{reason}",
@@ -127,7 +138,7 @@ def refused(partition: RangePartition, position: int, reason: str, hint: str) ->
 def unreachable(
     partition: RangePartition, position: int, reason: str, waited: float
 ) -> BrokerError:
-    """The broker did not answer for too long."""
+    """Return the error for a broker that has not answered for ``waited`` seconds."""
     return BrokerError(
         f"no messages from offset {position} on for {waited:.0f} s: {_queue(partition)}: {reason}",
         "see that the broker runs and can be reached from the executors, or raise readTimeoutMs",
@@ -135,7 +146,7 @@ def unreachable(
 
 
 def damaged(partition: RangePartition, first: int, end: int, error: DecodeError) -> DecodeError:
-    """What came can't be understood."""
+    """Return a decode error that names the range and the broker."""
     return DecodeError(
         f"{error.what}; it came with offsets {first} up to {end} of {_queue(partition)}", error.hint
     )

@@ -1,4 +1,4 @@
-"""The batch reader: ranges between two positions, narrowed by filters, read in parallel."""
+"""The batch reader: reads the offsets between two positions of each queue, in parallel tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from spark_connector.source.resolve import resolve
 from spark_connector.source.search import KeyMatches, MessageSearch
 
 INDEX_MARGIN_MS = 1000
-"""What is younger than an index by less than this may not be in it: clocks and threads differ."""
+"""Messages stored less than this before an index's last update are read from the queue as well:
+the index is updated by another thread and may lack some of them."""
 
 _log = Log("spark")
 
@@ -34,12 +35,12 @@ Ranges = dict[MessageQueue, tuple[int, int]]
 
 
 class RocketMQBatchReader(DataSourceReader):
-    """Reads what the queues hold between two positions.
+    """Reads the messages between two positions of each queue.
 
     Args:
-        options: of the query.
-        columns: what Spark wants, in its order.
-        brokers, search: make what asks the brokers.
+        options: the options of the query.
+        columns: the columns that Spark requires, in its order.
+        brokers, search: the classes that send requests to brokers.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class RocketMQBatchReader(DataSourceReader):
         self._nothing = False
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks."""
+        """Return the tasks, one partition each."""
         if self._nothing:
             return []
         options = self._options
@@ -76,17 +77,17 @@ class RocketMQBatchReader(DataSourceReader):
         return found + tasks(ranges_of(ranges, routes), options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The messages of one task, on an executor."""
+        """Yield the Arrow batches of one task; runs on an executor."""
         return read(partition, self._options.read, self._columns)
 
     def _ranges(self, facts: Facts, search: MessageSearch) -> Ranges:
-        """The user's range of each queue."""
+        """Return the range of each queue as given by the options, without filters."""
         options = self._options
         starting = options.starting or Positions("startingOffsets", Edge.EARLIEST)
         ending = options.ending or Positions("endingOffsets", Edge.LATEST)
         now_ms = int(time.time() * 1000)
         starts = resolve(starting, facts, search, options, now_ms)
-        # The strategy for instants without a match is that of the beginning.
+        # The strategy for timestamps without a match applies to the starting position only.
         lenient = replace(options, fail_without_match=False)
         ends = resolve(ending, facts, search, lenient, now_ms)
         for queue, start in starts.items():
@@ -99,7 +100,7 @@ class RocketMQBatchReader(DataSourceReader):
         return {queue: (start, ends[queue]) for queue, start in starts.items()}
 
     def _narrow(self, ranges: Ranges, search: MessageSearch) -> Ranges:
-        """What filters leave of ranges."""
+        """Narrow ranges by the pushed filters; queues without matching offsets are left out."""
         pushed = self._pushed
         found: Ranges = {}
         for queue, (first, last) in ranges.items():
@@ -116,7 +117,10 @@ class RocketMQBatchReader(DataSourceReader):
     def _by_key(
         self, ranges: Ranges, search: MessageSearch, routes: Mapping[str, Route]
     ) -> list[InputPartition]:
-        """One task for all that indexes know; what they may not know stays in ``ranges``."""
+        """Return one task for all messages found by index, or none.
+
+        The offsets covered by an index are removed from ``ranges``; the others stay in it.
+        """
         known: set[tuple[MessageQueue, int]] = set()
         for topic in sorted({queue.topic for queue in ranges}):
             lookups = [search.by_key(topic, key) for key in sorted(self._pushed.keys or ())]
@@ -132,7 +136,7 @@ class RocketMQBatchReader(DataSourceReader):
     def _use_index(
         ranges: Ranges, topic: str, broker: str, matches: list[KeyMatches], search: MessageSearch
     ) -> set[tuple[MessageQueue, int]]:
-        """Take the indexed part out of a broker's ranges, and return what the index has of it."""
+        """Remove the indexed part of a broker's ranges; return its matching messages."""
         found: set[tuple[MessageQueue, int]] = set()
         indexed_until = min(match.indexed_until_ms for match in matches) - INDEX_MARGIN_MS
         for queue, (start, end) in list(ranges.items()):
@@ -148,10 +152,10 @@ class RocketMQBatchReader(DataSourceReader):
 
 
 class PushDownReader(RocketMQBatchReader):
-    """The same with filters. Spark refuses it while the push-down of filters is off."""
+    """A batch reader that takes filters. Spark rejects it while filter push-down is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take over what can be; returns what Spark has to apply."""
+        """Use filters to narrow what is read; return those that Spark still has to apply."""
         self._pushed, returned = push(filters, kafka=self._options.kafka_names)
         expression = self._pushed.expression(self._options.read.filter_tags)
         if expression is None:
@@ -166,9 +170,9 @@ class PushDownReader(RocketMQBatchReader):
 def _hits(
     known: list[tuple[MessageQueue, int]], routes: Mapping[str, Route]
 ) -> Iterator[RangePartition]:
-    """Single offsets as ranges, neighbours in one."""
+    """Merge sorted single offsets to ranges, one for each run of consecutive offsets."""
     for queue, hits in groupby(known, key=lambda hit: hit[0]):
-        # Of neighbours, the offset less the place in the list is the same.
+        # The offset minus the index in the list is the same for consecutive offsets.
         for _, run in groupby(enumerate(hits), key=lambda hit: hit[1][1] - hit[0]):
             offsets = [offset for _, (_, offset) in run]
             yield from ranges_of({queue: (offsets[0], offsets[-1] + 1)}, routes)

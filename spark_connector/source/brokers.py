@@ -1,4 +1,4 @@
-"""The driver's view of a cluster: routes, the ends of queues, committed offsets."""
+"""The driver's requests to a cluster: routes, the ends of queues, committed offsets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Facts = dict[MessageQueue, QueueFacts]
 
 
 class Brokers:
-    """The driver's view of a cluster. Opens no connection before it is asked something."""
+    """The driver's requests to a cluster. Connections are opened by the first request."""
 
     def __init__(self, options: ConnectionOptions) -> None:
         self.calls = Calls(options)
@@ -59,14 +59,14 @@ class Brokers:
         self._begun: set[tuple[str, str, str]] = set()
 
     def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
-        """The routes of the topics a query reads.
+        """Return the routes of the topics a query reads, by topic.
 
         Args:
-            subscription: what it reads.
-            gone: leave out topics that aren't there, instead of raising.
+            subscription: the topics.
+            gone: leave out topics that don't exist, instead of raising.
 
         Raises:
-            UnknownTopicError: a topic isn't there, or nothing matches the pattern.
+            UnknownTopicError: a topic doesn't exist, or none matches the pattern.
             BrokerError: no name server answers.
         """
         topics = subscription.topics
@@ -87,13 +87,16 @@ class Brokers:
     def facts(
         self, routes: Mapping[str, Route], *, down: dict[str, BrokerError] | None = None
     ) -> Facts:
-        """The ends of all readable queues.
+        """Return the minimum and maximum offsets of all readable queues.
 
         Args:
-            routes: of the topics.
-            down: takes the errors of brokers that can't be asked, by address; their queues are
-                left out, as are those of topics a broker doesn't have. Without it these are
-                errors that are raised.
+            routes: the routes of the topics.
+            down: brokers to skip and their errors, by address; brokers that fail now are added.
+                Queues of these brokers are left out, as are those of topics that a broker doesn't
+                have. With None, both cases raise.
+
+        Raises:
+            BrokerError: ``down`` is None, and a broker fails.
         """
         found: Facts = {}
         for route in routes.values():
@@ -116,7 +119,11 @@ class Brokers:
     def committed(
         self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
     ) -> dict[MessageQueue, int | None]:
-        """How far a group has come in each queue; None: it has committed nothing."""
+        """Return a group's committed offset in each queue, None where it has committed nothing.
+
+        Raises:
+            BrokerError: a broker fails.
+        """
         found: dict[MessageQueue, int | None] = {}
         for address, here in _by_master(routes, queues).items():
             commands = [
@@ -127,7 +134,7 @@ class Brokers:
             answers = self.calls.many(address, commands, what, accept=_FOUND_OR_NOT)
             offsets = [understand(address, committed_offset, answer) for answer in answers]
             if 0 in offsets:
-                # A broker of 4.x says 0 of young queues, too, in which nothing was committed.
+                # Brokers of 4.x also answer 0 for short queues without a committed offset.
                 table = self._offset_table(address)
                 offsets = [
                     table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
@@ -141,13 +148,13 @@ class Brokers:
     def commit(
         self, routes: Mapping[str, Route], group: str, offsets: Mapping[MessageQueue, int]
     ) -> None:
-        """Store how far a group has come. Queues whose broker isn't known are left out.
+        """Commit offsets for a group. Queues without a known broker are left out.
 
-        Of a topic's very first commits one goes ahead: of several at once Apache's brokers may
-        forget all but one (cf. ConsumerOffsetManager.commitOffset).
+        The first commit of a group in a topic is sent alone: when several arrive concurrently,
+        Apache's brokers may lose all but one (cf. ConsumerOffsetManager.commitOffset).
 
         Raises:
-            BrokerError: a broker did not take them; it is not asked again.
+            BrokerError: a broker fails; the request is not repeated.
         """
         for address, here in _by_master(routes, offsets).items():
             topics = {queue.topic: queue for queue in here}
@@ -168,14 +175,15 @@ class Brokers:
     def introduce(
         self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
     ) -> None:
-        """Make a group known where it isn't, so that its commits are taken and tools find it.
+        """Create a group and its retry topic if they don't exist.
 
-        Brokers make groups that pull, and those of 5.x refuse commits of others. Apache's tools
-        find groups, and their brokers, by the retry topic, which a broker makes by itself only for
-        groups with members (cf. ClientManageProcessor.heartBeat), and a query has none.
+        A broker creates the group when it gets a pull, and brokers of 5.x refuse commits of groups
+        that don't exist. Apache's tools find groups and their brokers by the retry topic, which a
+        broker creates only for groups with members (cf. ClientManageProcessor.heartBeat); a query
+        has none.
 
         Raises:
-            BrokerError: a broker doesn't do that.
+            BrokerError: a broker fails or refuses.
         """
         topic = retry_topic(group)
         if self._route(topic) is not None:
@@ -212,7 +220,7 @@ class Brokers:
     def _unknown(self, topic: str) -> UnknownTopicError:
         known = self._topics()
         there = f"there are {', '.join(known[:5])}" if known else "there is no topic at all"
-        # A name server forgets the topics of a broker that has died.
+        # A name server removes the topics of a broker that has stopped.
         brokers = "" if known else "check that its brokers run, "
         return UnknownTopicError(
             f"the name server {self._name_servers.address} knows no topic {topic!r}"
@@ -243,7 +251,7 @@ class Brokers:
 
 
 def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str, ...]:
-    """Where a queue can be read, the master first; nothing when its broker isn't known."""
+    """Return the addresses of a queue's broker, the master first; empty if it isn't known."""
     route = routes.get(queue.topic)
     if route is None:
         return ()
@@ -252,7 +260,7 @@ def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str,
 
 
 def master_of(routes: Mapping[str, Route], queue: MessageQueue) -> str | None:
-    """Where a queue is written; None when that isn't known."""
+    """Return the address of a queue's master, or None if it isn't known."""
     route = routes.get(queue.topic)
     return route.master(queue.broker_name) if route is not None else None
 

@@ -1,8 +1,8 @@
-"""Committing to the consumer group what a streaming query has done, for those who look at lag.
+"""Commits the progress of a streaming query to its consumer group, for lag monitoring.
 
-Spark itself calls ``commit`` one batch late and never for the last one. But after every batch it
-asks for the latest offset once more, and brings the offsets that are in its own commit log by then:
-those are committed. Nothing here can fail the query: a commit that fails is logged and tried again.
+Spark calls ``commit`` one batch late and never for the last one. But after every batch it requests
+the latest offset again, and passes the offsets that are in its own commit log by then: these are
+committed. A failure here never fails the query: it is logged, and the commit is tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_connector.source.brokers import Brokers, Facts
 from spark_connector.source.offsets import Offsets
 
 PAUSE_AFTER_FAILURE: Final = 5.0
-"""Seconds without commits after one has failed: a dead broker must not slow every batch down."""
+"""Seconds without commits after a failed one: a stopped broker must not delay every batch."""
 
 _log = Log("spark")
 
@@ -28,9 +28,9 @@ class Commits:
     """The commits of one query.
 
     Args:
-        brokers: take them.
-        group: is committed for.
-        clock: seconds, monotonic.
+        brokers: sends the requests.
+        group: the consumer group.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Commits:
         *,
         impatient: bool = False,
     ) -> None:
-        """Commit what is ahead of the group. Never takes the group back, with one exception.
+        """Commit the offsets that are above those of the group.
 
-        That is an offset behind the end of a queue: its topic was made anew.
+        An offset is lowered only if it is above the end of its queue: then the topic was recreated.
 
         Args:
-            offsets: how far the query has come.
-            routes, facts: of the queues.
-            impatient: try now, even if a commit has just failed: there may be no other time.
+            offsets: the progress of the query.
+            routes, facts: the routes and bounds of the queues.
+            impatient: try now, even if a commit has just failed, because the query may end.
         """
         changed = {
             queue: offset
@@ -90,7 +90,7 @@ class Commits:
         self._known |= {queue: changed[queue] for queue in there}
 
     def _warn_of_others(self, there: Mapping[MessageQueue, int | None]) -> None:
-        """Warn when the group's offset is neither what this query committed nor nothing."""
+        """Log a warning if the group's offset is above what this query has committed."""
         for queue, offset in there.items():
             mine = self._known.get(queue)
             if mine is None or offset is None or offset <= mine or queue in self._warned_of:

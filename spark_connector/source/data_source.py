@@ -1,7 +1,9 @@
-"""``spark.read.format("rocketmq")`` and its three siblings: where Spark calls the connector.
+"""The data source ``rocketmq``: the entry point for ``read``, ``readStream``, ``write`` and
+``writeStream``.
 
-Spark makes this object in several Python processes for one query, so it holds options and nothing
-else. They are checked in ``schema``, the first thing Spark asks, and whenever a reader is made.
+Spark creates this object in several Python processes for one query, so it holds nothing but the
+options. They are checked in ``schema``, the first method Spark calls, and again whenever a reader
+is created.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        """All columns that the options ask for. Raises OptionError for wrong options."""
+        """Return all columns as a DDL string. Raises OptionError for wrong options."""
         check_interpreter()
-        from spark_connector.schema import ddl  # noqa: PLC0415 - needs what was just checked
+        from spark_connector.schema import ddl  # noqa: PLC0415 - imports pyarrow, checked above
 
         return ddl(_columns(SourceOptions.of(self.options)).values())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of one batch query."""
+        """Return the reader of a batch query. Raises OptionError."""
         options, columns = self._prepare(schema)
         from spark_connector.source.batch import (  # noqa: PLC0415 - after the check
             PushDownReader,
@@ -62,7 +64,7 @@ class RocketMQDataSource(DataSource):
         return kind(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """The reader of one streaming query."""
+        """Return the reader of a streaming query. Raises OptionError."""
         options, columns = self._prepare(schema)
         if options.ending is not None:
             raise OptionError(
@@ -74,14 +76,14 @@ class RocketMQDataSource(DataSource):
         return RocketMQStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """The writer of one batch query."""
+        """Return the writer of a batch query. Raises OptionError."""
         check_interpreter()
         from spark_connector.sink.writer import batch_writer  # noqa: PLC0415
 
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's
-        """The writer of one streaming query."""
+        """Return the writer of a streaming query. Raises OptionError."""
         check_interpreter()
         from spark_connector.sink.writer import stream_writer  # noqa: PLC0415
 

@@ -1,11 +1,11 @@
-"""Noticing new messages without asking for them: one parked pull per queue.
+"""The driver's view of a streaming query's queues: their routes and ends, kept up to date.
 
-A pull at the end of a queue is held by its broker until a message comes or its time is over, so an
-idle query costs each queue one request in twenty seconds and still notices a message at once. The
-answers are only a sign: their messages are dropped, and the ends of the queues are requested
-afterwards.
+New messages are noticed by long polling, with one parked pull per queue: a broker holds a pull at
+the end of a queue until a message arrives or 20 seconds have passed. So an idle query sends one
+request per queue in 20 seconds and still notices a message at once. The messages in the answers
+are dropped; an answer only causes the ends of the queues to be requested.
 
-A failure here is no error: without the watch a query polls.
+A failure of the long polling is no error: the query polls the ends of the queues instead.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ SUSPEND_MS: Final = 20_000
 """How long a broker holds a pull (cf. DefaultMQPullConsumer.brokerSuspendMaxTimeMillis)."""
 
 MAX_WATCHED: Final = 32
-"""Queues watched at most: more would cost a broker more requests than polling does."""
+"""The most watched queues: with more, polling takes fewer requests."""
 
 SUBMIT_TIMEOUT: Final = 1.0
+"""Seconds for connecting to a broker and for sending a pull."""
+
 _PAUSE: Final = 5.0
-"""Seconds before a broker that could not be watched is tried again."""
+"""Seconds before a broker is watched again after a failure."""
 
 _log = Log("spark")
 
 
 class _Watched:
-    """The parked pulls at one broker."""
+    """The parked pulls at one broker; ``queues`` maps their opaques to queue and offset."""
 
     def __init__(self, address: str) -> None:
         self.connection = BlockingConnection(address, connect_timeout=SUBMIT_TIMEOUT)
@@ -66,10 +68,10 @@ class _Watched:
 
 
 class ArrivalWatch:
-    """Waits for messages behind known ends of queues.
+    """Waits for messages at the ends of queues.
 
     Args:
-        group: named by the pulls.
+        group: the consumer group named in the pulls.
     """
 
     def __init__(self, group: str) -> None:
@@ -79,14 +81,14 @@ class ArrivalWatch:
 
     @property
     def resting(self) -> bool:
-        """Whether a broker is not watched at the moment, after a failure."""
+        """Whether some broker is currently not watched because of a failure."""
         return any(until > time.monotonic() for until in self._resting.values())
 
     def wait(self, ends: Mapping[str, Mapping[MessageQueue, int]], timeout: float) -> bool:
-        """Wait until a queue may have more than its known end; False when the time is over.
+        """Wait until a queue may have a new message; return False at the timeout.
 
         Args:
-            ends: address of a broker -> its queues and their ends.
+            ends: maps broker addresses to their queues and the known ends of these.
             timeout: in seconds.
         """
         deadline = time.monotonic() + timeout
@@ -109,7 +111,7 @@ class ArrivalWatch:
         return False
 
     def close(self) -> None:
-        """Give up all pulls."""
+        """Close the connections, and with them drop all parked pulls."""
         for address in list(self._brokers):
             self._drop(address)
 
@@ -124,7 +126,7 @@ class ArrivalWatch:
                 elif offset == ends.get(queue):
                     return True
                 elif queue in ends:
-                    # It is about a message that is known by now.
+                    # The pull was parked at an earlier end: the message is known by now.
                     watched.park(self._group, queue, ends[queue])
         except AnswerTimeout:
             return False
@@ -151,23 +153,22 @@ class ArrivalWatch:
 
 
 _REST: Final = 1.0
-"""Seconds before a broker that could not be asked is asked again."""
+"""Seconds before a request is sent again to a broker that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How often a query asks its brokers, in seconds.
+    """How often a query sends requests to its brokers; times in seconds.
 
     Attributes:
-        idle_block: how long one call waits for a message; stopping a query must stay quick.
-        brief_block: the same for a query that has other work, such as another source: long enough
-            for an answer.
-        other_work: between two looks from which a query has other work; an idle one looks again at
-            once.
-        route_period: between looks for new topics and queues.
-        idle_refresh: between looks at idle queues that are watched.
-        idle_requests: requests per second while idle queues have to be polled, or the return of a
-            broker is waited for.
+        idle_block: how long one call waits for a message; short, so that a query stops quickly.
+        brief_block: the same for a query that has other work, such as another source; long enough
+            for the round trip of an answer.
+        other_work: a time between two calls of ``look`` from which on the query has other work; an
+            idle query calls again at once.
+        route_period: the period of requests for new topics and queues.
+        idle_refresh: the period of requests for the ends of idle queues that are watched.
+        idle_requests: requests per second while idle queues are not watched or a broker is down.
     """
 
     idle_block: float = 0.25
@@ -179,13 +180,17 @@ class Pace:
 
 
 class Horizon:
-    """The queues of one query as far as they are known.
+    """The queues of one query, with their routes and ends.
 
     Args:
-        options: of the query.
-        brokers: are asked.
-        watch: notices new messages.
-        pace: how often to ask.
+        options: the options of the query.
+        brokers: sends the requests.
+        watch: waits for new messages.
+        pace: how often to send requests.
+
+    Attributes:
+        routes: the routes of the topics, by topic.
+        facts: the ends of the queues.
     """
 
     def __init__(
@@ -212,17 +217,19 @@ class Horizon:
         self.facts: Facts = {}
 
     def fetch(self, *, strict: bool = False) -> Facts:
-        """Ask all brokers now.
+        """Request the ends of all queues now.
 
         Args:
-            strict: raise whatever prevents that; else leave out what can't be asked.
+            strict: raise the error of a broker that fails; otherwise leave out its queues. The
+                first call is always strict.
 
         Raises:
-            UnknownTopicError, BrokerError: nothing is known yet, or see above.
+            UnknownTopicError: a topic or an assigned queue doesn't exist; strict only.
+            BrokerError: a broker fails; without ``strict``, all have failed for ``read_timeout``.
         """
         strict = strict or not self.routes
         now = time.monotonic()
-        # Brokers that are not asked again yet: each attempt may take as long as a timeout.
+        # Skip brokers that have just failed: each attempt may take as long as a timeout.
         down = (
             None
             if strict
@@ -239,15 +246,15 @@ class Horizon:
         return self.facts
 
     def look(self, known: Offsets, *, idle: bool, may_wait: bool) -> None:
-        """Refresh the view if it is too old.
+        """Refresh the ends of the queues if necessary.
 
-        A view that is a little old is good enough to go on with. Before the answer is that nothing
-        is new, the brokers are asked, or watched, again.
+        Ends younger than ``poll_interval`` are not refreshed if they already allow a new batch. If
+        they don't, they are always refreshed, or watched, before this returns.
 
         Args:
-            known: how far the query has come.
-            idle: the look before led to nothing.
-            may_wait: the caller has time to wait for something new.
+            known: the end of the query's last batch.
+            idle: whether the previous call led to no batch.
+            may_wait: whether this may wait for new messages.
         """
         self._empty_looks = self._empty_looks + 1 if idle else 0
         if self._empty_looks > 1 and may_wait:
@@ -261,16 +268,20 @@ class Horizon:
         return any(known.get(queue) != ends.maximum for queue, ends in self.facts.items())
 
     def close(self) -> None:
-        """Give up the watch."""
+        """Close the connections of the watch."""
         self._watch.close()
 
     def _age(self) -> float:
         return time.monotonic() - self._fetched_at
 
     def _wait(self, timeout: float) -> None:
-        """Wait for a sign of new messages, and ask for the ends when it comes."""
+        """Wait for new messages, and request the ends of the queues when a pull is answered.
+
+        Args:
+            timeout: in seconds.
+        """
         if self._polls:
-            # A broker that answers parked pulls at once is polled like one that can't be watched.
+            # A broker that answers pulls at once though nothing is new is polled instead.
             time.sleep(timeout)
             sign = False
         else:
@@ -301,9 +312,9 @@ class Horizon:
         return requests / self._pace.idle_requests
 
     def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> set[str]:
-        """Ask a name server; the topics it no longer lists, though brokers may still have them.
+        """Refresh the routes; return known topics that the name server does not list any more.
 
-        One that was just started knows nothing until brokers register.
+        Brokers may still have these: a restarted name server is empty until brokers register.
         """
         subscription = self._options.subscription
         known = self.routes
@@ -319,14 +330,18 @@ class Horizon:
         return unlisted
 
     def _forget(self, unlisted: set[str], facts: Facts, down: dict[str, BrokerError]) -> None:
-        """Forget topics that brokers don't know either."""
+        """Remove unlisted topics, unless a broker has them or is down."""
         for topic in unlisted - {queue.topic for queue in facts}:
             route = self.routes[topic]
             if not any(route.master(name) in down for name in route.brokers):
                 del self.routes[topic]
 
     def _note(self, down: dict[str, BrokerError], now: float) -> None:
-        """Say which brokers are down; raises the error when all are for too long."""
+        """Record and log which brokers are down.
+
+        Raises:
+            BrokerError: all brokers have been down for ``read_timeout``.
+        """
         asked = {
             master for route in self.routes.values() for master in map(route.master, route.brokers)
         }
@@ -345,7 +360,7 @@ class Horizon:
         }
 
     def _choose(self, facts: Facts, strict: bool) -> None:
-        """Keep what the query reads, and say what is gone since the last look."""
+        """Keep the ends of the queues that the query reads; log new and vanished queues."""
         subscription = self._options.subscription
         chosen = {queue: ends for queue, ends in facts.items() if subscription.includes(queue)}
         if strict:
@@ -360,7 +375,7 @@ class Horizon:
 
 
 def check_assigned(options: SourceOptions, facts: dict[MessageQueue, QueueFacts]) -> None:
-    """Raises UnknownTopicError when a queue of the option ``assign`` isn't there."""
+    """Raise UnknownTopicError if a queue of the option ``assign`` doesn't exist."""
     for topic, brokers in (options.subscription.assigned or {}).items():
         for broker, ids in brokers.items():
             for queue_id in ids:

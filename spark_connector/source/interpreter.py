@@ -1,7 +1,7 @@
-"""Whether the Python that Spark runs us with has what we need.
+"""Checks that the Python interpreter of Spark's workers has the required packages.
 
-Spark starts its workers with ``PYSPARK_PYTHON`` or the first ``python3`` there is, not with the
-driver's Python; on other machines it may be another one altogether.
+Spark starts its workers with ``PYSPARK_PYTHON`` or the first ``python3`` of the ``PATH``, which may
+differ from the driver's interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEEDED: Final = ("numpy", "pyarrow")
 
 
 def check_interpreter() -> None:
-    """Raises ConnectorError when this Python lacks what reading and writing need."""
+    """Raise ConnectorError if this interpreter lacks a package needed for reading and writing."""
     for module in NEEDED:
         try:
             importlib.import_module(module)

@@ -1,7 +1,7 @@
-"""Offsets as a streaming query's checkpoint keeps them.
+"""The JSON format of offsets in a streaming query's checkpoint.
 
-``{"v":1,"topics":{"t":{"broker-a":{"0":123}}}}``: the offset that is to be read next in each queue.
-The version stands in it from the first day, and brokers are named because queue ids repeat at each.
+``{"v":1,"topics":{"t":{"broker-a":{"0":123}}}}``: the version of the format, and the offset that is
+read next in each queue. Brokers are named because each has queues with the same ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Offsets: TypeAlias = dict[MessageQueue, int]
 
 
 def to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
-    """What Spark writes into its offset log."""
+    """Return the JSON object that Spark writes into its offset log."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(offsets):
         brokers = topics.setdefault(queue.topic, {})
@@ -29,10 +29,10 @@ def to_json(offsets: Mapping[MessageQueue, int]) -> dict[str, Any]:
 
 
 def from_json(value: Any) -> Offsets:
-    """The reverse.
+    """Parse what ``to_json`` returns.
 
     Raises:
-        ConnectorError: it isn't this format, or a newer version of it.
+        ConnectorError: the value has another format or another version.
     """
     if not isinstance(value, dict) or "v" not in value:
         raise _unreadable(value, "no checkpoint of format rocketmq")
@@ -50,10 +50,10 @@ def from_json(value: Any) -> Offsets:
 
 
 def check_topics(offsets: Mapping[MessageQueue, int], subscription: Subscription) -> None:
-    """Whether a checkpoint is of what the query reads; more may have been added since.
+    """Check that a query reads all queues of a checkpoint; it may read others too.
 
     Raises:
-        ConnectorError: it has a topic or queue that the query doesn't read.
+        ConnectorError: the checkpoint has a queue that the query doesn't read.
     """
     for queue in offsets:
         if not subscription.includes(queue):

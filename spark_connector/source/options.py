@@ -1,7 +1,7 @@
-"""The options of the source, batch and streaming, as one checked value.
+"""The options of the source, for batch and streaming queries.
 
-Contradictions are found here, before anything is asked of a broker. Names of Kafka's source and of
-the old RocketMQ connector are other names of the same options.
+Contradictory options are rejected here, before any request is sent. Option names of Spark's Kafka
+source and of the old RocketMQ connector are accepted as aliases.
 """
 
 from __future__ import annotations
@@ -49,22 +49,28 @@ Assigned = dict[str, dict[str, tuple[int, ...]]]
 """Topic -> broker name -> queue ids."""
 
 MAX_SPLIT: Final = 10_000
-"""Tasks one batch is split into at least, at most."""
+"""The largest value of ``minPartitions``."""
 
 
 class OnDataLoss(StrEnum):
-    """What happens when messages that a query wants are gone."""
+    """What happens when messages that a query has to read were deleted."""
 
     FAIL = "fail"
     SKIP = "skip"
-    """Go on behind what is lost, and say so."""
+    """Continue after the lost messages, and log a warning."""
     EARLIEST = "earliest"
-    """As ``skip``; of a topic made anew, go on from its beginning, not from its end."""
+    """Like ``skip``, but continue at the start of a recreated topic instead of at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues a query reads: those of ``topics``, of a pattern's topics, or ``assigned``."""
+    """The queues a query reads: all of some topics, all of matching topics, or assigned ones.
+
+    Attributes:
+        topics: the topics; with ``assigned`` those of its queues.
+        pattern: matches whole topic names.
+        assigned: the queues by topic and broker.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -76,7 +82,7 @@ class Subscription:
         return f"topic {', '.join(self.topics)}"
 
     def includes(self, queue: MessageQueue) -> bool:
-        """Whether a queue is one of them."""
+        """Return whether the query reads a queue."""
         if self.pattern is not None:
             return self.pattern.fullmatch(queue.topic) is not None
         if self.assigned is not None:
@@ -86,7 +92,14 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much one micro-batch takes; None: no such limit."""
+    """The limits of one micro-batch.
+
+    Attributes:
+        max_offsets: the most offsets, or None.
+        min_offsets: fewer offsets than this don't start a batch before ``max_delay``.
+        max_delay: the longest delay caused by ``min_offsets``, in seconds.
+        max_bytes: the approximate most bytes, or None.
+    """
 
     max_offsets: int | None = option("maxOffsetsPerTrigger", integer(1), None)
     min_offsets: int = option("minOffsetsPerTrigger", integer(1), 1)
@@ -96,18 +109,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """How a range is read, times in seconds.
+    """How a range is read; times in seconds.
 
     Attributes:
-        group: the consumer group that pulls name; nothing is committed by them.
-        pull_batch_size: messages asked for with one pull.
-        pull_pipeline: pulls in flight on one connection.
-        request_timeout: of one pull.
-        read_timeout: how long one range may get no answer, over all its attempts.
-        connection_idle: connections that were not used so long are closed.
-        filter_tags: a tag expression, ``*`` for all.
-        on_data_loss: when offsets of the range are gone.
-        on_decode_error, verify_crc, decompress: see ``decode.Decoder``.
+        group: the consumer group named in pulls, which commit nothing.
+        request_timeout: the timeout of one pull.
+        connection_idle: a connection is closed after it has been unused for this long.
+        filter_tags: a tag expression, ``*`` for all messages.
+        pull_batch_size: the most messages requested with one pull.
+        pull_pipeline: the most pulls in flight on one connection.
+        read_timeout: how long reading a range may make no progress, over all attempts.
+        on_data_loss: what happens when offsets of the range were deleted.
+        on_decode_error, verify_crc, decompress: see ``decode.model.DecodeSettings``.
     """
 
     group: str
@@ -126,7 +139,7 @@ class ReadOptions:
 
     @property
     def tags(self) -> TagExpression:
-        """The tags wanted."""
+        """The parsed tag expression."""
         return TagExpression.parse(self.filter_tags)
 
 
@@ -139,21 +152,23 @@ _NO_COMMIT: Final[Mapping[str, Edge | None]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a query reads and how.
+    """All options of a query.
 
     Attributes:
         connection: how name servers and brokers are reached.
-        subscription: the queues.
-        starting, ending: the user's positions; None: the default of the kind of query.
-        on_no_commit: the position when a group has committed nothing; None: an error.
-        fail_without_match: a starting instant behind the last message is an error.
-        read: what the executors need to know.
-        limits: of a micro-batch.
+        subscription: the queues to read.
+        starting, ending: the positions given by the user; None for the default, which is that of
+            the reader.
+        read: how executors read.
+        limits: the limits of a micro-batch.
+        group: the consumer group named in pulls and commits.
+        commit: whether a streaming query commits its offsets to the group.
+        on_no_commit: the position in a queue without a committed offset; None raises an error.
+        fail_without_match: whether a starting timestamp after the last message is an error.
         min_partitions, max_records_per_partition: how ranges are split into tasks.
-        include_properties, kafka_names: which columns there are by default.
-        group: named by pulls and commits.
-        commit: whether the group's offsets are committed.
-        poll_interval: the least age of what the stream knows of the queues, in seconds.
+        include_properties, kafka_names: choose the default columns.
+        poll_interval: the shortest time between two requests for the ends of the queues, in
+            seconds.
     """
 
     connection: ConnectionOptions
@@ -180,10 +195,10 @@ class SourceOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:
-        """Read the options of a query.
+        """Parse the options of a query.
 
         Raises:
-            OptionError: one is unknown, refused, no value of its kind, or contradicts another.
+            OptionError: an option is unknown, unsupported or invalid, or contradicts another.
         """
         reader = OptionReader(given, SOURCE_OPTIONS, "source", refusals=REFUSALS)
         connection = ConnectionOptions.of(reader)
@@ -278,11 +293,11 @@ def _need_group(reader: OptionReader, what: str) -> None:
         raise OptionError(f"{what} needs a consumer group", "give consumerGroup=...")
 
 
-# --- options that are not fields: several of them make one value
+# --- options without a field of their own: several of them determine one field
 
 
 def pattern(value: str) -> re.Pattern[str]:
-    """A regular expression of Python. Raises ValueError."""
+    """Compile a Python regular expression. Raises ValueError."""
     try:
         return re.compile(text(value))
     except re.error as error:
@@ -290,7 +305,7 @@ def pattern(value: str) -> re.Pattern[str]:
 
 
 def assignment(value: str) -> Assigned:
-    """JSON with the queue ids of each topic and broker. Raises ValueError."""
+    """Parse JSON such as ``{"topic":{"broker-a":[0,1]}}``. Raises ValueError."""
     found: Assigned = {}
     for topic, brokers in load_object(value).items():
         validate_topic(topic)

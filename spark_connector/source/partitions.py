@@ -1,4 +1,4 @@
-"""The tasks of both readers, and how executors run them."""
+"""The tasks of the batch and the streaming reader: creating and running them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_connector.source.ranges import RangePartition, split
 
 
 class QueuePartition(InputPartition):
-    """The ranges one task reads, usually a single one."""
+    """The ranges one task reads, usually one."""
 
     def __init__(self, ranges: Sequence[RangePartition]) -> None:
         super().__init__(None)
@@ -28,10 +28,10 @@ class QueuePartition(InputPartition):
 def ranges_of(
     offsets: Mapping[MessageQueue, tuple[int, int]], routes: Mapping[str, Route]
 ) -> list[RangePartition]:
-    """The ranges of queues that have something in them.
+    """Return the ranges that are not empty, with the addresses of their brokers.
 
     Raises:
-        UnknownTopicError: no name server knows the broker of such a queue.
+        UnknownTopicError: the broker of such a queue is not in the route of its topic.
     """
     found = []
     for queue, (start, end) in sorted(offsets.items()):
@@ -51,7 +51,7 @@ def ranges_of(
 
 
 def tasks(ranges: Iterable[RangePartition], options: SourceOptions) -> list[InputPartition]:
-    """One task for each piece of the ranges."""
+    """Split ranges as the options require and return one task per piece."""
     pieces = split(
         ranges,
         min_partitions=options.min_partitions,
@@ -63,7 +63,10 @@ def tasks(ranges: Iterable[RangePartition], options: SourceOptions) -> list[Inpu
 def read(
     partition: InputPartition, options: ReadOptions, columns: Sequence[Column]
 ) -> Iterator[Any]:
-    """The messages of a task as Arrow batches. Spark's empty partition gives none."""
+    """Yield the messages of a task as Arrow batches.
+
+    Spark passes an empty partition of its own for a query without tasks; it yields nothing.
+    """
     check_interpreter()
     from spark_connector.decode.decoder import Decoder  # noqa: PLC0415 - after the check
     from spark_connector.decode.model import DecodeSettings  # noqa: PLC0415

@@ -1,11 +1,11 @@
-"""Positions in queues as the user writes them: ``startingOffsets``, ``endingTimestamp`` ...
+"""Parsing positions in queues: ``startingOffsets``, ``endingTimestamp`` and the like.
 
-Offsets are named as Kafka's source names them, with the broker between topic and queue:
-``{"t":{"broker-a":{"0":23,"1":-2}}}``, or without it where one broker has the topic:
+Offsets have the syntax of Spark's Kafka source, with the broker between topic and queue:
+``{"t":{"broker-a":{"0":23,"1":-2}}}``. The broker can be left out if only one has the topic:
 ``{"t":{"0":23}}``. -2 is the earliest, -1 the latest offset.
 
-An instant is milliseconds since 1970, an ISO-8601 text (without an offset: UTC), ``now``, or
-relative to now: ``-1h``, ``-90s``, ``-2d``.
+An instant is a number of milliseconds since 1970, an ISO 8601 string (UTC unless it has an offset),
+``now``, or a duration before now: ``-1h``, ``-90s``, ``-2d``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spark_connector.options import MAX_MS, parse_duration_ms
 
 
 class Edge(Enum):
-    """Positions that are known by name."""
+    """The named positions."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -32,22 +32,22 @@ class Edge(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Instant:
-    """A moment: ``ms`` since 1970, or since now when ``relative``."""
+    """A point in time: ``ms`` since 1970, or, when ``relative``, since the query's start."""
 
     ms: int
     relative: bool = False
 
     def at(self, now_ms: int) -> int:
-        """Milliseconds since 1970, given the time."""
+        """Return the milliseconds since 1970, given the current time."""
         return max(0, self.ms + now_ms if self.relative else self.ms)
 
 
 Position: TypeAlias = Edge | Instant | int
-"""An end of the queue, the first message stored at or after an instant, or an offset."""
+"""A named position, the first message stored at or after an instant, or an offset."""
 
 
 class QueueFacts(NamedTuple):
-    """What a queue holds: the offsets ``[minimum, maximum)``."""
+    """The bounds of a queue: its messages have the offsets ``[minimum, maximum)``."""
 
     minimum: int
     maximum: int
@@ -55,12 +55,12 @@ class QueueFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """What the user asked for.
+    """Positions in queues, as given by the user.
 
     Attributes:
-        option: the name of the option it came from, for errors.
-        every: the position in every queue; None when each is named.
-        each: topic -> broker name (None: whichever has the queue) -> queue id -> position.
+        option: the name of the option, for errors.
+        every: the position in every queue; None if ``each`` is used.
+        each: topic -> broker name (None: the only broker with the queue) -> queue id -> position.
     """
 
     option: str
@@ -68,7 +68,7 @@ class Positions:
     each: Mapping[str, Mapping[str | None, Mapping[int, Position]]] = field(default_factory=dict)
 
     def of(self, queue: MessageQueue) -> Position | None:
-        """The position in one queue; None: the user named queues, and not this one."""
+        """Return the position in a queue, or None if the user gave positions of other queues."""
         if self.every is not None:
             return self.every
         brokers = self.each.get(queue.topic, {})
@@ -81,14 +81,14 @@ class Positions:
 EARLIEST: Final = -2
 LATEST: Final = -1
 MAX_JSON_BYTES: Final = 4 * 1024 * 1024
-"""An option that names offsets; a thousand queues take some 40 KiB."""
+"""The longest JSON of an option; the offsets of a thousand queues take about 40 KiB."""
 _SHAPE: Final = """write JSON such as {"topic":{"broker-a":{"0":23}}}"""
 
 Queues = dict[str, dict[str | None, dict[int, Position]]]
 
 
 def offsets(option: str, *edges: Edge) -> Callable[[str], Positions]:
-    """A parser for an edge's name or JSON with offsets."""
+    """Return a parser of offsets: the name of an edge, or JSON with an offset per queue."""
     words = {edge.value: edge for edge in edges}
 
     def parse(text: str) -> Positions:
@@ -103,17 +103,17 @@ def offsets(option: str, *edges: Edge) -> Callable[[str], Positions]:
 
 
 def timestamp(option: str) -> Callable[[str], Positions]:
-    """A parser for one instant."""
+    """Return a parser of one instant for all queues."""
     return lambda text: Positions(option, parse_instant(text))
 
 
 def timestamps(option: str) -> Callable[[str], Positions]:
-    """A parser for JSON with an instant for each queue."""
+    """Return a parser of JSON with an instant per queue."""
     return lambda text: Positions(option, None, _queues(text, _instant))
 
 
 def load_object(text: str) -> dict[str, Any]:
-    """A JSON object. Raises ValueError."""
+    """Parse a JSON object that is not empty and has no repeated keys. Raises ValueError."""
     if len(text) > MAX_JSON_BYTES:
         raise ValueError(f"it has more than {MAX_JSON_BYTES} bytes")
     try:
@@ -128,7 +128,7 @@ def load_object(text: str) -> dict[str, Any]:
 
 
 def queue_id(text: str) -> int:
-    """The number of a queue. Raises ValueError."""
+    """Parse a queue id. Raises ValueError."""
     if not text.isdecimal() or len(text) > 9:
         raise ValueError(f"{text!r} is no queue id; {_SHAPE}")
     return int(text)
@@ -178,7 +178,7 @@ def _instant(text: object) -> Position:
 
 
 def parse_instant(text: str | int) -> Instant:
-    """The instant that a text or a number means. Raises ValueError."""
+    """Parse an instant; see the module's docstring. Raises ValueError."""
     if isinstance(text, int):
         return _epoch(text)
     text = text.strip()

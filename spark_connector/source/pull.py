@@ -1,9 +1,8 @@
-"""Reads one range of a queue: pulls ahead, decodes answers together, tries again after failures.
+"""Reads one range of a queue: pipelines pulls, decodes answers in batches, retries after failures.
 
-The answers of several pulls lie side by side in one buffer, which is reused. Decoding a few
-thousand messages at once costs half of decoding them in handfuls, and memory that is already
-there costs nothing. So bodies are received into the free part of this buffer, and decoded together
-when there is enough. Decoded batches keep no reference to it.
+Decoding a few thousand messages together takes half the time per message of decoding a few at a
+time. So the bodies of several answers are received next to each other into one reused buffer, and
+decoded together when there are enough of them. Decoded batches hold no reference to the buffer.
 """
 
 from __future__ import annotations
@@ -44,14 +43,14 @@ _OFFSET: Final = Struct(">q")
 
 
 class Gather:
-    """Bodies of answers, in order.
+    """A buffer of answer bodies, in the order of their offsets.
 
     Args:
-        size: bytes at first; it grows to what is met.
+        size: initial size in bytes; the buffer grows as needed.
 
     Attributes:
-        used: bytes of the bodies so far.
-        first, end: the offsets they cover, the end excluded.
+        used: bytes in use.
+        first, end: the range of queue offsets in the buffer, the end excluded.
     """
 
     def __init__(self, size: int) -> None:
@@ -61,16 +60,20 @@ class Gather:
 
     @property
     def view(self) -> memoryview:
-        """All bodies."""
+        """The bytes in use: all bodies."""
         return self._memory[: self.used]
 
     @property
     def expected(self) -> int:
-        """How many messages they bring if none is missing or was left out."""
+        """The number of messages in the buffer if none is missing or was filtered out."""
         return self.end - self.first if self.used else 0
 
     def room(self, length: int) -> memoryview:
-        """Where the next body may be received; nothing is kept of it before ``add``."""
+        """Return memory for receiving the next body, which ``add`` then makes part of the buffer.
+
+        Args:
+            length: the length of the body in bytes.
+        """
         needed = self.used + length
         if needed > len(self._memory):
             larger = memoryview(bytearray(max(needed, len(self._memory) * 2)))
@@ -79,15 +82,19 @@ class Gather:
         return self._memory[self.used : needed]
 
     def add(self, body: memoryview, first: int, end: int) -> None:
-        """Keep a body, received into ``room`` or elsewhere; messages below ``first`` are left out.
+        """Append a body without its messages below ``first``.
 
-        What follows must begin where this ends; after a gap the buffer has to be cleared first.
+        It must continue where the buffer ends; after a gap the buffer has to be cleared first.
+
+        Args:
+            body: records, received into ``room`` or into other memory.
+            first, end: the queue offsets covered by the body, the end excluded.
         """
         assert not self.used or first == self.end
         begin = start_of(body, first)
         length = len(body) - begin
         room = self.room(length)
-        # Of a body that is where it belongs already nothing is moved.
+        # A body received into the buffer is already in position, unless its start is cut off.
         if begin or body.obj is not room.obj:
             room[:] = body[begin:]
         if not self.used:
@@ -96,14 +103,18 @@ class Gather:
         self.end = end
 
     def clear(self) -> None:
-        """All has been decoded."""
+        """Empty the buffer and keep its memory."""
         self.used = 0
 
 
 def start_of(body: memoryview, first: int) -> int:
-    """Where in a row of records the first one of the offset ``first`` or above begins.
+    """Return the position of the first record with a queue offset of at least ``first``.
 
-    That is also where the row can't be followed any more: the decoder has to say what is wrong.
+    If a record with an invalid size comes first, its position is returned: the decoder reports it.
+
+    Args:
+        body: adjacent records.
+        first: the queue offset.
     """
     at = 0
     while len(body) - at >= FIXED_BYTES_V4:
@@ -121,7 +132,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class _Stopped(Exception):
-    """The broker answered, but not with what was asked for."""
+    """The broker answered a pull with something other than messages."""
 
     def __init__(self, answer: Ends | NoTopic | PullRefused) -> None:
         super().__init__(answer)
@@ -130,14 +141,14 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What reading a range took.
+    """Counters of the reading of one range.
 
     Attributes:
-        messages: rows given out.
-        received_bytes: bodies of answers, those that brought nothing new included.
-        pulls: answered.
-        failures: attempts that ended without what was asked for.
-        lost: offsets that are gone at the broker, and were passed over.
+        messages: rows returned.
+        received_bytes: bytes of all answer bodies, including those without a new message.
+        pulls: answered pulls.
+        failures: failed attempts that were retried.
+        lost: offsets that were skipped because their messages were deleted.
         skipped, damaged: messages without a row, rows without their body; see ``DecodedBatch``.
     """
 
@@ -151,19 +162,19 @@ class ReadCounts:
 
 
 class RangeReader:
-    """Reads a range once.
+    """Reads one range; usable once.
 
     Args:
-        partition: what to read.
-        options: how.
-        decoder: makes batches of records.
-        lease: connections; the process's own unless given.
-        clock: seconds, monotonic.
-        sleep: waits between attempts.
-        choose: spreads those waits.
+        partition: the range.
+        options: how to read it.
+        decoder: decodes records to Arrow batches.
+        lease: leases connections; by default from this process's cache.
+        clock: returns monotonic seconds.
+        sleep: sleeps for seconds, between attempts.
+        choose: randomises these pauses.
 
     Attributes:
-        counts: what it took so far.
+        counts: counters, kept up to date while reading.
     """
 
     def __init__(
@@ -196,13 +207,13 @@ class RangeReader:
         self._address = 0
 
     def batches(self) -> Iterator[Any]:
-        """The messages as ``pyarrow.RecordBatch`` in the order of their offsets.
+        """Yield the messages as ``pyarrow.RecordBatch`` in the order of their offsets.
 
         Raises:
-            BrokerError: the broker could not be read from, for longer than may be or at all.
-            DataLossError: messages are gone, and that is not to be passed over.
-            UnknownTopicError: the topic is gone.
-            DecodeError: a message can't be understood.
+            BrokerError: the broker was unreachable for ``read_timeout``, or refused the pulls.
+            DataLossError: messages were deleted, and the policy is to fail.
+            UnknownTopicError: the topic was deleted, and the policy is to fail.
+            DecodeError: a message can't be decoded.
         """
         while not self._ahead.done:
             try:
@@ -235,7 +246,11 @@ class RangeReader:
             self._ahead.sent(window, opaque)
 
     def _place(self, answer: Command, length: int) -> memoryview | None:
-        """Where a body goes: in its turn behind the others, else where it can wait."""
+        """Return memory for an answer's body.
+
+        The answer that is next in order is received directly into the buffer, one that arrives
+        early into memory of its own, to be copied later.
+        """
         if answer.code != ResponseCode.SUCCESS:
             return None
         head = self._ahead.head
@@ -262,7 +277,7 @@ class RangeReader:
         while (part := self._ahead.next_part()) is not None:
             self._retries.over()
             if part.is_lost:
-                # What was read before the gap is not part of the loss.
+                # Messages before the gap are returned before the loss is raised.
                 yield from self._decoded()
                 self._lost(part.first, min(part.next_offset, self._ahead.end))
             else:
@@ -273,12 +288,12 @@ class RangeReader:
             else:
                 is_enough = gather.used >= FILTERED_BATCH_BYTES
             if is_enough:
-                # Before the decoder has its turn, so that the broker doesn't wait for it.
+                # Send the next pulls first, so that the broker serves them during decoding.
                 self._ask(connection)
                 yield from self._decoded()
 
     def _decoded(self) -> Iterator[Any]:
-        """What has been gathered, as batches."""
+        """Decode the gathered bodies, yield the batches and empty the buffer."""
         gather, counts = self._gather, self.counts
         if not gather.used:
             return
@@ -308,10 +323,15 @@ class RangeReader:
         if self._tags is None and rows + skipped < expected:
             self._lost(first, end, expected - rows - skipped)
 
-    # --- what goes wrong
+    # --- failures
 
     def _lost(self, first: int, end: int, count: int | None = None) -> None:
-        """Messages within ``[first, end)`` are gone; all of them unless a count is given."""
+        """Count lost messages within ``[first, end)``, or raise DataLossError.
+
+        Args:
+            first, end: queue offsets, the end excluded.
+            count: the number of lost messages; by default all of the range.
+        """
         count = end - first if count is None else count
         if self._options.on_data_loss is OnDataLoss.FAIL:
             raise answers.gone(self._partition, first, end, count)
@@ -348,7 +368,7 @@ class RangeReader:
         self._retry(str(error))
 
     def _retry(self, reason: str) -> None:
-        """Wait a little, and go on at the broker's next address."""
+        """Pause, and continue at the broker's next address."""
         self._ahead.restart()
         self.counts.failures += 1
         if self._retries.failures == 1:
@@ -363,7 +383,7 @@ class RangeReader:
         self._sleep(self._retries.pause())
 
     def _end_at(self, offset: int) -> None:
-        """What is left of the range is lost."""
+        """End the range at an offset and count the rest as lost."""
         end = self._ahead.end
         self._ahead.cut(offset)
         self.counts.lost += end - self._ahead.end

@@ -1,12 +1,14 @@
-"""Filters that Spark offers to a batch read, and what they leave to be read.
+"""Filter push-down for batch queries: what remains to be read under Spark's filters.
 
-Spark offers comparisons of columns with constants, all of which have to hold. Those on topic,
-broker and queue drop whole queues and those on offsets cut ranges: both exactly, so Spark need not
-apply them again. Times, tags, keys and message ids only narrow what is asked of the brokers, and go
-back to Spark: a store time counts milliseconds, an index finds keys by their hash.
+Spark offers comparisons of columns with constants, all of which have to hold. Filters on topic,
+broker and queue drop whole queues and filters on offsets cut ranges. Both are exact, so Spark does
+not apply them again. Filters on times, tags, keys and message ids only narrow what is requested
+from the brokers and are returned to Spark, because they are not exact: a store time has
+milliseconds, an index finds keys by their hash.
 
-Spark refuses a reader that takes filters while ``spark.sql.python.filterPushdown.enabled`` is off,
-and does not pass that setting on. ``offered`` looks for Spark's planner among its callers.
+Spark rejects a reader that takes filters while ``spark.sql.python.filterPushdown.enabled`` is off,
+and does not pass that setting to the reader. So ``offered`` searches the call stack for Spark's
+planner.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 
 PLANNER: Final = "data_source_pushdown_filters.py"
-"""The file of Spark's planner that offers filters (``pyspark/sql/worker``)."""
+"""The file of Spark's planner that offers filters, in ``pyspark/sql/worker``."""
 
 MAX_KEYS: Final = 16
-"""Keys looked up in indexes; for more, everything is read."""
+"""The most keys looked up in indexes; with more, all messages are read."""
 
 _KAFKA: Final = {"partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
 _PLACES: Final = frozenset({"topic", "brokerName", "queueId"})
@@ -45,7 +47,11 @@ _NEVER_NULL: Final = _PLACES | {"queueOffset", "storeTimestamp"}
 
 
 def offered(frame: FrameType | None = None) -> bool:
-    """Whether the caller, or a caller of it, is the planner that offers filters."""
+    """Return whether Spark's planner, which offers filters, is in the call stack.
+
+    Args:
+        frame: the frame to start at; by default the caller's.
+    """
     frame = frame or sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.replace("\\", "/").rpartition("/")[2] == PLANNER:
@@ -56,16 +62,15 @@ def offered(frame: FrameType | None = None) -> bool:
 
 @dataclass(slots=True)
 class Pushed:
-    """What filters leave; None: everything.
+    """What remains to be read under filters; None in a field means no restriction.
 
     Attributes:
-        places: column -> the values that are wanted.
-        first, end: the queue offsets wanted; ``end`` is excluded.
-        since_ms: nothing stored earlier is wanted.
-        until_ms: nor what was stored at or after this time.
-        tags: the tags wanted.
-        keys: a message is wanted only if it has one of these keys or ids.
-        low, high: the physical offsets wanted, of a store; ``high`` is excluded.
+        places: the allowed values of topic, broker and queue id, by column.
+        first, end: the range of queue offsets, ``end`` excluded.
+        since_ms, until_ms: the range of store times in ms since 1970, ``until_ms`` excluded.
+        tags: the allowed tags.
+        keys: keys or message ids, one of which a message must have.
+        low, high: the range of physical offsets in a store, ``high`` excluded.
     """
 
     places: dict[str, frozenset[Any]] = field(default_factory=dict)
@@ -79,7 +84,7 @@ class Pushed:
     high: int | None = None
 
     def wants(self, queue: MessageQueue) -> bool:
-        """Whether anything of a queue is wanted."""
+        """Return whether the filters on topic, broker and queue id allow a queue."""
         columns = {
             "topic": queue.topic,
             "brokerName": queue.broker_name,
@@ -88,12 +93,16 @@ class Pushed:
         return all(columns[name] in wanted for name, wanted in self.places.items())
 
     def cut(self, start: int, end: int) -> tuple[int, int]:
-        """What is wanted of a range."""
+        """Return the part of a range of queue offsets that the filters allow."""
         start = max(start, self.first)
         return start, max(start, end if self.end is None else min(end, self.end))
 
     def expression(self, text: str) -> str | None:
-        """The tag expression of option and filters together; None: no tag satisfies both."""
+        """Return a tag expression for both option and filters, or None if no tag satisfies both.
+
+        Args:
+            text: the tag expression of the option.
+        """
         if self.tags is None:
             return text
         option = TagExpression.parse(text)
@@ -102,14 +111,14 @@ class Pushed:
 
 
 def push(filters: Iterable[Filter], *, kafka: bool) -> tuple[Pushed, list[Filter]]:
-    """Take filters over.
+    """Evaluate filters.
 
     Args:
-        filters: as Spark offers them; all have to hold.
-        kafka: columns have the names of Kafka's source.
+        filters: the filters offered by Spark; all have to hold.
+        kafka: whether columns have the names of the Kafka source.
 
     Returns:
-        What they leave, and those that Spark has to apply to the rows.
+        What remains to be read, and the filters that Spark has to apply to the rows.
     """
     pushed = Pushed()
     returned = []
@@ -121,7 +130,7 @@ def push(filters: Iterable[Filter], *, kafka: bool) -> tuple[Pushed, list[Filter
 
 
 def _column(one: Filter, kafka: bool) -> str | None:
-    """The column in our own names; None for one that filters can't be taken of."""
+    """Return the RocketMQ name of a filter's column, or None if its filters aren't supported."""
     attribute = getattr(one, "attribute", None)
     if attribute is None or len(attribute) != 1:
         return None
@@ -132,7 +141,7 @@ def _column(one: Filter, kafka: bool) -> str | None:
 
 
 def _take(pushed: Pushed, column: str, one: Filter) -> bool:
-    """Apply a filter; whether it is exact and Spark need not apply it."""
+    """Apply a filter to ``pushed``; return whether that is exact, so Spark need not apply it."""
     if isinstance(one, IsNotNull):
         return column in _NEVER_NULL
     values = _values(one)
@@ -148,7 +157,7 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
             pushed.low, pushed.high = max(pushed.low, span[0]), _narrower(pushed.high, span[1])
         else:
             pushed.first, pushed.end = max(pushed.first, span[0]), _narrower(pushed.end, span[1])
-        # Of several values only the span is read: the rows between are Spark's to drop.
+        # For several values the whole span is read, and Spark drops the rows in between.
         return values is None or len(values) <= 1
     if column == "storeTimestamp":
         _take_time(pushed, one, values)
@@ -159,7 +168,7 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
         if values and "" not in values and plain:
             pushed.tags = values if pushed.tags is None else pushed.tags & values
     elif column in {"keys", "messageId"} and values is not None:
-        # A column of keys has them with spaces between; any of them finds the message.
+        # The column holds keys separated by spaces; looking up one of them finds the message.
         firsts = {first for value in values if (first := str(value).strip(" ").partition(" ")[0])}
         if pushed.keys is None and firsts and len(firsts) == len(values) <= MAX_KEYS:
             pushed.keys = frozenset(firsts)
@@ -167,7 +176,7 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
 
 
 def _values(one: Filter) -> frozenset[Any] | None:
-    """The values that an equality allows; None for another filter."""
+    """Return the values allowed by an equality or a list, or None for another filter."""
     if isinstance(one, EqualTo | EqualNullSafe):
         return None if one.value is None else frozenset({one.value})
     if isinstance(one, In):
@@ -176,7 +185,7 @@ def _values(one: Filter) -> frozenset[Any] | None:
 
 
 def _span(one: Filter, values: frozenset[Any] | None) -> tuple[int, int | None] | None:
-    """The least number that a filter allows and the first one above; None for another filter."""
+    """Return the range of integers that a filter allows, end excluded; None if unsupported."""
     if values is not None:
         return min(values, default=1), max(values, default=0) + 1
     bound = getattr(one, "value", None)
@@ -203,7 +212,7 @@ def _take_time(pushed: Pushed, one: Filter, values: frozenset[Any] | None) -> No
         since = min(known)
         pushed.since_ms = since if pushed.since_ms is None else max(pushed.since_ms, since)
     if values is not None or isinstance(one, LessThan | LessThanOrEqual):
-        # Microseconds were cut off, so the whole millisecond may be wanted.
+        # Microseconds were cut off, so the whole millisecond has to be read.
         until = max(known) + 1
         pushed.until_ms = _narrower(pushed.until_ms, until)
 

@@ -1,7 +1,7 @@
-"""What one task reads, and how a limit and a range are divided among queues and tasks.
+"""Ranges of queue offsets: dividing a limit among queues, and splitting ranges into tasks.
 
-Ranges are plain data, so they can be pickled and compared. Offsets are dense, so a range is cut
-exactly: the pieces lie end to end, none is empty, and their sizes differ by at most one.
+Ranges are plain data, so they can be pickled and compared. Offsets are dense, so the pieces of a
+range are adjacent, none is empty, and their sizes differ by at most one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class RangePartition:
 
     Attributes:
         topic, broker_name, queue_id: the queue.
-        start, end: queue offsets; the end is excluded.
-        addresses: where its broker serves it, ``host:port``, the master first.
+        start, end: queue offsets, the end excluded.
+        addresses: the addresses of its broker, ``host:port``, the master first.
     """
 
     topic: str
@@ -32,21 +32,28 @@ class RangePartition:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue as errors and logs name it."""
+        """The queue of the range."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @property
     def offsets(self) -> int:
-        """How many offsets it has: the most messages it can give."""
+        """The number of offsets, which is the most messages it can have."""
         return self.end - self.start
 
 
 def share(available: Sequence[int], limit: int) -> list[int]:
-    """How much of each may be taken so that ``limit`` is taken in all.
+    """Divide a limit among queues, in proportion to their available messages.
 
-    Each gets its part in proportion, what rounding leaves goes to those it was taken from most, and
-    nobody who has something gets nothing: a small queue beside large ones must not starve. So when
-    there are more queues than ``limit``, one of each is taken, and that is more than ``limit``.
+    The remainder of rounding down goes to the largest fractions. Every queue with messages gets at
+    least one, so that small queues don't starve beside large ones. So with more such queues than
+    ``limit`` the sum exceeds the limit.
+
+    Args:
+        available: the number of available messages of each queue.
+        limit: the sum of the shares.
+
+    Returns:
+        The share of each queue.
     """
     total = sum(available)
     if total <= limit:
@@ -61,7 +68,7 @@ def share(available: Sequence[int], limit: int) -> list[int]:
 
 
 def _give(given: list[int], available: Sequence[int], limit: int, total: int, rest: int) -> None:
-    """Hand out what rounding down left: at most one more for each."""
+    """Distribute what rounding down left: at most one more for each."""
     by_remainder = sorted(
         (index for index in range(len(given)) if given[index] < available[index]),
         key=lambda index: (-(limit * available[index] % total), index),
@@ -71,7 +78,7 @@ def _give(given: list[int], available: Sequence[int], limit: int, total: int, re
 
 
 def _take(given: list[int], excess: int) -> None:
-    """Take back what the ones for small queues are too much, from the largest shares."""
+    """Reduce the largest shares by the excess that the minimum of one has caused."""
     for index in sorted(range(len(given)), key=lambda index: -given[index]):
         taken = min(excess, max(0, given[index] - 1))
         given[index] -= taken
@@ -81,19 +88,19 @@ def _take(given: list[int], excess: int) -> None:
 def split(
     ranges: Iterable[RangePartition], *, min_partitions: int = 1, max_records: int
 ) -> list[RangePartition]:
-    """Cut ranges so that no piece has more than ``max_records`` offsets.
+    """Split ranges into pieces of at most ``max_records`` offsets.
 
     Args:
-        ranges: one for each queue; empty ones are left out.
-        min_partitions: at least so many pieces, if there are that many offsets; the larger ranges
-            get more of them.
-        max_records: offsets in one piece at most.
+        ranges: one per queue; empty ones are dropped.
+        min_partitions: the least number of pieces, if there are as many offsets; larger ranges are
+            split into more pieces.
+        max_records: the most offsets of a piece.
     """
     wanted = [one for one in ranges if one.offsets > 0]
     counts = [-(-one.offsets // max_records) for one in wanted]
     if sum(counts) < min_partitions:
         counts = share([one.offsets for one in wanted], min_partitions)
-        # Sharing may take from a range the pieces that its size asks for.
+        # A share may be below the number of pieces that max_records requires.
         counts = [
             max(count, -(-one.offsets // max_records))
             for one, count in zip(wanted, counts, strict=True)

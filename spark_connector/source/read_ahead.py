@@ -1,17 +1,19 @@
-"""Which pulls of a range are in flight, and the order of their answers: pure.
+"""Schedules the pulls of one range and puts their answers in order. No I/O.
 
-A range is cut into windows, each asked for with one pull, several at a time. How many messages an
-answer brings is the broker's decision (Apache's: 32, or 256 KiB; with a filter, as many as it found
-in what it looked through), so:
+A range is cut into windows of offsets, each requested with one pull; several pulls are in flight at
+a time. The broker decides how many messages an answer holds (Apache's by default: at most 32
+messages or 256 KiB; with a filter, the matches among those it scanned). Therefore:
 
-- a window of which an answer covers only the front leaves a remainder, which is asked for next;
-- an answer that covers more than its window makes what follows shorter, or superfluous;
-- the width of new windows follows the answers: down at once, up by doubling after a row of full
-  ones, which has to be longer after every doubling in vain (and is short again after a good one);
-- nothing is guessed before the first answer: until then one pull is in flight.
+- If an answer covers only the front of its window, the remainder becomes a window that is
+  requested next.
+- If an answer covers more than its window, the following windows are shortened or dropped.
+- The width of new windows adapts to the answers. It shrinks at once, and doubles after a number of
+  consecutive full answers. That number doubles after each failed widening, and is reset after a
+  successful one.
+- Until the first answer arrives only one pull is in flight.
 
-Answers are given out in the order of their offsets, whatever order they come in. What came too
-early is kept, and counts as in flight: memory is bounded by ``depth`` answers.
+Answers are returned in the order of their offsets. One that arrives early is kept and counts
+against ``depth``, so at most ``depth`` answers are in memory.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 FULL_BEFORE_WIDER: Final = 4
-"""Full answers in a row after which a wider window is tried."""
+"""Consecutive full answers after which a wider window is tried."""
 
 MOST_BEFORE_WIDER: Final = 64
-"""The same after many attempts in vain."""
+"""The upper bound of that number after failed attempts."""
 
 
 class _State(Enum):
@@ -35,7 +37,7 @@ class _State(Enum):
 
 @dataclass(slots=True, eq=False)
 class PullWindow:
-    """Offsets ``[start, end)`` asked for with one pull."""
+    """The offsets ``[start, end)`` of one pull, and its answer."""
 
     start: int
     end: int
@@ -47,13 +49,13 @@ class PullWindow:
 
 
 class PullPart(NamedTuple):
-    """An answer in its turn.
+    """The next answer in offset order.
 
     Attributes:
-        first: offset from which on its messages are news.
-        next_offset: they, or the lack of any, reach up to here.
-        body: records; None when there are none.
-        is_lost: the offsets are gone at the broker.
+        first: messages below this offset were returned before.
+        next_offset: the end of the offsets that the answer covers.
+        body: records; None if there are none.
+        is_lost: the broker has deleted the messages at these offsets.
     """
 
     first: int
@@ -66,14 +68,14 @@ class ReadAhead:
     """The pulls of one range.
 
     Args:
-        start, end: the range.
-        width: the most messages asked for with one pull.
-        depth: the most pulls in flight.
+        start, end: the range of queue offsets, the end excluded.
+        width: the most messages requested with one pull.
+        depth: the most pulls in flight, including answers that wait for earlier ones.
 
     Attributes:
-        position: everything below has been given out.
-        end: where the range ends.
-        width: of the next new window.
+        position: all answers below this offset have been returned.
+        end: the end of the range.
+        width: the width of the next new window.
     """
 
     def __init__(self, start: int, end: int, *, width: int, depth: int) -> None:
@@ -90,21 +92,24 @@ class ReadAhead:
 
     @property
     def in_flight(self) -> int:
-        """Pulls that were sent and not answered."""
+        """The number of unanswered pulls."""
         return sum(window.state is _State.ASKED for window in self._windows)
 
     @property
     def done(self) -> bool:
-        """Whether everything was given out, and no answer is still to come."""
+        """Whether all answers have been returned and no pull is unanswered."""
         return self.position >= self.end and not self.in_flight
 
     @property
     def head(self) -> PullWindow | None:
-        """The window whose answer is given out next."""
+        """The window whose answer is returned next."""
         return self._windows[0] if self._windows else None
 
     def next_pull(self) -> PullWindow | None:
-        """A window to ask for now; ``sent`` has to follow. None: enough are in flight."""
+        """Return a window to pull now, or None if enough are in flight.
+
+        The caller has to send the pull and call ``sent``.
+        """
         depth = self._depth if self._has_answers else 1
         active = sum(window.state is not _State.WANTED for window in self._windows)
         for index, window in enumerate(self._windows):
@@ -120,11 +125,11 @@ class ReadAhead:
         return window
 
     def sent(self, window: PullWindow, opaque: int) -> None:
-        """A window was asked for."""
+        """Record that a window's pull was sent."""
         window.state, window.opaque = _State.ASKED, opaque
 
     def find(self, opaque: int) -> PullWindow | None:
-        """The window whose answer this is."""
+        """Return the window whose pull has this ``opaque``, or None."""
         return next((one for one in self._windows if one.opaque == opaque), None)
 
     def answered(
@@ -135,13 +140,13 @@ class ReadAhead:
         *,
         is_lost: bool = False,
     ) -> None:
-        """An answer came.
+        """Record the answer of a window's pull.
 
         Args:
-            window: what was asked for.
-            next_offset: what the answer covers ends here; behind the window's start.
-            body: records; they are kept until it is their turn, so they must not be overwritten.
-            is_lost: the broker has nothing there any more.
+            window: the window.
+            next_offset: the end of the offsets covered by the answer, above the window's start.
+            body: records; kept until they are returned, so they must not be overwritten.
+            is_lost: the broker has deleted the messages at these offsets.
         """
         assert window.state is _State.ASKED
         assert next_offset > window.start
@@ -156,7 +161,7 @@ class ReadAhead:
             window.end = next_offset
 
     def next_part(self) -> PullPart | None:
-        """The next answer whose turn it is."""
+        """Return the next answer in offset order, or None if it has not arrived."""
         while self._windows and self._windows[0].state is _State.ANSWERED:
             window = self._windows.pop(0)
             first, self.position = self.position, max(self.position, window.next_offset)
@@ -167,17 +172,17 @@ class ReadAhead:
         return None
 
     def restart(self) -> None:
-        """The connection is gone, and with it what was in flight or waited for its turn."""
+        """Drop all windows and continue at ``position``, after the connection was lost."""
         self._windows.clear()
         self._planned = self.position
 
     def cut(self, end: int) -> None:
-        """The range ends earlier; call it when nothing is in flight."""
+        """End the range earlier. No pull may be in flight."""
         self.end = max(self.position, min(end, self.end))
         self.restart()
 
     def _front(self, index: int) -> PullWindow:
-        """As much of a window's front as is asked for at once; the rest becomes its own."""
+        """Return a window, after splitting off what exceeds the current width."""
         window = self._windows[index]
         if window.end - window.start > self.width:
             middle = window.start + self.width
@@ -186,7 +191,7 @@ class ReadAhead:
         return window
 
     def _drop_superfluous(self) -> None:
-        """What was not asked for yet, and has been brought by other answers."""
+        """Shorten or drop windows that were not requested yet but are covered by other answers."""
         kept = []
         for window in self._windows:
             if window.state is _State.WANTED:

@@ -1,7 +1,7 @@
-"""Where a query begins and ends in each queue, from what the user asked for and the brokers know.
+"""Resolves the positions given by the user to an offset in each queue.
 
-``resolve`` turns ``Positions`` into offsets. What needs a broker's search (instants, committed
-offsets) is asked of ``Questions``; the ends of queues are given. No I/O here.
+Instants and committed offsets need requests to brokers, which ``Questions`` sends; the bounds of
+the queues are passed in. No I/O here.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from spark_connector.source.positions import Edge, Instant, Position, Positions,
 
 
 class Questions(Protocol):
-    """What only brokers know."""
+    """Looks up offsets on brokers."""
 
     def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time; the queue's end for none."""
+        """Return the offset of the first message stored at or after a time, or the queue's end."""
         ...
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """How far the query's consumer group has come; None: it has committed nothing."""
+        """Return the committed offset of the query's consumer group, or None."""
         ...
 
 
 _NAMED: Final = 5
-"""Queues an error names at most."""
+"""The most queues named by an error."""
 
 
 def resolve(
@@ -38,18 +38,18 @@ def resolve(
     options: SourceOptions,
     now_ms: int,
 ) -> dict[MessageQueue, int]:
-    """The offset in each queue.
+    """Return the offset in each queue.
 
     Args:
-        positions: what the user asked for.
-        facts: of the queues.
-        ask: answers what only brokers know.
-        options: say what to do where a position isn't there.
-        now_ms: the time that relative instants refer to.
+        positions: the positions given by the user.
+        facts: the bounds of the queues.
+        ask: looks up offsets on brokers.
+        options: determine what happens if a position doesn't exist.
+        now_ms: the time that relative instants refer to, in ms since 1970.
 
     Raises:
-        OptionError: queues are missing in the option, or named and not there.
-        DataLossError: a named offset isn't there (with ``OnDataLoss.FAIL``).
+        OptionError: the option misses queues or names others, or a position doesn't exist.
+        DataLossError: an offset is outside the queue (with ``OnDataLoss.FAIL``).
     """
     _check_names(positions, facts)
     found = {}
@@ -125,7 +125,7 @@ def _within(
 
 
 def _check_names(positions: Positions, facts: Mapping[MessageQueue, QueueFacts]) -> None:
-    """All queues have to be named, and only those that are there, each clearly."""
+    """Raise OptionError unless the option names all queues, no others, and each unambiguously."""
     if positions.every is not None:
         return
     missing = [str(queue) for queue in facts if positions.of(queue) is None]

@@ -1,7 +1,8 @@
-"""Finding messages before they are read: by time, by key, and how large they are.
+"""Searches for messages by store time and by key, and samples of their sizes.
 
-A broker's search by time gives an offset near the wanted one, by rules that differ between
-versions; from there this walks on to the exact one (cf. ConsumeQueue.getOffsetInQueueByTime).
+A broker's search by time returns an offset near the requested one; how near differs between
+versions. From there messages are read until the exact offset is found
+(cf. ConsumeQueue.getOffsetInQueueByTime).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from spark_connector.requests import request, understand
 from spark_connector.source.brokers import Brokers, addresses_of
 
 KEY_MATCHES: Final = 32
-"""Messages an index is asked for; a broker gives 64 at most, and who gives this many may have more
-(cf. MessageStoreConfig.defaultQueryMaxNum)."""
+"""Messages requested from an index (cf. MessageStoreConfig.defaultQueryMaxNum; a broker returns at
+most maxMsgsNumBatch, 64). A result of this many may be incomplete."""
 
 _ANY_INDEX: Final = frozenset(
     {
@@ -43,15 +44,15 @@ _ANY_INDEX: Final = frozenset(
         int(ResponseCode.SYSTEM_ERROR),
     }
 )
-"""A broker without an index is read instead."""
+"""Response codes to a query by key; after any but success the queues are read instead."""
 
 
 class KeyMatches(NamedTuple):
-    """What a broker's index has for a key.
+    """The messages with a key in a broker's index.
 
     Attributes:
-        offsets: the messages' queues and offsets.
-        indexed_until_ms: messages stored later may not be in the index yet.
+        offsets: queue and offset of each message.
+        indexed_until_ms: messages stored after this time may not be in the index yet.
     """
 
     offsets: list[tuple[MessageQueue, int]]
@@ -59,12 +60,12 @@ class KeyMatches(NamedTuple):
 
 
 class MessageSearch:
-    """Searches in the queues of known routes; the ``Questions`` of ``planning.positions``.
+    """Searches in the queues of some routes; implements ``resolve.Questions``.
 
     Args:
-        brokers: whom to ask.
-        routes: of the topics.
-        group: named by pulls, and the one whose offsets are looked up.
+        brokers: sends the requests.
+        routes: the routes of the topics.
+        group: the consumer group named in pulls, whose committed offsets are looked up.
     """
 
     def __init__(self, brokers: Brokers, routes: Mapping[str, Route], group: str) -> None:
@@ -74,8 +75,8 @@ class MessageSearch:
         self._committed: dict[MessageQueue, int | None] = {}
 
     def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The offset of the first message stored at or after a time; the queue's end for none."""
-        # Of several messages of one millisecond a 4.9 broker finds any: begin one before.
+        """Return the offset of the first message stored at or after a time, or the queue's end."""
+        # Of several messages of one millisecond a 4.9 broker finds any: search 1 ms earlier.
         offset = self._search(queue, max(0, timestamp_ms - 1))
         for _ in range(MAX_TIME_WALK // WALK_MESSAGES):
             records, following = self._page(queue, offset)
@@ -88,22 +89,25 @@ class MessageSearch:
         return offset
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """How far the group has come. One question per broker answers for all its queues."""
+        """Return the group's committed offset, or None.
+
+        The offsets of all queues of a topic are requested together, and cached.
+        """
         if queue not in self._committed:
             queues = self._routes[queue.topic].readable
             self._committed |= self._brokers.committed(self._routes, self._group, queues)
         return self._committed.get(queue)
 
     def mean_size(self, queue: MessageQueue, offset: int) -> float | None:
-        """The average stored size, in bytes, of some messages; None: there are none."""
+        """Return the average stored size of some messages from an offset on, in bytes, or None."""
         records, _ = self._page(queue, offset)
         return sum(record.size for record in records) / len(records) if records else None
 
     def by_key(self, topic: str, key: str) -> dict[str, KeyMatches | None]:
-        """What each broker's index has for a key; None where it can't be relied on.
+        """Return the messages with a key in each broker's index, or None if it can't be used.
 
-        That is where a broker serves no such question, has no match at all, as one whose index is
-        switched off, or so many that there may be more.
+        The latter is the case if a broker doesn't support the request, if it has no match (its
+        index may be switched off), or if it has so many matches that there may be more.
         """
         route = self._routes[topic]
         return {
@@ -148,7 +152,7 @@ class MessageSearch:
         return max(0, understand(address, answer.read, OffsetResponseHeader).offset)
 
     def _page(self, queue: MessageQueue, offset: int) -> RecordPage:
-        """Some messages from an offset on, and where the next ones begin."""
+        """Return some messages from an offset on, and the offset after them."""
         address = self._address(queue)
         header = pull_header(
             queue,

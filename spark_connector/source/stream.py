@@ -1,8 +1,8 @@
-"""The streaming reader: which offsets each micro-batch has, decided on the driver.
+"""The streaming reader: chooses the offsets of each micro-batch, on the driver.
 
-Spark keeps the decisions in its offset log before a batch is read, so a batch that is read again
-has the same ranges. The reader itself keeps nothing that a restart would miss. It lives in one
-Python process for the time of a query; constructing it opens no connection.
+Spark writes the offsets to its offset log before a batch is read, so a repeated batch has the same
+ranges. The reader holds no other state that has to survive a restart. It exists in one Python
+process for the duration of a query; constructing it opens no connection.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream.
 
     Args:
-        options: of the query.
-        columns: what Spark wants, in its order.
-        horizon: asks the brokers.
+        options: the options of the query.
+        columns: the columns that Spark requires, in its order.
+        horizon: the view of the queues; by default one for the options' name servers.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lost = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a query without a checkpoint begins; the same each time it is asked."""
+        """Return where a query without a checkpoint begins; always the same value."""
         if self._initial is None:
             facts = self._horizon.facts or self._horizon.fetch(strict=True)
             options = self._options
@@ -71,19 +71,19 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Take the ends that the queues have now as the query's end."""
+        """Make the current ends of the queues the end of the query (trigger AvailableNow)."""
         facts = self._horizon.fetch(strict=True)
         self._admission.target = {queue: ends.maximum for queue, ends in facts.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Our limit of rows; the others are applied with it, in ``latestOffset``."""
+        """Return the limit of rows; ``latestOffset`` applies it together with the others."""
         return ReadMaxRows(self._admission.max_rows)
 
-    # Spark recognises admission control by the two parameters; its stubs know none.
+    # Spark detects admission control by the two parameters, which its stubs don't declare.
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` when there is nothing for one."""
+        """Return where the next batch ends; ``start`` if there is no batch yet."""
         begun = from_json(start)
         check_topics(begun, self._options.subscription)
         self._horizon.look(begun, idle=self._idle, may_wait=self._admission.target is None)
@@ -111,13 +111,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends of all queues, whatever the limits: what lag is measured against."""
+        """Return the ends of all queues regardless of limits, for measuring lag."""
         if not self._horizon.facts:
             return None
         return to_json({queue: ends.maximum for queue, ends in self._horizon.facts.items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of one batch."""
+        """Return the tasks of one batch."""
         begun, ends = from_json(start), from_json(end)
         check_topics(ends, self._options.subscription)
         if not self._horizon.routes:
@@ -126,16 +126,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return tasks(ranges_of(ranges, self._horizon.routes), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The messages of one task, on an executor."""
+        """Yield the Arrow batches of one task; runs on an executor."""
         return read(partition, self._options.read, self._columns)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done, and may have been committed to the group already."""
+        """Commit the end of a finished batch to the group, unless that has been done already."""
         if self._commits is not None:
             self._commits.store(from_json(end), self._horizon.routes, self._horizon.facts)
 
     def stop(self) -> None:
-        """Spark often kills the process instead: nothing depends on this."""
+        """Close the connections. Spark often kills the process without calling this."""
         self._horizon.close()
 
     def _search(self) -> MessageSearch:
@@ -149,8 +149,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
 
     def _begin(self, begun: Offsets, queue: Any, end: int) -> int:
-        """Where a queue's range begins. It has no beginning yet, or one behind its end, when it is
-        new, or was made anew."""
+        """Return where a queue's range begins.
+
+        A new queue has no start offset yet; that of a recreated queue may be above its end.
+        """
         start = begun.get(queue)
         if start is not None and start <= end:
             return start
@@ -160,7 +162,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(end, begin(queue, start, facts, self._options.read.on_data_loss))
 
     def _check_target(self, begun: Offsets) -> None:
-        """A query that ends by itself must not end before its target because a broker is down."""
+        """Check that the broker of every queue below its target is reachable.
+
+        Otherwise an AvailableNow query would end before it has read all messages.
+
+        Raises:
+            BrokerError: a queue doesn't exist any more.
+        """
         target = self._admission.target or {}
         behind = [
             queue
