@@ -1,1 +1,1 @@
-"""Records as they are stored and pulled, turned into Arrow batches for Spark; no Spark in it."""
+"""Decoding of stored or pulled records to Arrow batches; independent of Spark."""

@@ -1,4 +1,4 @@
-"""The decoder: raw records in, Arrow batches out."""
+"""The decoder of records to Arrow batches; chooses between ``fast`` and ``fallback``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from spark_connector.decode.model import (
 
 
 class Decoder:
-    """Turns records, back to back or at known places, into Arrow batches.
+    """Decodes records, adjacent or at given positions, to Arrow batches.
 
-    A decoder keeps nothing of a buffer once the batch is made, so receive buffers may be reused.
+    Batches hold no reference to the buffer, so receive buffers may be reused.
 
-    One record that needs the fallback does not make a buffer slow: halves are tried, and halves of
-    halves, until it stands among few.
+    One record that needs the fallback does not slow down the decoding of a whole buffer: the
+    records are halved repeatedly until it is among at most ``max_fallback_records``.
     """
 
     def __init__(self, settings: DecodeSettings) -> None:
@@ -47,14 +47,15 @@ class Decoder:
         max_rows: int = MAX_BATCH_ROWS,
         max_bytes: int = MAX_BATCH_BYTES,
     ) -> Iterator[DecodedBatch]:
-        """The records of a buffer as batches; one for each portion, even if it has no rows.
+        """Yield the records of a buffer as batches, which may be without rows.
 
         Args:
             buffer: the body of a pull answer, or a part of a commit log.
-            starts: where in it the records begin, in the order of the rows; None: back to back.
+            starts: the positions of the records, in the order of the rows; None if the records
+                are adjacent and fill the buffer.
             first_offset, end_offset, tags, file: see ``Selection``.
-            max_rows: records that a batch is made of, at most.
-            max_bytes: bytes they take, at most, unless one alone takes more.
+            max_rows: the most records of a batch.
+            max_bytes: the most bytes of these records, unless a single one is larger.
 
         Raises:
             DecodeError: a record is damaged or its body can't be decoded.

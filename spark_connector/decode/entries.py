@@ -1,18 +1,17 @@
-r"""The properties of many records, taken apart at once.
+r"""Parses the properties of many records at once.
 
-A text is ``name 0x01 value 0x02 name 0x01 value``, with or without a last 0x02. The byte before it
-is the last one of its length, which is known by now. Taken along, and counted as a 0x02, it makes
-every text a sequence of ``0x02 name 0x01 value``. Put together, the texts of all records are then
-one such sequence, in which separators of both kinds take turns:
+A properties text is ``name 0x01 value 0x02 name 0x01 value``, with or without a final 0x02. The
+byte before it is the last byte of its length field, which has been read by now. If that byte is
+included and treated as a 0x02, every text becomes a sequence of ``0x02 name 0x01 value``. Then the
+concatenated texts of all records are one such sequence, in which the two separators alternate:
 
 ====================  ====  ======  ====  =======  ====  ====  ====  =====
 bytes                 0x02  ``KEYS``  0x01  ``order``  0x02  ``TAGS``  0x01  ``A``
 slot of the array     0     1       2     3        4     5     6     7
 ====================  ====  ======  ====  =======  ====  ====  ====  =====
 
-So names are slots 1, 5, 9 ... and values slots 3, 7, 11 ... If the two do not take turns, if a
-name is empty, or if a record has a name twice, some text is odd, and ``fallback`` has to read these
-records.
+So names are slots 1, 5, 9 ... and values slots 3, 7, 11 ... ``fallback`` has to read the records if
+the separators do not alternate, if a name is empty, or if a record has a name twice.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ _VALUE_SLOT: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PropertyEntries:
-    """All entries of all records.
+    """All property entries of all records.
 
     Attributes:
-        names: of every entry.
-        values: the same.
-        offsets: the records' first entries, and the number of all.
-        codes: for every entry, which of ``known`` its name is.
-        known: the different names.
+        names, values: an Arrow string array each, with an element per entry.
+        offsets: the index of the first entry of each record, and the number of all entries.
+        codes: the index in ``known`` of each entry's name.
+        known: the distinct names.
     """
 
     names: Any
@@ -54,11 +52,11 @@ class PropertyEntries:
     known: list[str]
 
     def map_array(self, kind: Any) -> Any:
-        """The entries as a map for each record."""
+        """Return an Arrow array with a map for each record."""
         return pa.MapArray.from_arrays(pa.array(self.offsets), self.names, self.values, kind)
 
     def header_array(self, kind: Any) -> Any:
-        """The entries as a list of pairs for each record, the values binary."""
+        """Return an Arrow array with a list of (name, binary value) for each record."""
         fields = list(kind.value_type)
         pairs = pa.StructArray.from_arrays(
             [self.names, self.values.view(pa.binary())], fields=fields
@@ -66,7 +64,7 @@ class PropertyEntries:
         return pa.ListArray.from_arrays(pa.array(self.offsets), pairs, type=kind)
 
     def values_of(self, name: str) -> Any:
-        """Each record's value under a name, null where there is none."""
+        """Return each record's value of a property, null if it doesn't have one."""
         records = len(self.offsets) - 1
         if name not in self.known:
             return pa.nulls(records, pa.string())
@@ -79,12 +77,12 @@ class PropertyEntries:
 
 
 def take_apart(layout: Layout) -> PropertyEntries:
-    """The entries of records.
+    """Parse the properties of records.
 
     Raises:
-        NeedsFallback: a text is odd, or not UTF-8.
+        NeedsFallback: a text is malformed or not UTF-8.
     """
-    # Each text with the byte before it and without a last separator; nothing if it is empty.
+    # Each text with the byte before it and without a final separator; nothing if it is empty.
     begins = layout.properties_at
     ends = layout.ends
     last = np.frombuffer(layout.buffer, np.uint8)[ends - 1]
@@ -99,7 +97,7 @@ def take_apart(layout: Layout) -> PropertyEntries:
     bounds = offsets_of(slots)
     has_value = bounds[_VALUE_SLOT + 1 :: _SLOTS] > bounds[_VALUE_SLOT::_SLOTS]
     if np.count_nonzero(has_value) < len(has_value):
-        # An entry without a value counts as none.
+        # Entries with an empty value are dropped.
         before = np.concatenate(([0], np.cumsum(has_value))).astype(np.int32)
         first_slots, offsets = first_slots[has_value], before[offsets]
     names = as_text(take(slots, first_slots + _NAME_SLOT))
@@ -111,8 +109,18 @@ def take_apart(layout: Layout) -> PropertyEntries:
 def _separators(
     block: NDArray[np.uint8], rows: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Where the separators are, the first byte of each row included, and which are the rows' first
-    entries; after it was made sure that the two kinds take turns and that no name is empty.
+    """Find the separators.
+
+    Args:
+        block: the concatenated texts.
+        rows: the bounds of the texts in it.
+
+    Returns:
+        The positions of the separators, including the first byte of each text, and the index of
+        each record's first entry, followed by the number of entries.
+
+    Raises:
+        NeedsFallback: the two separators do not alternate, or a name is empty.
     """
     is_separator = block <= _ENTRY_END
     has_entries = rows[1:] > rows[:-1]
@@ -122,14 +130,14 @@ def _separators(
     entry_starts, name_ends = at[0::2], at[1::2]
     each, rest = divmod(len(entry_starts), len(rows) - 1)
     if each and not rest and not np.count_nonzero(entry_starts[::each] != rows[:-1]):
-        # All rows have equally many entries: no need to search.
+        # All rows have the same number of entries: no need to search.
         offsets = np.arange(len(rows), dtype=np.int32) * each
     else:
         offsets = np.searchsorted(entry_starts, rows).astype(np.int32)
     first_entries = offsets[:-1][has_entries]
     if len(at) % 2 or (len(row_starts) and first_entries[-1] >= len(entry_starts)):
         raise NeedsFallback
-    # A row could begin where a name is to end, for its first byte may be any.
+    # The first byte of a row may have any value, so a row could begin where a name should end.
     require(entry_starts[first_entries] == row_starts)
     is_entry_end = block[entry_starts] == _ENTRY_END
     is_entry_end[first_entries] = True
@@ -138,7 +146,7 @@ def _separators(
 
 
 def _slots(joined: Any, separators: NDArray[np.int32]) -> Any:
-    """The array of the table above, over the block that is there already."""
+    """Return the array of slots of the table in the module's docstring, without a copy."""
     number = 2 * len(separators)
     bounds = np.empty(number + 1, dtype=np.int32)
     bounds[0:-1:2] = separators
@@ -152,9 +160,12 @@ def _slots(joined: Any, separators: NDArray[np.int32]) -> Any:
 def _same_in_all(
     names: Any, offsets: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], list[str]] | None:
-    """Codes and names if all records have the same names in the same order, and none twice.
+    """Return codes and distinct names if all records have the same names in the same order.
 
-    So it is as long as one program sends, and then finding out costs less than coding.
+    This is common, as one program sends many similar messages, and cheaper than ``_coded``.
+
+    Returns:
+        None if names differ between records, or if a name occurs twice in a record.
     """
     records, number = len(offsets) - 1, int(offsets[1])
     known = names[:number].to_pylist()
@@ -174,7 +185,7 @@ def _coded(names: Any, offsets: NDArray[np.int32]) -> tuple[NDArray[np.int32], l
     encoded = names.dictionary_encode()
     codes = np.asarray(encoded.indices)
     known = encoded.dictionary.to_pylist()
-    # No record may have a name twice: the last one would have to win.
+    # The last of two entries with the same name counts, which only the fallback implements.
     of_entry = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
     of_entry *= len(known)
     of_entry += codes

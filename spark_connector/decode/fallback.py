@@ -1,8 +1,8 @@
-"""Records to rows, one at a time: the reference for the fast path, and its fallback.
+"""Decodes records one at a time: the reference for ``fast``, and its fallback.
 
-It takes each field from a ``RecordView`` and handles every oddity that the view handles. The
-decoder uses it when a buffer holds something that the fast path does not understand, and to find
-out what exactly is wrong with a damaged one.
+It reads each field with a ``RecordView`` and supports everything that the view supports. The
+decoder uses it for records that ``fast`` does not support, and to report what is wrong with damaged
+ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_connector.options import OnDecodeError
 
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999. A stored time outside is no Spark timestamp, and becomes null."""
+"""The years 1 to 9999 in ms since 1970. Times outside are no valid Spark timestamps: null."""
 
 _START: Final = Struct(">II")
 _KEYS: Final = properties.KEYS.encode()
@@ -38,7 +38,7 @@ _KEYS: Final = properties.KEYS.encode()
 
 @dataclass(slots=True)
 class _Row:
-    """A record that becomes a row."""
+    """A selected record, its decoded body and the values that are the same for all rows."""
 
     view: RecordView
     settings: DecodeSettings
@@ -48,14 +48,21 @@ class _Row:
 
 @dataclass(slots=True)
 class _Bodies:
-    """Decodes bodies, and counts what it meets."""
+    """Decodes bodies, and counts damaged ones and inflated bytes."""
 
     settings: DecodeSettings
     damaged: int = 0
     inflated_bytes: int = 0
 
     def of(self, view: RecordView) -> bytes | None:
-        """A record's body; None if nobody wants it or, by the settings, if it is damaged."""
+        """Return a record's body.
+
+        Returns:
+            None if no column needs it; for a damaged body None or its raw bytes.
+
+        Raises:
+            DecodeError: the body is damaged, and decode errors are to fail.
+        """
         settings = self.settings
         reason = ""
         if settings.verify_crc and not view.check_crc():
@@ -87,13 +94,13 @@ class _Bodies:
 
 
 def positions(buffer: Buffer, settings: DecodeSettings) -> Starts:
-    """Where the records of a buffer begin of which at least one is damaged.
+    """Find the positions of the records of a buffer with at least one damaged record.
 
-    A damaged one is among them if what it says of its size leads to another, or to the end.
+    A damaged record is included if its size field leads to another record, or to the end.
 
     Raises:
-        DecodeError: where the records behind a damaged one begin can't be told, or decode errors
-            are to fail.
+        DecodeError: the start of the record after a damaged one can't be determined, or decode
+            errors are to fail.
     """
     position, limit = 0, len(buffer)
     starts = []
@@ -105,7 +112,7 @@ def positions(buffer: Buffer, settings: DecodeSettings) -> Starts:
 
 
 def _view(buffer: Buffer, position: int, settings: DecodeSettings) -> RecordView | None:
-    """The record, or None if it is damaged and that is no error."""
+    """Return the record, or None if it is damaged and decode errors are not to fail."""
     try:
         return RecordView(buffer, position)
     except RecordError as error:
@@ -118,7 +125,11 @@ def _view(buffer: Buffer, position: int, settings: DecodeSettings) -> RecordView
 
 
 def _damaged_size(buffer: Buffer, position: int, settings: DecodeSettings) -> int:
-    """The size of a damaged record, if another one, or the end, follows it."""
+    """Return the size of a damaged record, if it is followed by another one or by the end.
+
+    Raises:
+        DecodeError: it isn't, so the size can't be trusted.
+    """
     left = len(buffer) - position
     if left >= FIXED_BYTES_V4:
         size: int = _START.unpack_from(buffer, position)[0]
@@ -140,7 +151,7 @@ def _micros(milliseconds: int) -> int | None:
 
 
 def host_text(host: tuple[str, int]) -> str:
-    """``10.0.0.1:4711`` or ``[::1]:4711``."""
+    """Format a host and port as ``10.0.0.1:4711`` or ``[::1]:4711``."""
     ip, port = host
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
@@ -188,7 +199,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
 def decode(
     buffer: Buffer, starts: Starts, settings: DecodeSettings, selection: Selection
 ) -> DecodedBatch:
-    """The rows of the records at ``starts``; see ``Decoder.decode``.
+    """Decode the records at ``starts`` to one batch; see ``Decoder.batches``.
 
     Raises:
         DecodeError: a record is damaged or its body can't be decoded.

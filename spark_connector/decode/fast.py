@@ -1,9 +1,8 @@
-"""Records to rows, all of a buffer at once.
+"""Decodes all records of a buffer at once, with NumPy and Arrow operations on whole columns.
 
-Everything is a few steps of NumPy and Arrow over whole columns, so a batch costs some hundred calls
-however many records it has, and little per record. It gives what ``fallback`` gives, or raises
-``NeedsFallback``: for damaged records, odd properties texts, bytes that are not UTF-8, bodies that
-can't be decoded, times beyond Spark's.
+A batch takes a few hundred calls, however many records it has. The result is the same as that of
+``fallback``. ``NeedsFallback`` is raised for damaged records, malformed properties, bytes that are
+not UTF-8, bodies that can't be decoded and times outside the range of Spark's timestamps.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _LOG_APPEND_TIME: Final = 1
 
 @dataclass
 class _Rows:
-    """The records that become rows, and what several columns are made of."""
+    """The selected records, and cached values that several columns need."""
 
     layout: layout.Layout
     settings: DecodeSettings
@@ -53,7 +52,7 @@ class _Rows:
 
     @cached_property
     def bodies(self) -> Any:
-        """The bodies as a binary array; those as stored are pieces of the buffer like others."""
+        """The bodies as a binary array, inflated if that is required."""
         layout = self.layout
         if self.settings.decompress and layout.sys_flags(COMPRESSED).any():
             return pa.array(self._inflated(), pa.binary())
@@ -65,7 +64,12 @@ class _Rows:
         return (view[begin:end] for begin, end in bounds)
 
     def _inflated(self) -> list[bytes | memoryview]:
-        """The bodies one by one, compressed ones inflated."""
+        """Return the bodies as a list, with compressed ones inflated.
+
+        Raises:
+            NeedsFallback: a body can't be inflated.
+            BatchTooLargeError: the inflated bodies are too large together.
+        """
         found: list[bytes | memoryview] = []
         all_flags = self.layout.first["sys_flag"].tolist()
         for body, flags in zip(self._stored_bodies(), all_flags, strict=True):
@@ -82,7 +86,7 @@ class _Rows:
 
     @cached_property
     def crc_ok(self) -> NDArray[np.bool_]:
-        """For each record whether its body as stored has the CRC stored with it."""
+        """Whether the body of each record, as stored, has the stored CRC."""
         actual = np.fromiter(map(crc32, self._stored_bodies()), np.uint32, count=len(self.layout))
         agrees: NDArray[np.bool_] = (actual & _CRC_BITS) == self.layout.first["crc"]
         return agrees
@@ -169,11 +173,11 @@ _ARRAYS: Final[dict[str, Callable[[_Rows, Any], Any]]] = {
 def decode(
     buffer: Buffer, starts: Starts, settings: DecodeSettings, selection: Selection
 ) -> DecodedBatch:
-    """The rows of the records at ``starts``; see ``Decoder.decode``.
+    """Decode the records at ``starts`` to one batch; see ``Decoder.batches``.
 
     Raises:
-        NeedsFallback: ``fallback`` has to do it.
-        BatchTooLargeError: the compressed bodies are too large together.
+        NeedsFallback: ``fallback`` has to decode these records.
+        BatchTooLargeError: the inflated bodies are too large together.
     """
     if not len(starts):
         return _batch(None, settings)
@@ -187,7 +191,7 @@ def decode(
     found = found if keep.all() else found.only(keep)
     rows = _Rows(found, settings, selection.file)
     if len(found) and selection.tags is not None and not selection.tags.is_all:
-        # Exactly: the broker compared hashes.
+        # Compare the tags exactly: the broker has only compared their hashes.
         wanted = pa.array(sorted(selection.tags.tags), pa.string())
         has_tag = mask_of(pc.is_in(rows.entries.values_of(properties.TAGS), value_set=wanted))
         if not has_tag.all():

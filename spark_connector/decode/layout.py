@@ -1,11 +1,12 @@
-"""Where the records of a buffer and their parts are, found for all at once.
+"""Locates the records of a buffer and their parts, for all records at once.
 
-Each record has its length, so they are found one after the other: the one step that NumPy can't do
-for all at once. The fixed fields are at fixed positions, except for the hosts: an IPv6 one takes
-twelve bytes more and moves what follows. So the head is gathered in three parts, each moved by what
-is known from those before. All lengths are then checked against each other as ``remoting``'s
-``locate`` does for one record. Nothing outside the buffer is ever read; a record that is
-inconsistent makes the whole buffer ``NeedsFallback``, and ``fallback`` finds out which one it is.
+The start of a record follows from the size of the previous one, so ``walk`` is a loop: the only
+step that NumPy can't do for all records at once. The fixed fields are at fixed positions, except
+that an IPv6 host takes twelve bytes more and shifts the following fields. So the head is read in
+three parts, each at positions that follow from the previous ones. Then all lengths are checked
+against each other, as ``remoting``'s ``locate`` does for one record. Nothing outside the buffer is
+ever read. An inconsistent record raises ``NeedsFallback`` for the whole buffer; ``fallback`` finds
+out which record it is.
 """
 
 from __future__ import annotations
@@ -59,17 +60,21 @@ _STORE_AT: Final = FIRST.itemsize
 _LAST_AT: Final = _STORE_AT + _STORE.itemsize
 
 _LARGEST_BUFFER: Final = 2**31 - 1
-"""Positions have to fit into the offsets of Arrow's ordinary arrays."""
+"""Positions have to fit into the 32-bit offsets of Arrow's binary arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Positions and fixed fields of the records of one buffer, one array element each.
+    """Positions and fixed fields of the records of one buffer, with an array element per record.
 
     Attributes:
-        first: fields up to the born host, which is the whole host only of IPv4.
-        store: the same for store timestamp and host.
-        last: what stands between the hosts and the body.
+        buffer: the buffer.
+        starts, ends: the bounds of the records.
+        first: the fields up to the born host; of an IPv6 host only the first 8 bytes.
+        store: store timestamp and store host, with the same limitation.
+        last: the fields between the store host and the body.
+        body_at, body_end: the bounds of the bodies.
+        topic_at, topic_end: the bounds of the topics.
     """
 
     buffer: Buffer
@@ -88,20 +93,20 @@ class Layout:
 
     @property
     def properties_at(self) -> Starts:
-        """Where the properties text begins; it goes on to the record's end."""
+        """Where the properties texts begin; they extend to the ends of the records."""
         return self.topic_end + 2
 
     def sys_flags(self, mask: int) -> NDArray[np.bool_]:
-        """Which records have one of these bits."""
+        """Return which records have one of these bits in their system flag."""
         found: NDArray[np.bool_] = (self.first["sys_flag"] & mask) != 0
         return found
 
     def has_v6(self) -> bool:
-        """Whether any record has a host of IPv6."""
+        """Return whether any record has an IPv6 host."""
         return bool(self.sys_flags(HOSTS_V6_MASK).any())
 
     def only(self, keep: NDArray[np.bool_]) -> Layout:
-        """The layout of some of the records."""
+        """Return the layout of the records selected by a mask."""
         return Layout(
             self.buffer,
             self.starts[keep],
@@ -117,10 +122,10 @@ class Layout:
 
 
 def locate(buffer: Buffer, starts: Starts) -> Layout:
-    """Find the parts of the records that begin at ``starts``, which must be at least one.
+    """Locate the parts of the records that begin at ``starts``, of which there is at least one.
 
     Raises:
-        NeedsFallback: one is no whole record, or they are not in the order of the buffer.
+        NeedsFallback: a record is incomplete or inconsistent, or the starts are not ascending.
     """
     limit = len(buffer)
     if limit > _LARGEST_BUFFER or limit < FIXED_BYTES_V4:
@@ -145,14 +150,14 @@ def locate(buffer: Buffer, starts: Starts) -> Layout:
 
 def require(*conditions: NDArray[np.bool_]) -> None:
     """Raise ``NeedsFallback`` unless every element of all arrays is true."""
-    # Counting is the cheapest way to ask numpy whether all are true.
+    # count_nonzero is faster than all().
     for condition in conditions:
         if np.count_nonzero(condition) < len(condition):
             raise NeedsFallback
 
 
 def gather(buffer: Buffer, positions: Starts, kind: np.dtype[Any]) -> NDArray[Any]:
-    """The values of a type at any positions, aligned or not."""
+    """Return the values of a type at some positions of a buffer, which need not be aligned."""
     size = kind.itemsize
     raw = f"V{size}" if kind.names else kind
     every = np.ndarray((len(buffer) - size + 1,), raw, buffer, strides=(1,))
@@ -160,7 +165,7 @@ def gather(buffer: Buffer, positions: Starts, kind: np.dtype[Any]) -> NDArray[An
 
 
 def _extra(sys_flag: NDArray[Any]) -> tuple[Any, Any]:
-    """Bytes by which the born host, and both hosts, are longer than of IPv4."""
+    """Return the additional bytes of an IPv6 born host, and of both hosts together."""
     if not (sys_flag & HOSTS_V6_MASK).any():
         return 0, 0
     flags = sys_flag.astype(np.int64)
@@ -169,7 +174,7 @@ def _extra(sys_flag: NDArray[Any]) -> tuple[Any, Any]:
 
 
 def _topics(buffer: Buffer, magic: NDArray[Any], body_end: Starts) -> tuple[Starts, Starts]:
-    """Where the topics begin and end; the length before them takes one byte, or two."""
+    """Return the bounds of the topics, whose length field has one byte (V1) or two (V2)."""
     is_v1 = magic == MAGIC_V1
     every = np.frombuffer(buffer, np.uint8)
     high = every[body_end].astype(np.int64)
@@ -188,9 +193,13 @@ _SIZE: Final = Struct(">I")
 
 
 def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | None:
-    """Where the records between two positions begin; None if they do not end exactly at ``end``.
+    """Return the positions of adjacent records, or None if they do not end exactly at ``end``.
 
-    Only sizes are looked at. What a buffer holds whose sizes don't add up, ``fallback`` finds out.
+    Only the size fields are read. If the sizes don't add up, ``fallback`` finds the damaged record.
+
+    Args:
+        buffer: the buffer.
+        begin, end: the bounds of the records; by default the whole buffer.
     """
     unpack = _SIZE.unpack_from
     limit = len(buffer) if end is None else end
@@ -198,7 +207,7 @@ def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | Non
     found: list[int] = []
     append = found.append
     position = begin
-    # The number of records is bounded, so a size of 0 does not keep us here.
+    # A for loop with the highest possible number of records ends even if a size is 0.
     for _ in range((limit - begin) // FIXED_BYTES_V4):
         if position > last:
             break
@@ -211,7 +220,7 @@ def walk(buffer: Buffer, begin: int = 0, end: int | None = None) -> Starts | Non
 
 
 def portions(buffer: Buffer, starts: Starts, max_rows: int, max_bytes: int) -> Iterator[Starts]:
-    """The starts in parts of at most so many records and bytes, at least one record each."""
+    """Yield the starts in portions of at most so many rows and bytes, and at least one row."""
     if len(starts) <= max_rows and len(buffer) <= max_bytes:
         yield starts
         return
@@ -226,7 +235,7 @@ def portions(buffer: Buffer, starts: Starts, max_rows: int, max_bytes: int) -> I
 
 
 def _sizes(buffer: Buffer, starts: Starts) -> Starts:
-    """How long the records say they are; 0 for one outside the buffer."""
+    """Return the size fields of the records; 0 for a start outside the buffer."""
     sizes = np.zeros(len(starts), dtype=np.int64)
     room = len(buffer) - 3
     if room > 0:
@@ -242,7 +251,7 @@ _OFFSET_ID_BYTES: Final = 16
 
 
 def as_text(array: Any) -> Any:
-    """A binary array as an array of strings.
+    """Convert a binary array to strings.
 
     Raises:
         NeedsFallback: a value is not UTF-8.
@@ -257,7 +266,7 @@ def as_text(array: Any) -> Any:
 
 
 def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
-    """``ip:port`` of hosts of eight bytes each; few of many are different."""
+    """Format IPv4 hosts of eight bytes each as ``ip:port``; each distinct host only once."""
     if not np.count_nonzero(hosts != hosts[0]):
         return pa.repeat(host_text(host_of(hosts[0].tobytes())), len(hosts))
     encoded = pa.array(hosts).dictionary_encode()
@@ -267,7 +276,7 @@ def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
 
 
 def offset_ids_v4(hosts: NDArray[Any], physical_offsets: NDArray[Any]) -> Any:
-    """The offset ids of messages: eight bytes of host, eight of physical offset, in hexadecimal."""
+    """Return the offset ids of messages: host and physical offset, 8 bytes each, in hexadecimal."""
     number = len(hosts)
     raw = np.empty((number, 2), dtype="V8")
     raw[:, 0] = hosts

@@ -1,4 +1,4 @@
-"""A decoder's settings and results."""
+"""The settings and results of the decoder."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from spark_connector.options import OnDecodeError
 from spark_connector.schema import Column, arrow_schema
 
 Starts: TypeAlias = NDArray[np.int64]
-"""Where records begin in a buffer."""
+"""The positions at which records begin in a buffer."""
 
 MAX_BATCH_ROWS: Final = 2_000
-"""Rows of a batch by default: Spark was fastest with them."""
+"""The most rows of a batch by default: the size with the highest throughput in Spark."""
 
 MAX_BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of records in a batch by default."""
+"""The most bytes of records in a batch by default."""
 
 MAX_BATCH_INFLATED_BYTES: Final = 2 * MAX_INFLATED_MESSAGE_BYTES
-"""What the compressed bodies of one batch may inflate to, in all; two always fit."""
+"""The most inflated bytes of the compressed bodies of one batch; two bodies always fit."""
 
 MAX_FALLBACK_RECORDS: Final = 64
-"""Records that are read one by one because one of them is unusual; of more, halves are tried."""
+"""The most records that ``fallback`` decodes together; more are halved first."""
 
 
 class NeedsFallback(Exception):
-    """Records hold something that only ``fallback`` understands: a signal, not a failure."""
+    """Records need ``fallback``: a signal for the decoder, not an error."""
 
 
 class BatchTooLargeError(DecodeError):
@@ -44,15 +44,16 @@ class DecodeSettings:
     """How records become rows.
 
     Attributes:
-        columns: of the batches: any of ``COLUMNS``, ``STORE_COLUMNS`` and ``KAFKA_COLUMNS``.
+        columns: the columns of the batches, any of ``COLUMNS``, ``STORE_COLUMNS`` and
+            ``KAFKA_COLUMNS``.
         broker_name: the value of ``brokerName``.
-        verify_crc: a body whose CRC is not the stored one can't be decoded. Without it, ``crcOk``
-            still says so, if it is one of the columns.
-        decompress: inflate compressed bodies; otherwise they are given out as stored.
-        on_decode_error: what becomes of a body that can't be decoded. Records of which no row can
-            be made are an error too, or are skipped and counted.
-        max_inflated_bytes: what the compressed bodies of one batch may inflate to, in all.
-        max_fallback_records: records that ``fallback`` reads together.
+        verify_crc: treat a body with a wrong CRC as damaged. Without it, a wrong CRC is visible
+            only in the column ``crcOk``.
+        decompress: inflate compressed bodies; otherwise they are returned as stored.
+        on_decode_error: what happens to damaged bodies. Records that can't be decoded raise an
+            error with ``FAIL``; otherwise they are skipped and counted.
+        max_inflated_bytes: the most inflated bytes of the compressed bodies of one batch.
+        max_fallback_records: the most records that ``fallback`` decodes together.
     """
 
     columns: tuple[Column, ...]
@@ -65,15 +66,15 @@ class DecodeSettings:
 
     @cached_property
     def schema(self) -> Any:
-        """Of the batches."""
+        """The ``pyarrow.Schema`` of the batches."""
         return arrow_schema(self.columns)
 
     def wants(self, *names: str) -> bool:
-        """Whether one of these columns is asked for."""
+        """Return whether one of these columns is required."""
         return any(column.name in names for column in self.columns)
 
     def check_inflated(self, inflated_bytes: int) -> None:
-        """Raises BatchTooLargeError when bodies inflate to more than one batch should hold."""
+        """Raise BatchTooLargeError if the inflated bodies are too large for one batch."""
         if inflated_bytes > self.max_inflated_bytes:
             raise BatchTooLargeError(
                 f"the bodies of a batch inflate to more than {self.max_inflated_bytes} bytes",
@@ -83,12 +84,11 @@ class DecodeSettings:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which records of a buffer are wanted.
+    """Which records of a buffer are decoded, and the file they are from.
 
     Attributes:
-        first_offset: records of lower queue offsets are left out.
-        end_offset: so are records from this one on.
-        tags: so are records whose tag, compared exactly, it does not name.
+        first_offset, end_offset: the range of queue offsets, ``end_offset`` excluded.
+        tags: the tag expression, compared exactly.
         file: the value of the column ``file``.
     """
 
@@ -100,13 +100,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class DecodedBatch:
-    """The rows of a buffer.
+    """Decoded records.
 
     Attributes:
         batch: the ``pyarrow.RecordBatch``.
-        skipped: records that no row could be made of; always 0 when decode errors fail.
-        damaged: rows whose body is null or raw because it could not be decoded.
-        inflated_bytes: what compressed bodies inflated to, in all.
+        skipped: the number of records that could not be decoded; 0 if decode errors fail.
+        damaged: the number of rows whose body is null or raw because it is damaged.
+        inflated_bytes: the inflated size of all compressed bodies.
     """
 
     batch: Any
@@ -116,6 +116,6 @@ class DecodedBatch:
 
     @property
     def rows(self) -> int:
-        """How many rows the batch has."""
+        """The number of rows of the batch."""
         count: int = self.batch.num_rows
         return count

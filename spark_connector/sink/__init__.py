@@ -1,1 +1,1 @@
-"""Writing frames to topics."""
+"""The sink of format ``rocketmq``: writes data frames to topics."""

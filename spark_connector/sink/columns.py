@@ -1,7 +1,7 @@
-"""Which columns of a frame make a message, and what they may hold.
+"""The columns of a data frame that the sink writes, and their types.
 
-Pure names and types: the driver checks a frame's schema before anything runs, a task takes the
-columns out of each batch by the result.
+The driver checks the schema of the data frame before any task starts; tasks then convert the
+columns of each Arrow batch to ``Rows``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ SINK_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "properties": frozenset({"map<string,string>"}),
     "uniqKey": _TEXT,
 }
-"""The columns a sink takes, and Spark's names of the types each may have."""
+"""The columns of the sink, and the Spark types that each may have."""
 
 ALIASES: Final[Mapping[str, str]] = {"value": "body", "key": "keys"}
-"""Kafka's names."""
+"""The names of Spark's Kafka sink."""
 
 _BY_LOWER: Final = {
     **{name.lower(): name for name in SINK_TYPES},
@@ -55,13 +55,13 @@ _ARROW: Final[Mapping[str, Any]] = {
 
 
 def choose(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """What each column of a frame is to a sink: sink's name -> frame's name.
+    """Map the sink's column names to those of a data frame.
 
     Args:
-        fields: name and Spark's ``simpleString`` of the type of each.
+        fields: name and type (``simpleString``) of each column of the data frame.
 
     Raises:
-        OptionError: a column is unknown, there twice or of a type it can't have; or no ``body``.
+        OptionError: a column is unknown, has a wrong type or occurs twice, or there is no body.
     """
     found: dict[str, str] = {}
     for name, kind in fields:
@@ -99,10 +99,15 @@ def _unknown(name: str) -> OptionError:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The columns of one batch, each of one plain Arrow type; None: the frame has no such column.
+    """The columns of one batch, converted to fixed Arrow types.
 
-    Texts and bodies are ``binary`` arrays, numbers int64, ``properties`` a map of two binaries.
-    ``first`` is the first row's number in its task.
+    Strings and bodies are binary arrays, ``queueId`` and ``delayLevel`` int64, ``flag`` int32,
+    ``deliverTimestamp`` a timestamp in ms, ``properties`` a map from binary to binary.
+
+    Attributes:
+        first: the number of the first row within its task.
+        count: the number of rows.
+        columns: the columns by their names in the sink.
     """
 
     first: int
@@ -111,10 +116,15 @@ class Rows:
 
     @classmethod
     def of(cls, batch: Any, chosen: Mapping[str, str], first: int) -> Rows:
-        """The rows of a record batch by what ``choose`` gave.
+        """Convert a record batch.
+
+        Args:
+            batch: the ``pyarrow.RecordBatch``.
+            chosen: the column names, as returned by ``choose``.
+            first: the number of the first row within its task.
 
         Raises:
-            ConnectorError: ``keys`` were given as bytes that are no text.
+            ConnectorError: ``keys`` is a binary column with a value that is not UTF-8.
         """
         columns = {
             name: _plain(batch.column(column), _ARROW.get(name, pa.binary()))
@@ -130,16 +140,20 @@ class Rows:
         return cls(first, batch.num_rows, columns)
 
     def get(self, name: str) -> Any:
-        """A column, or None."""
+        """Return a column, or None if the data frame doesn't have it."""
         return self.columns.get(name)
 
     def slice(self, start: int, count: int) -> Rows:
-        """Some rows in a row, without copying."""
+        """Return consecutive rows, without copying."""
         columns = {name: column.slice(start, count) for name, column in self.columns.items()}
         return Rows(self.first + start, count, columns)
 
     def present(self, name: str) -> Any:
-        """Per row, whether it has a text that is not empty, as an Arrow array; None: no row."""
+        """Return for each row whether a column has a value that is not empty.
+
+        Returns:
+            An Arrow array of booleans; None if the column is missing or has only nulls.
+        """
         column = self.columns.get(name)
         if column is None or column.null_count == len(column):
             return None
@@ -163,7 +177,7 @@ def _plain(column: Any, wanted: Any) -> Any:
     if column.type == wanted:
         return column
     if pa.types.is_timestamp(wanted):
-        # Truncating: a message may come a millisecond early, never an error for microseconds.
+        # Truncate microseconds instead of raising: a message may be delivered up to 1 ms early.
         return column.cast(wanted, safe=False)
     if wanted == pa.binary() and pa.types.is_string_view(column.type):
         column = column.cast(pa.string())

@@ -1,4 +1,4 @@
-"""One parcel being sent: its attempts, the meaning of answers, the error if it fails. Pure."""
+"""The state of a parcel that is being sent: attempts, judging of answers, final error. No I/O."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ _NAMES: Final = {code.value: code.name for code in ResponseCode}
 
 @dataclass(slots=True, kw_only=True)
 class ParcelDelivery:
-    """A parcel's state.
+    """The state of a parcel that is being sent.
 
     Attributes:
-        deadline: until when it has to be stored, seconds.
-        retries: attempts that may follow the first.
-        attempts: requests that were sent, without those a broker was too busy for.
-        queue: where it went last, or is going.
-        address: the same.
-        sent_at: when.
-        why: what went wrong last.
-        maybe_stored: an attempt was sent and never answered.
+        parcel: the parcel.
+        deadline: when attempts end, monotonic seconds.
+        retries: the most attempts after the first one.
+        backoff: the pauses between attempts.
+        attempts: requests that were sent, except those that a busy broker refused.
+        queue: the queue of the current or last attempt.
+        address: the broker of that attempt.
+        sent_at: the time of that attempt, monotonic seconds.
+        why: the reason of the last failure.
+        maybe_stored: whether an attempt was sent and not answered.
     """
 
     parcel: Parcel
@@ -44,11 +46,11 @@ class ParcelDelivery:
 
     @property
     def ordered(self) -> bool:
-        """Whether it has to follow others of its queue."""
+        """Whether the parcel has to be stored after the previous ones of its queue."""
         return self.parcel.queue is not None
 
     def judge(self, answer: Command) -> SendVerdict:
-        """What an answer means."""
+        """Record an answer and return what to do."""
         verdict = send_verdict(answer.code)
         if verdict is SendVerdict.STORED:
             return verdict
@@ -59,7 +61,7 @@ class ParcelDelivery:
         return self._retry_or_fail() if verdict is SendVerdict.RETRY else verdict
 
     def lost(self, why: str) -> SendVerdict:
-        """What the end of the connection means, or no answer in time."""
+        """Record that the connection was lost or timed out, and return what to do."""
         self.why = why
         self.maybe_stored = True
         return self._retry_or_fail()
@@ -68,7 +70,7 @@ class ParcelDelivery:
         return SendVerdict.RETRY if self.attempts <= self.retries else SendVerdict.FAIL
 
     def error(self, seconds: float) -> BrokerError:
-        """What the task fails with."""
+        """Return the error of the task for this parcel, ``seconds`` after the first attempt."""
         parcel, queue = self.parcel, self.queue
         where = (
             f"queue {queue.queue_id} of topic {parcel.topic} at broker {queue.broker_name}"

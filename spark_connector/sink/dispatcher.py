@@ -1,4 +1,4 @@
-"""Sends the parcels of one task: connections to brokers, requests in flight, retries."""
+"""Sends the parcels of one task: manages connections, requests in flight and retries."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from spark_connector.sink.routes import WriteRoutes
 
 
 class Channel:
-    """Requests to one broker, several at a time.
+    """A connection to one broker with several requests in flight.
 
     Args:
-        lease: of the connection; it is entered here and left by ``close``.
+        address: the broker, ``host:port``.
+        lease: the lease of the connection; entered here and exited by ``close``.
 
     Raises:
-        ConnectFailed: no connection can be made.
+        ConnectFailed: no connection can be opened.
     """
 
     def __init__(self, address: str, lease: AbstractContextManager[BlockingConnection]) -> None:
@@ -53,17 +54,22 @@ class Channel:
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is waited for."""
+        """Whether no request is in flight."""
         return not self._in_flight
 
     @property
     def stale(self) -> bool:
-        """Whether the broker has left while nothing was asked of it, as it may after two minutes
-        in which Spark had no rows for us."""
+        """Whether the broker has closed the connection while it was idle.
+
+        Brokers close idle connections after two minutes, and Spark may have no rows for longer.
+        """
         return self.idle and not self._connection.usable
 
     def has_room(self, parcel: Parcel) -> bool:
-        """Whether the parcel may be sent now. A large one may be when there is nothing else."""
+        """Return whether a parcel may be sent now.
+
+        A parcel that exceeds the limits by itself may be sent when nothing is in flight.
+        """
         return self.idle or (
             len(self._in_flight) < MAX_IN_FLIGHT_REQUESTS
             and self._messages + parcel.messages <= MAX_IN_FLIGHT_MESSAGES
@@ -71,7 +77,16 @@ class Channel:
         )
 
     def send(self, command: Command, delivery: ParcelDelivery, *, timeout: float) -> None:
-        """Send a parcel's request. Raises RemotingError."""
+        """Send a parcel's request.
+
+        Args:
+            command: the request.
+            delivery: returned by ``receive`` with the answer, unless the request is one-way.
+            timeout: for sending, in seconds.
+
+        Raises:
+            RemotingError: the request can't be sent.
+        """
         if command.is_oneway:
             self._connection.send_oneway(command, timeout=timeout)
             return
@@ -81,10 +96,14 @@ class Channel:
         self._bytes += len(delivery.parcel.body)
 
     def receive(self, now: float, timeout: float) -> tuple[ParcelDelivery, Command]:
-        """The next answer; the oldest request has ``timeout`` from when it was sent.
+        """Return the next answer and its delivery.
+
+        Args:
+            now: the current time, monotonic seconds.
+            timeout: seconds that the oldest request may take, from when it was sent.
 
         Raises:
-            RemotingError: there is none; all that is in flight is lost.
+            RemotingError: there is no answer in time; all requests in flight are lost.
         """
         oldest = next(iter(self._in_flight.values()))
         answer = self._connection.receive(timeout=max(oldest.sent_at + timeout - now, 0.0))
@@ -94,14 +113,21 @@ class Channel:
         return delivery, answer
 
     def request(self, command: Command, *, timeout: float) -> Command:
-        """Any other request, while nothing is in flight. Raises RemotingError."""
+        """Send another request and return its answer. Nothing may be in flight.
+
+        Raises:
+            RemotingError: there is no answer within ``timeout`` seconds.
+        """
         return self._connection.request(command, timeout=timeout)
 
     def close(self, failure: BaseException | None = None) -> list[ParcelDelivery]:
-        """Give the connection back, for others to use if there was no failure.
+        """End the lease of the connection.
+
+        Args:
+            failure: why the connection must not be reused, or None.
 
         Returns:
-            What was in flight, in the order it was sent.
+            The deliveries in flight, in the order they were sent.
         """
         lost = list(self._in_flight.values())
         self._in_flight.clear()
@@ -111,18 +137,18 @@ class Channel:
 
 
 LAST_VERSION_WITHOUT_TIMERS = 411
-"""What brokers of the last 4.x report; those of 5.x report more (cf. MQVersion)."""
+"""The version number of the last 4.x brokers; those of 5.x have higher ones (cf. MQVersion)."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What a task did.
+    """Counters of one task.
 
     Attributes:
-        messages, bytes, requests: that were stored; of one-way sends, that were sent.
-        retries: attempts that had to be made again.
-        busy: those of them that a broker was too busy for.
-        unconfirmed: messages that the disk or a slave did not confirm in time.
+        messages, bytes, requests: what was stored, or, with one-way sends, sent.
+        retries: repeated attempts.
+        busy: those of them after the broker was busy.
+        unconfirmed: messages whose flush or replication was not confirmed in time.
     """
 
     messages: int = 0
@@ -136,10 +162,19 @@ class Counts:
 class ParcelDispatcher:
     """Sends the parcels of one task.
 
+    Parcels for a given queue are sent one after the other, each after the answer to the previous
+    one, so that retries don't change their order. Other parcels are pipelined.
+
     Args:
-        lease: connections.
-        clock: seconds, monotonic.
-        now_ms: the wall clock.
+        options: the options of the write.
+        routes: the routes of the topics.
+        lease: leases connections.
+        clock: returns monotonic seconds.
+        now_ms: returns the wall clock time in ms since 1970.
+        sleep: sleeps for seconds, between attempts.
+
+    Attributes:
+        counts: counters, kept up to date while sending.
     """
 
     def __init__(
@@ -170,11 +205,11 @@ class ParcelDispatcher:
         self.counts = Counts()
 
     def send(self, parcel: Parcel) -> None:
-        """Send a parcel, now or after waiting for room.
+        """Send a parcel; waits until there is room for it, but not for its answer.
 
         Raises:
             BrokerError: this or an earlier parcel could not be stored.
-            ConnectorError: there is no queue or no timer for it.
+            ConnectorError: the topic has no queue, or the broker doesn't support timers.
         """
         delivery = ParcelDelivery(
             parcel=parcel,
@@ -189,14 +224,14 @@ class ParcelDispatcher:
         self._attempt(delivery)
 
     def flush(self) -> None:
-        """Wait until all is stored. Raises as ``send`` does."""
+        """Wait until all parcels are stored. Raises the errors of ``send``."""
         self._send_again()
         while waiting := [channel for channel in self._channels.values() if not channel.idle]:
             self._settle(waiting[0])
             self._send_again()
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Give the connections back; after a failure none is used again."""
+        """End the leases of all connections; after a failure they are closed."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.close(failure)
@@ -210,12 +245,12 @@ class ParcelDispatcher:
             self._attempt(delivery)
 
     def _attempt(self, delivery: ParcelDelivery) -> None:
-        """Try until the parcel is sent; ``_settle`` takes the answer later."""
+        """Try until the parcel is sent; ``_settle`` processes the answer later."""
         while not self._try(delivery):
             pass
 
     def _try(self, delivery: ParcelDelivery) -> bool:
-        """Whether the parcel was sent; if not, this has waited for something."""
+        """Try to send a parcel once; return False, after waiting, if it was not sent."""
         parcel = delivery.parcel
         queue = delivery.queue = parcel.queue or self._choose(delivery)
         address = self._routes.address(queue)
@@ -287,7 +322,7 @@ class ParcelDispatcher:
         return command
 
     def _need_timers(self, channel: Channel, delivery: ParcelDelivery) -> None:
-        """Check that the broker can keep a message back until an instant.
+        """Check that the broker can deliver a message at a given time.
 
         Raises:
             ConnectorError: it can't.
@@ -310,7 +345,7 @@ class ParcelDispatcher:
     # outcomes
 
     def _settle(self, channel: Channel) -> None:
-        """Take the next answer."""
+        """Receive the next answer of a channel and process it."""
         try:
             delivery, answer = channel.receive(self._clock(), self._timeout)
         except RemotingError as failure:
@@ -324,7 +359,7 @@ class ParcelDispatcher:
             self._faults.answered(queue.broker_name, now - delivery.sent_at, now)
             self._stored(delivery)
             if answer.code != ResponseCode.SUCCESS:
-                # The disk or a slave did not confirm in time: the broker gets a pause.
+                # Flush or replication was not confirmed in time: reduce the load on the broker.
                 self.counts.unconfirmed += delivery.parcel.messages
                 self._sleep(delivery.backoff.next())
             return
@@ -342,7 +377,7 @@ class ParcelDispatcher:
             self._under_way.pop(delivery.parcel.queue, None)
 
     def _drop(self, channel: Channel, failure: RemotingError) -> None:
-        """A connection ended: send its unanswered parcels again."""
+        """Drop a failed connection and schedule its unanswered parcels for another attempt."""
         self._channels.pop(channel.address, None)
         for delivery in channel.close(failure):
             assert delivery.queue is not None
@@ -351,7 +386,10 @@ class ParcelDispatcher:
             self._retry(delivery, delivery.lost(str(failure)))
 
     def _unreachable(self, delivery: ParcelDelivery, why: str) -> None:
-        """Nothing could be sent, which costs no attempt: only the deadline ends this."""
+        """Record that nothing could be sent, and pause.
+
+        This doesn't count as an attempt: only the deadline ends the retries.
+        """
         assert delivery.queue is not None
         self._faults.failed(delivery.queue.broker_name, self._clock())
         self._routes.invalidate(delivery.parcel.topic)
@@ -365,7 +403,11 @@ class ParcelDispatcher:
         self._again.append(delivery)
 
     def _pause(self, delivery: ParcelDelivery) -> None:
-        """Before another attempt, unless another broker can be tried at once."""
+        """Sleep before another attempt, unless another broker can be tried at once.
+
+        Raises:
+            BrokerError: the deadline of the delivery has passed.
+        """
         now = self._clock()
         if now >= delivery.deadline:
             raise self._error(delivery)

@@ -1,9 +1,10 @@
-r"""The ``properties`` column as text: per row, ``0x02 name 0x01 value`` for each entry.
+r"""Encodes rows to the elements of a batch message: fixed fields, body and properties.
 
-All entries are joined at once; the text of a row is then a range of theirs. Left out are entries
-without a value, and names with a meaning for brokers and clients: what a broker wrote beside a
-message (``CLUSTER``, ``UNIQ_KEY``, ...) must not be written again when an archive is replayed. Only
-``KEYS`` and ``TAGS`` stand in for the columns ``keys`` and ``tags`` in rows that lack these.
+The ``properties`` column becomes ``0x02 name 0x01 value`` for each entry. The entries of all rows
+are joined at once; the text of a row is a range of the result. Entries are dropped if they have no
+value, or a name that is reserved for brokers and clients: a property that a broker has added
+(``CLUSTER``, ``UNIQ_KEY``, ...) must not be written again when an archive is replayed. But ``KEYS``
+and ``TAGS`` are used in rows without a value in the columns ``keys`` and ``tags``.
 """
 
 from __future__ import annotations
@@ -41,16 +42,19 @@ DROPPED: Final = frozenset(RESERVED) | {
     "TIMER_DEL_UNIQKEY",
     "TIMER_DELAY_LEVEL",
 }
-"""Names that the map can't give: the reserved ones, and those of 5.x's timers."""
+"""Names that are dropped from the column: the reserved ones, and those of the timers of 5.x."""
 
 STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
-"""Reserved names that count where the column of the same meaning has nothing."""
+"""Reserved names that are used in rows where the given column is empty."""
 
 _DROPPED_VALUES: Final = pa.array([name.encode() for name in sorted(DROPPED)], type=pa.binary())
 
 
 def own_texts(rows: Rows) -> Any:
-    """The text of each row as a binary array without nulls; None: no row has an entry.
+    """Encode the ``properties`` column.
+
+    Returns:
+        The text of each row as a binary array without nulls; None if no row has an entry.
 
     Raises:
         ConnectorError: a name or a value can't be written.
@@ -72,7 +76,7 @@ def own_texts(rows: Rows) -> Any:
         row_of = row_of[kept]
         counts = np.bincount(row_of, minlength=rows.count)
     entries = pc.binary_join_element_wise(ENTRY_END, names, NAME_END, values, b"")
-    # The separators join as an element of their own, so NAME_END stands between name and value.
+    # The last argument is the separator: empty, as NAME_END is joined like any other element.
     _check(rows, names, values, entries, row_of)
     ends = np.concatenate(([0], np.cumsum(counts)))
     return binary_of(offsets_of(entries)[ends], entries.buffers()[2])
@@ -83,7 +87,7 @@ def _kept(
 ) -> NDArray[np.bool_]:
     kept = mask_of(values.is_valid())
     if maps.null_count:
-        # What lies under a null map is not defined.
+        # Arrow leaves the entries under a null map undefined.
         kept &= mask_of(maps.is_valid())[row_of]
     dropped = mask_of(pc.is_in(names, value_set=_DROPPED_VALUES))
     if dropped.any():
@@ -117,7 +121,7 @@ def _check(rows: Rows, names: Any, values: Any, entries: Any, row_of: NDArray[np
 
 
 def problem_of(name: bytes, value: bytes) -> str:
-    """Why no reader could read this entry; empty: one can."""
+    """Return why an entry would be unreadable in the encoded form, or an empty string."""
     shown = name[:80].decode("utf-8", "replace")
     if not name:
         return "a property has an empty name"
@@ -137,14 +141,21 @@ _UNIQ_KEY: Final = UNIQ_KEY.encode() + NAME_END
 
 
 Part = Any
-"""A part of each row's properties: ``bytes`` for all rows alike, or a binary array."""
+"""A part of each row's properties: ``bytes`` if it is the same in all rows, or a binary array."""
 
 
 def elements(rows: Rows, unique_keys: Any) -> Any:
-    """The elements of rows as a binary array.
+    """Encode rows to elements of a batch message.
+
+    Args:
+        rows: the rows.
+        unique_keys: the unique key of each row.
+
+    Returns:
+        A binary array with one element per row.
 
     Raises:
-        ConnectorError: a row can't be sent.
+        ConnectorError: a row can't be encoded.
     """
     bodies = rows.get("body")
     sizes = body_sizes(rows)
@@ -166,7 +177,7 @@ def elements(rows: Rows, unique_keys: Any) -> Any:
 
 
 def body_sizes(rows: Rows) -> NDArray[np.int64]:
-    """The length of each body. Raises ConnectorError for one that can't be sent."""
+    """Return the length of each body in bytes. Raises ConnectorError for one that is invalid."""
     bodies = rows.get("body")
     if bodies.null_count:
         at = int(np.argmin(mask_of(bodies.is_valid())))
@@ -187,7 +198,7 @@ def body_sizes(rows: Rows) -> NDArray[np.int64]:
 
 
 def property_parts(rows: Rows, unique_keys: Any) -> list[Part]:
-    """What each row's properties text is put together from, in order."""
+    """Return the parts of which each row's properties text consists, in order."""
     parts = [_UNIQ_KEY, unique_keys]
     for name, column in ((TAGS, "tags"), (KEYS, "keys")):
         parts += _optional(rows, name, column)
@@ -222,7 +233,7 @@ def _check_value(rows: Rows, values: Any, column: str) -> None:
 
 
 def text_sizes(rows: Rows, parts: list[Part]) -> NDArray[np.int64]:
-    """The length of each properties text. Raises ConnectorError for one that is too long."""
+    """Return the length of each properties text. Raises ConnectorError for one that is too long."""
     sizes = np.zeros(rows.count, dtype=np.int64)
     for part in parts:
         sizes += len(part) if isinstance(part, bytes) else lengths_of(part)

@@ -1,4 +1,4 @@
-"""What the encoder makes of rows: the content of one send each."""
+"""Encodes rows to parcels: the content of one send request each."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from spark_connector.sink.unique_keys import UniqueKeys
 
 
 class Parcel(NamedTuple):
-    """Messages that leave as one request.
+    """Messages that are sent in one request.
 
     Attributes:
-        topic: where to.
-        queue: the very queue it has to go to, in order; None: any of the topic's.
-        body: of the request: a batch, or a single message's.
-        messages: how many.
-        first_row: the number of one of its rows in the task, for errors.
-        properties: of a single message; None for a batch.
-        flag: of a single message.
-        deliver_ms: when a single message is to be delivered, ms since 1970; None: without a timer.
+        topic: the topic.
+        queue: the queue, to which parcels are sent in order; None for any queue of the topic.
+        body: the body of the request: an encoded batch, or that of a single message.
+        messages: the number of messages.
+        first_row: the number of its first row within the task, for errors.
+        properties: the properties of a single message; None for a batch.
+        flag: the flag of a single message.
+        deliver_ms: the delivery time of a single message in ms since 1970; None without a timer.
     """
 
     topic: str
@@ -52,20 +52,20 @@ class Parcel(NamedTuple):
 
 
 TIMER: Final = "TIMER_DELIVER_MS"
-"""The property by which brokers from 5.0 on keep a message back until an instant."""
+"""The property with the delivery time in ms since 1970; supported by brokers from 5.0 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a write's rows become parcels.
+    """How the rows of a write are encoded to parcels.
 
     Attributes:
-        chosen: the frame's columns, see ``columns.choose``.
-        topic: of all rows; None: the column ``topic`` says.
-        deciding: the columns that decide the queue, see ``placing``.
-        unique_keys: where unique keys come from.
-        delay_level: of rows that don't say; 0: none.
-        max_batch_bytes: of one batch; a larger message leaves alone.
+        chosen: the column names, as returned by ``columns.choose``.
+        topic: the topic of all rows, or None to use the column ``topic``.
+        deciding: the columns that determine the queue, see ``placing``.
+        unique_keys: creates unique keys.
+        delay_level: the delay level of rows without a value for it; 0 for none.
+        max_batch_bytes: the largest batch; a larger message is sent on its own.
     """
 
     chosen: Mapping[str, str]
@@ -77,11 +77,15 @@ class Recipe:
 
 
 class Encoder:
-    """Encodes the rows of one task, batch after batch.
+    """Encodes the rows of one task.
 
     Args:
-        queues_of: the queues of a topic that can be written to, in their order.
-        slice_bytes: bodies and properties encoded at once.
+        recipe: how to encode.
+        queues_of: returns the writable queues of a topic, in order.
+        slice_bytes: bytes of bodies and properties that are encoded at a time.
+
+    Attributes:
+        rows: the number of rows encoded so far.
     """
 
     def __init__(
@@ -98,10 +102,10 @@ class Encoder:
         self.rows = 0
 
     def encode(self, batch: Any) -> Iterator[Parcel]:
-        """The parcels of a record batch.
+        """Yield the parcels of a record batch.
 
         Raises:
-            ConnectorError: a row can't be sent; those of earlier slices may have been by then.
+            ConnectorError: a row can't be encoded; parcels of earlier slices were yielded before.
         """
         everything = Rows.of(batch, self._recipe.chosen, self.rows)
         self.rows += batch.num_rows
@@ -218,14 +222,14 @@ class Encoder:
 
 
 def value_of(row: Rows, name: str, otherwise: int) -> int:
-    """The number in a column of a single row."""
+    """Return the integer in a column of a single row, or ``otherwise`` if there is none."""
     column = row.get(name)
     value = None if column is None else column[0].as_py()
     return otherwise if value is None else int(value)
 
 
 def row_limit(count: int, queues: int) -> int:
-    """The most rows of one batch where any queue will do."""
+    """Return the most rows of one batch for rows that may go to any of some queues."""
     parts = max(1, min(queues, count // SPREAD_ROWS))
     return min(SINK_MAX_BATCH_ROWS, -(-count // parts))
 
@@ -233,7 +237,17 @@ def row_limit(count: int, queues: int) -> int:
 def cut(
     offsets: NDArray[np.int32], start: int, end: int, max_bytes: int, max_rows: int
 ) -> list[tuple[int, int]]:
-    """Where to cut elements into batches of at most so many bytes and rows, of one at least."""
+    """Divide elements into batches of at least one element.
+
+    Args:
+        offsets: the offsets of the elements in their buffer, in bytes.
+        start, end: the range of elements, the end excluded.
+        max_bytes: the largest batch in bytes, unless a single element is larger.
+        max_rows: the most elements of a batch.
+
+    Returns:
+        The range of elements of each batch, the end excluded.
+    """
     cuts = []
     while start < end:
         fitting = int(np.searchsorted(offsets, int(offsets[start]) + max_bytes, side="right")) - 1
@@ -244,7 +258,7 @@ def cut(
 
 
 def _slices(rows: Rows, slice_bytes: int) -> Iterator[Rows]:
-    """The rows, so many at a time that their elements take bounded memory."""
+    """Yield the rows in slices of at most ``slice_bytes`` or one row, to bound memory."""
     if rows.count == 0:
         return
     sizes = np.zeros(rows.count, dtype=np.int64)
@@ -265,7 +279,7 @@ def _slices(rows: Rows, slice_bytes: int) -> Iterator[Rows]:
 
 @lru_cache(maxsize=1024)
 def check_destination(topic: str) -> None:
-    """Whether rows may go to this topic. Raises ConnectorError."""
+    """Raise ConnectorError if rows must not be written to a topic."""
     try:
         check_topic(topic)
     except UsageError as error:

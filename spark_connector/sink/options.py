@@ -1,4 +1,4 @@
-"""What a write was asked to do."""
+"""The options of the sink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spark_connector.options import (
 )
 
 MAX_DELAY_LEVEL: Final = 64
-"""Levels a broker can have; Apache's have 18 by default."""
+"""The largest value of ``delayLevel``; Apache's brokers have 18 levels by default."""
 
 
 class SendMode(StrEnum):
@@ -36,11 +36,11 @@ class SendMode(StrEnum):
 
     SYNC = "sync"
     ONEWAY = "oneway"
-    """Nobody answers: fast, and what gets lost stays lost."""
+    """Brokers don't answer: fast, but lost messages are not noticed."""
 
 
 class UniqKey(StrEnum):
-    """What a message's unique key is made of."""
+    """How unique keys are created; see ``unique_keys``."""
 
     POSITION = "position"
     COLUMN = "column"
@@ -69,21 +69,22 @@ def _batch_bytes(value: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """A write's options, times in seconds.
+    """The options of a write; times in seconds.
 
     Attributes:
         connection: how name servers and brokers are reached.
-        topic: of all rows; None: the column ``topic`` says.
+        topic: the topic of all rows, or None to use the column ``topic``.
         send_mode: whether sends are acknowledged.
-        max_batch_bytes: of one request; a larger message leaves alone.
-        retries: attempts after the first; what a busy broker refuses counts as none.
-        producer_group: the group that sends name.
-        uniq_key: None: by the column ``uniqKey`` if there is one, else by position.
-        partitioner: None: by the column ``queueId`` if there is one, else by hash if there is a
-            column ``shardingKey``, else round robin.
-        send_timeout: of one request with all its attempts.
-        delay_level: of rows whose column ``delayLevel`` does not say; 0: no delay.
-        default_queues: queues asked for when a send creates its topic.
+        max_batch_bytes: the largest batch; a larger message is sent on its own.
+        retries: attempts after the first one, not counting those that a busy broker refuses.
+        producer_group: the producer group named in sends.
+        uniq_key: how unique keys are created; by default by column if there is a column
+            ``uniqKey``, else by position.
+        partitioner: how queues are chosen; by default by column if there is a column ``queueId``,
+            else by hash if there is a column ``shardingKey``, else round robin.
+        send_timeout: the time for all attempts of one request.
+        delay_level: the delay level of rows without a value in ``delayLevel``; 0 for no delay.
+        default_queues: the number of queues of a topic that is created by a send.
     """
 
     connection: ConnectionOptions
@@ -103,14 +104,14 @@ SINK_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *options_of(ConnectionOptions).values(),
     *options_of(SinkOptions).values(),
 )
-"""All that a sink knows."""
+"""All options of the sink."""
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """The options of a write, as Spark hands them over.
+    """Parse the options of a write, as passed by Spark.
 
     Raises:
-        OptionError: one is unknown, refused or can't have its value.
+        OptionError: an option is unknown, unsupported or invalid, or contradicts another.
     """
     reader = OptionReader(given, SINK_OPTIONS, "sink", refusals=REFUSALS)
     options = reader.read(SinkOptions, connection=ConnectionOptions.of(reader))

@@ -1,8 +1,8 @@
-"""Which topic and queue each row goes to.
+"""Chooses the topic and queue of each row.
 
 A row's destination depends on a few values that repeat (topic, queue id, broker, key), so each
-combination of them is looked up once per batch and the rows are only counted through. ``hashKeys``
-gives a key the queue that RocketMQ's clients give it (cf. SelectMessageQueueByHash).
+distinct combination of them is resolved once per batch. ``hashKeys`` maps a key to the same queue
+as RocketMQ's clients do (cf. SelectMessageQueueByHash).
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.sink.columns import Rows
 
 BY_HASH: Final = ("shardingKey", "keys")
-"""Columns whose first value in a row is the key its queue is chosen by."""
+"""Columns with the key by which a row's queue is chosen; the first one that is not empty counts."""
 
 BY_COLUMN: Final = ("queueId", "brokerName")
+"""Columns that name a row's queue."""
 
 
 class Destination(NamedTuple):
-    """Where rows go; without a queue: to any of the topic's."""
+    """The destination of rows: a queue, or, with None, any queue of the topic."""
 
     topic: str
     queue: MessageQueue | None
 
 
 class Placing:
-    """The choice for one write.
+    """Chooses the destinations of one write.
 
     Args:
-        topic: of all rows; None: the column ``topic`` says.
-        queues_of: the queues of a topic that can be written to, in their order.
-        columns: the columns that decide the queue: ``BY_HASH``, ``BY_COLUMN`` or none.
+        topic: the topic of all rows, or None to use the column ``topic``.
+        queues_of: returns the writable queues of a topic, in order.
+        columns: the columns that determine the queue: ``BY_HASH``, ``BY_COLUMN`` or none.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Placing:
         self._columns = columns
 
     def place(self, rows: Rows) -> tuple[Sequence[Destination], NDArray[np.int64]]:
-        """The destinations of rows, and for each row the number of its one.
+        """Return the distinct destinations of rows, and the index of each row's destination.
 
         Raises:
             ConnectorError: a row has no topic, or names a queue that its topic doesn't have.
@@ -136,7 +137,12 @@ class Placing:
 def _combinations(
     columns: Sequence[Any], count: int
 ) -> tuple[list[tuple[Any, ...]], NDArray[np.int64]]:
-    """The different rows of some columns, and for each row the number of its one."""
+    """Return the distinct combinations of values in columns, and the index of each row's one.
+
+    Args:
+        columns: Arrow arrays; None for a column that is missing.
+        count: the number of rows.
+    """
     codes = np.zeros(count, dtype=np.int64)
     combinations: list[tuple[Any, ...]] = [()]
     for column in columns:
@@ -155,10 +161,14 @@ def _combinations(
 
 
 def deciding_columns(partitioner: str | None, names: Sequence[str]) -> Sequence[str]:
-    """The columns that decide the queue, by the option and the frame's columns.
+    """Return the columns that determine the queue.
+
+    Args:
+        partitioner: the value of the option ``partitioner``, or None.
+        names: the columns of the data frame.
 
     Raises:
-        OptionError: the option needs a column that isn't there, or doesn't use one that is.
+        OptionError: the option needs a missing column, or doesn't use an existing one.
     """
     by_column, by_hash = "queueId" in names, "shardingKey" in names
     if partitioner is None:

@@ -1,8 +1,8 @@
-"""Where a task's rows can go: the queues of topics and their brokers' addresses.
+"""The routes of the topics that a task writes to.
 
-A task asks a name server when it meets a topic, and again when a broker it names fails. A topic
-that doesn't exist has the queues that the first send will make, if brokers let sends make topics
-(cf. MQClientInstance); otherwise the error names topics with a similar name.
+A route is requested when the first row of a topic is sent, and again when one of its brokers fails.
+If a topic doesn't exist and brokers create topics automatically, its route has the queues that the
+first send will create (cf. MQClientInstance). Otherwise the error suggests similar topic names.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class WriteRoutes:
     """The routes of one task.
 
     Args:
-        name_servers: are asked.
-        default_queues: queues asked for when a send makes its topic.
-        clock: seconds, monotonic.
-        max_topics: topics that a task may write to.
+        name_servers: sends the requests.
+        default_queues: the number of queues of a topic that is created by a send.
+        clock: returns monotonic seconds.
+        max_topics: the most topics a task may write to.
     """
 
     def __init__(
@@ -44,22 +44,23 @@ class WriteRoutes:
         self._routes: dict[str, tuple[float, Route]] = {}
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of a topic that can be written to, in their order: at least one.
+        """Return the writable queues of a topic, in order: at least one.
 
         Raises:
-            UnknownTopicError: the topic does not exist, and sends can't make it.
-            BrokerError: no name server answers, or no broker takes messages for the topic.
+            UnknownTopicError: the topic does not exist, and sends can't create it.
+            BrokerError: no name server answers, or no broker accepts messages for the topic.
+            ConnectorError: the task writes to too many topics.
         """
         known = self._routes.get(topic)
         return known[1].writable if known else self._look_up(topic).writable
 
     def address(self, queue: MessageQueue) -> str | None:
-        """Where sends to a queue go; None: no broker of this name is in the route."""
+        """Return the address of a queue's master, or None if its broker isn't in the route."""
         self.queues(queue.topic)
         return self._routes[queue.topic][1].master(queue.broker_name)
 
     def invalidate(self, topic: str) -> None:
-        """The route may be wrong: ask again, but not too often."""
+        """Request a topic's route again, unless that was done less than ``ROUTE_PERIOD`` ago."""
         known = self._routes.get(topic)
         if known is None or self._clock() - known[0] < ROUTE_PERIOD:
             return

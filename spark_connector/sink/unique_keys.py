@@ -1,13 +1,14 @@
-"""The unique keys of messages: what readers recognise a message by that was sent twice.
+"""The unique keys of messages, by which readers recognise duplicates.
 
 =============  =====================================================================
 by position    hash of (query, batch, partition), 24 digits, and the row, 8 digits:
-               the same again when Spark runs a task or a micro-batch again
-by column      the value itself if it is an id of RocketMQ's already, else its hash
-at random      never the same again
+               the same when Spark repeats a task or a micro-batch
+by column      the value itself if it has the format of a RocketMQ id, else its hash
+random         different in each repetition
 =============  =====================================================================
 
-All are 32 upper-case hexadecimal digits, as RocketMQ's producers make them.
+Keys have 32 upper-case hexadecimal digits, like those of RocketMQ's producers. A value taken from
+the column may also have 56, the format with an IPv6 address.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _KEY_BYTES: Final = 16
 _LIKE_AN_ID: Final = "^([0-9A-F]{32}|[0-9A-F]{56})$"
 
 UniqueKeys = Callable[[int, Any, int], Any]
-"""Keys for rows: number of the first row, the ``uniqKey`` column or None, how many -> binary."""
+"""Creates keys: (number of the first row, ``uniqKey`` column or None, count) -> binary array."""
 
 
 @dataclass(frozen=True, slots=True)
 class PositionKeys:
-    """Keys by position; a ``uniqKey`` column is not looked at.
+    """Creates keys by position; ignores a ``uniqKey`` column.
 
     Attributes:
-        run: what is written: query and batch, or one run of a batch job.
+        run: the id of the run: query and micro-batch, or a random id for a batch write.
         partition: the task's partition.
     """
 
@@ -49,7 +50,7 @@ class PositionKeys:
     partition: int
 
     def __call__(self, first: int, column: Any, count: int) -> Any:
-        """The keys of rows."""
+        """Return the keys of ``count`` rows."""
         del column
         rows = np.arange(first, first + count, dtype=np.int64)
         keys = np.empty((count, 2 * _KEY_BYTES), dtype=np.uint8)
@@ -65,7 +66,7 @@ class PositionKeys:
 
 
 def random_keys(first: int, column: Any, count: int) -> Any:
-    """Keys at random."""
+    """Return ``count`` random keys."""
     del first, column
     noise = np.frombuffer(os.urandom(_KEY_BYTES * count), dtype=np.uint8)
     return binary_of_rows(_hex(noise, _KEY_BYTES))
@@ -73,12 +74,12 @@ def random_keys(first: int, column: Any, count: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ColumnKeys:
-    """Keys by column; rows without a value get one by ``otherwise``."""
+    """Creates keys by column; ``otherwise`` creates those of rows without a value."""
 
     otherwise: UniqueKeys
 
     def __call__(self, first: int, column: Any, count: int) -> Any:
-        """The keys of rows."""
+        """Return the keys of rows."""
         text = column.cast(pa.string())
         fits = pc.fill_null(pc.match_substring_regex(text, _LIKE_AN_ID), False)
         if pc.all(fits).as_py():
@@ -92,12 +93,12 @@ class ColumnKeys:
 
 
 def key_of(value: bytes) -> bytes:
-    """The unique key of a value that is not one itself."""
+    """Return the unique key for a value that does not have the format of one."""
     return blake2b(value, digest_size=_KEY_BYTES).hexdigest().upper().encode()
 
 
 def _hex(data: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
-    """Bytes as digits, a row for each ``width`` of them."""
+    """Return bytes as hexadecimal digits, one row for every ``width`` bytes."""
     nibbles = np.empty((len(data), 2), dtype=np.uint8)
     nibbles[:, 0] = data >> 4
     nibbles[:, 1] = data & 15

@@ -1,9 +1,10 @@
-"""The writers that Spark calls: made on the driver, pickled, run in tasks.
+"""The batch and the streaming writer: created on the driver, pickled, and run in tasks.
 
-A write is at least once: a task or a micro-batch that Spark runs again sends its rows again, and
-what was sent before a failure stays. By their unique keys readers recognise the repeats. Keys by
-position name the run: of a stream that is its query and micro-batch, the same at each repetition;
-of a batch write a random one made on the driver, the same for all attempts of its tasks.
+A write is at least once: a task or micro-batch that Spark repeats sends its rows again, and
+messages sent before a failure stay. Readers recognise duplicates by unique keys. Keys by position
+are derived from an id of the run, so they are the same at each repetition. For a stream this id is
+its query and micro-batch; for a batch write it is random, created on the driver and shared by all
+attempts of its tasks.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ _BATCH_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """A write as the driver has checked it; goes to the tasks.
+    """A write as checked by the driver; pickled for the tasks.
 
     Attributes:
-        options: what was asked for.
-        chosen: the frame's columns, see ``columns.choose``.
-        deciding: those that decide the queue.
-        uniq_key: what unique keys are made of.
+        options: the options of the write.
+        chosen: the column names, as returned by ``columns.choose``.
+        deciding: the columns that determine the queue.
+        uniq_key: how unique keys are created.
     """
 
     options: SinkOptions
@@ -56,13 +57,14 @@ class SinkPlan:
 
     @classmethod
     def of(cls, options: SinkOptions, fields: list[tuple[str, str]]) -> SinkPlan:
-        """The plan for a frame.
+        """Return the plan for writing a data frame.
 
         Args:
-            fields: name and Spark's ``simpleString`` of the type of each column.
+            options: the options of the write.
+            fields: name and type (``simpleString``) of each column of the data frame.
 
         Raises:
-            OptionError: frame and options don't fit together.
+            OptionError: the data frame and the options don't match.
         """
         chosen = choose(fields)
         if options.topic is None and "topic" not in chosen:
@@ -74,7 +76,7 @@ class SinkPlan:
         return cls(options, chosen, tuple(deciding), _uniq_key(options, chosen))
 
     def unique_keys(self, run: str, partition: int) -> UniqueKeys:
-        """Where a task's unique keys come from."""
+        """Return the function that creates a task's unique keys."""
         if self.uniq_key is UniqKey.RANDOM:
             return random_keys
         by_position = PositionKeys(run, partition)
@@ -102,16 +104,20 @@ def write_rows(
     *,
     lease: Lease | None = None,
 ) -> tuple[int, Counts]:
-    """Send all rows of a task; returns how many there were, and the counts.
+    """Send all rows of a task.
 
     Args:
+        plan: the write.
         batches: Arrow record batches.
-        run: what is written, see ``PositionKeys``.
+        run: the id of the run, see ``PositionKeys``.
         partition: the task's partition.
-        lease: connections; the process's own by default.
+        lease: leases connections; by default from this process's cache.
+
+    Returns:
+        The number of rows, and the counters.
 
     Raises:
-        ConnectorError: some could not be sent. Those before may have been.
+        ConnectorError: a row could not be sent; earlier ones may have been.
     """
     options = plan.options
     take = lease or leasing(options.connection.connection_idle)
@@ -141,17 +147,17 @@ def write_rows(
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote: rows, all of which are stored (one-way: sent), and how it went."""
+    """The result of one task: rows, which are stored (one-way: sent), and counters."""
 
     rows: int
     counts: Counts
 
 
 class RocketMQWriter(DataSourceArrowWriter):
-    """Writes one frame.
+    """Writes one data frame.
 
     Args:
-        plan: what to write and how.
+        plan: the write.
     """
 
     def __init__(self, plan: SinkPlan) -> None:
@@ -163,11 +169,11 @@ class RocketMQWriter(DataSourceArrowWriter):
         return _write(self.plan, iterator, self._run)
 
     def commit(self, messages: list[Any]) -> None:
-        """All tasks are done; runs on the driver."""
+        """Log the totals after all tasks have succeeded; runs on the driver."""
         _report(self.plan, messages, {})
 
     def abort(self, messages: list[Any]) -> None:
-        """Some task failed for good; runs on the driver."""
+        """Log that the write has failed after all retries of a task; runs on the driver."""
         _report_failure(self.plan, messages, {})
 
 
@@ -175,7 +181,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a query.
 
     Args:
-        plan: what to write and how.
+        plan: the write.
     """
 
     def __init__(self, plan: SinkPlan) -> None:
@@ -195,19 +201,19 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         return _write(self.plan, iterator, run)
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a micro-batch are done; runs on the driver."""
+        """Log the totals after all tasks of a micro-batch have succeeded; runs on the driver."""
         _report(self.plan, messages, {"batch": batchId})
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Some task of a micro-batch failed for good; runs on the driver."""
+        """Log that a micro-batch has failed after all retries of a task; runs on the driver."""
         _report_failure(self.plan, messages, {"batch": batchId})
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQWriter:
-    """The writer of ``df.write``.
+    """Return the writer for ``df.write``.
 
     Raises:
-        OptionError: options and schema are wrong or don't fit, or the mode is ``overwrite``.
+        OptionError: options and schema are wrong or don't match, or the mode is ``overwrite``.
     """
     if overwrite:
         raise OptionError(
@@ -218,11 +224,11 @@ def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Rock
 
 
 def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQStreamWriter:
-    """The writer of ``df.writeStream``.
+    """Return the writer for ``df.writeStream``.
 
     Raises:
-        OptionError: options and schema are wrong or don't fit, or the output mode is ``complete``.
-            (Spark itself lets no sink in Python have the mode ``update``.)
+        OptionError: options and schema are wrong or don't match, or the output mode is
+            ``complete``. (Spark itself rejects the mode ``update`` for sinks in Python.)
     """
     if overwrite:
         raise OptionError(
@@ -234,9 +240,13 @@ def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Roc
 
 
 def micro_batch(context: Any) -> str | None:
-    """Query and micro-batch of the task, the same whenever it is repeated; None: unknown.
+    """Return an id of the task's query and micro-batch that is the same in all repetitions.
 
-    Spark gives a sink's task neither; both are in properties that its engine sets for itself.
+    Spark passes neither to a sink's task; both are read from local properties that its streaming
+    engine sets for its own use.
+
+    Returns:
+        The id, or None if the properties are missing.
     """
     if context is None:
         return None

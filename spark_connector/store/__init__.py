@@ -1,1 +1,1 @@
-"""``format("rocketmq.store")``: a store's directory read by Spark, without a broker."""
+"""The format ``rocketmq.store``: reads a store directory without a broker."""

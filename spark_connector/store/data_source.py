@@ -1,7 +1,7 @@
-"""``format("rocketmq.store")`` as Spark sees it.
+"""The data source ``rocketmq.store``: the entry point for ``read``.
 
-Spark asks for the name and makes the source in several processes, one of which finds sources by
-importing them all: so nothing is imported here at first that may be missing or takes time.
+Spark imports this module in several processes, one of which imports all data sources to find their
+names. So modules that may be missing or are slow to import are imported only when needed.
 """
 
 # ruff: noqa: PLC0415 - see above
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
 
 @dataclass
 class StorePartition(InputPartition):
-    """What one task reads."""
+    """The part of the store that one task reads."""
 
     piece: Piece
 
 
 class RocketMQStoreDataSource(DataSource):
-    """Messages of a store's directory, batch only; see ``docs/spark.md``."""
+    """The messages of a store directory; batch queries only. See ``docs/spark.md``."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """Return the name of the format."""
         return "rocketmq.store"
 
     def schema(self) -> str:
-        """All columns. Raises ``ConnectorError``: here is where a wrong option is found first."""
+        """Return all columns as a DDL string. Raises ``OptionError`` for wrong options."""
         self._options()
         from spark_connector.schema import STORE_COLUMNS, ddl
 
         return ddl(STORE_COLUMNS.values())
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The reader of one query. Raises ``ConnectorError``."""
+        """Return the reader of a query. Raises ``ConnectorError``."""
         options = self._options()
         from spark_connector.schema import STORE_COLUMNS, fields_of, select
         from spark_connector.source.pushdown import offered
@@ -63,15 +63,15 @@ class RocketMQStoreDataSource(DataSource):
         return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
     def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
-        """Not supported. Raises ``ConnectorError``."""
+        """Raise ``ConnectorError``: not supported."""
         raise _batch_only("follow")
 
     def writer(self, *_: Any) -> DataSourceWriter:
-        """Not supported. Raises ``ConnectorError``."""
+        """Raise ``ConnectorError``: not supported."""
         raise _batch_only("write to")
 
     def streamWriter(self, *_: Any) -> Any:  # noqa: N802 - Spark's
-        """Not supported. Raises ``ConnectorError``."""
+        """Raise ``ConnectorError``: not supported."""
         raise _batch_only("write to")
 
     def _options(self) -> StoreOptions:
@@ -91,7 +91,7 @@ def _batch_only(what: str) -> ConnectorError:
 
 
 class StoreScanReader(DataSourceReader):
-    """Plans on the driver, reads on the executors."""
+    """Reads a store: ``partitions`` runs on the driver, ``read`` on the executors."""
 
     def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
         self.options = options
@@ -99,7 +99,7 @@ class StoreScanReader(DataSourceReader):
         self.pushed: Pushed | None = None
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks. Raises ``ConnectorError``."""
+        """Return the tasks. Raises ``ConnectorError``."""
         from broker.storetools.view import StoreError
         from spark_connector.source.pushdown import Pushed
         from spark_connector.store.planning import plan
@@ -113,25 +113,25 @@ class StoreScanReader(DataSourceReader):
         return [StorePartition(piece) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """The batches of a task. Raises ``ConnectorError``."""
+        """Yield the Arrow batches of a task. Raises ``ConnectorError``."""
         from spark_connector.source.interpreter import check_interpreter
 
         check_interpreter()
         from spark_connector.store.reading import StoreTask
 
-        # Spark makes one empty partition of none.
+        # Spark passes an empty partition of its own for a query without tasks.
         if isinstance(partition, StorePartition):
             yield from StoreTask(self.options, self.columns).read(partition.piece)
 
 
 class StorePushDownReader(StoreScanReader):
-    """The same with filters. Spark refuses it while the push-down of filters is off."""
+    """A reader that takes filters. Spark rejects it while filter push-down is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Read no more than filters want.
+        """Use filters to narrow what is read; return all of them.
 
-        All are given back to Spark, which looks at every row: those that stand for damage have
-        nulls where others never have any.
+        Spark has to apply them to every row, because rows for damaged records have nulls in columns
+        that are otherwise never null.
         """
         from spark_connector.store.options import narrowed
 

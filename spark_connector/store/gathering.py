@@ -1,12 +1,12 @@
-"""The messages of a queue, gathered from their positions in the log.
+"""Reads the records that consume queue entries point at, and makes rows for damaged ones.
 
-Messages of other queues lie between those of one. Small gaps are read along, across large ones each
-message is read alone; either way the bytes go into one buffer, which is used again, and the decoder
-gets the position of each record in it. Many records are checked at once, before any is decoded.
+The messages of a queue are not adjacent in the commit log. Small gaps between them are read too;
+after larger ones a new read begins. All bytes go into one reused buffer, and the decoder gets the
+position of each record in it. Records are checked against their entries before they are decoded.
 
-A damaged record is an error, or by choice a row of its own: with what is known of it (its position,
-the number in its queue), null in all other columns and ``crcOk`` false; with ``onDecodeError=raw``
-the bytes are its body. So the result shows what was skipped.
+A damaged record raises an error, or, depending on ``onDecodeError``, becomes a row with what is
+known about it (its physical offset, its queue offset), null in all other columns and ``crcOk``
+false. With ``raw`` the body has its bytes. So the result shows what could not be read.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from spark_connector.store.options import StoreOptions
 Numbers = NDArray[np.int64]
 
 MAX_GAP_BYTES: Final = 4096
-"""Bytes of others between two messages that are read along: about what one more call costs."""
+"""The largest gap between two messages that is read too: it costs about as much as another call."""
 
 GATHER_BYTES: Final = 8 * 1024 * 1024
-"""Bytes gathered at once, unless a single message is larger."""
+"""The most bytes gathered at a time, unless a single message is larger."""
 
 _ON_DISK: Final[Any] = np.dtype([("position", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _IN_MEMORY: Final[Any] = np.dtype(
@@ -52,15 +52,15 @@ _IN_MEMORY: Final[Any] = np.dtype(
 )
 
 QueueEntries = NDArray[Any]
-"""Entries of queues, an array element each.
+"""A structured array with an element per consume queue entry.
 
-``queue`` is the number of the queue among those that are read, ``offset`` the message's number in
-it; ``position`` is a physical offset, ``size`` is in bytes.
+``queue`` is the index of the queue among the ranges of the task, ``offset`` the queue offset,
+``position`` the physical offset, ``size`` the size of the record in bytes.
 """
 
 
 def entries_of(run: ViewedRun, queue: int) -> QueueEntries:
-    """The entries of a run of the queue with this number."""
+    """Convert a run of entries of the queue with this index."""
     raw = np.frombuffer(run.entries, dtype=_ON_DISK)
     found = np.empty(len(raw), dtype=_IN_MEMORY)
     found["queue"] = queue
@@ -71,7 +71,7 @@ def entries_of(run: ViewedRun, queue: int) -> QueueEntries:
 
 
 def merged(parts: Sequence[QueueEntries]) -> QueueEntries:
-    """Entries of several runs; those of more than one queue by their place in the log."""
+    """Concatenate entries; those of several queues are sorted by their physical offset."""
     if len(parts) == 1:
         return parts[0]
     whole = np.concatenate(parts)
@@ -82,9 +82,15 @@ def merged(parts: Sequence[QueueEntries]) -> QueueEntries:
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Records in a buffer: those of ``entries`` begin at ``starts``; all are of one log file.
+    """Records in a buffer, all from one file of the commit log.
 
-    The buffer is good until the next ones are asked for.
+    The buffer is valid until the next records are gathered.
+
+    Attributes:
+        buffer: the buffer.
+        starts: the position of each record in it.
+        entries: the entry of each record.
+        file: the path of the file.
     """
 
     buffer: memoryview
@@ -94,12 +100,12 @@ class Gathered:
 
 
 class Gatherer:
-    """Reads the records of entries, in their order.
+    """Reads the records of entries, in the order of the entries.
 
     Args:
-        log: has the records.
-        max_gap_bytes: bytes of others between two messages that are read along.
-        gather_bytes: gathered at once, unless a single message is larger.
+        log: the commit log.
+        max_gap_bytes: the largest gap between two messages that is read too.
+        gather_bytes: the most bytes gathered at a time, unless a single message is larger.
     """
 
     def __init__(
@@ -115,18 +121,18 @@ class Gatherer:
         self._memory = memoryview(bytearray(gather_bytes))
 
     def gather(self, entries: QueueEntries) -> Iterator[Gathered]:
-        """The records of entries, all of which lie within the log's files.
+        """Yield the records of entries, all of which are within the log's files.
 
         Raises:
-            StoreChanged: retention took some meanwhile.
-            StoreError: they can't be read.
+            StoreChanged: records were deleted by retention in the meantime.
+            StoreError: the log can't be read.
         """
         files = self._log.files
         file_ends = np.array([file.end for file in files], dtype=np.int64)
         file_of = np.searchsorted(file_ends, entries["position"], side="right")
         ends = entries["position"] + entries["size"]
         gaps = entries["position"][1:] - ends[:-1]
-        # A new read begins at each: another file, back, or too far ahead.
+        # A new read begins in another file, at a lower position, or after a large gap.
         breaks = np.ones(len(entries), dtype=bool)
         breaks[1:] = (gaps < 0) | (gaps > self._max_gap_bytes) | (file_of[1:] != file_of[:-1])
         taken = entries["size"].copy()
@@ -163,11 +169,11 @@ class Gatherer:
 
 
 def are_whole(gathered: Gathered, queue_ids: Numbers) -> Any:
-    """Which records are those that their entries point at: size, place, queue and number agree.
+    """Return which records match their entries in size, position, queue id and queue offset.
 
     Args:
         gathered: the records.
-        queue_ids: by the number that entries have.
+        queue_ids: the queue ids by the index used in entries.
     """
     head, entries = gather(gathered.buffer, gathered.starts, FIRST), gathered.entries
     return (
@@ -180,19 +186,19 @@ def are_whole(gathered: Gathered, queue_ids: Numbers) -> Any:
 
 
 def are_of(buffer: memoryview, starts: Numbers, topics: Sequence[str]) -> NDArray[np.bool_]:
-    """Which records are of one of these topics; so are those whose topic can't be told.
+    """Return which records have one of these topics, including damaged records.
 
     Args:
-        buffer: holds the whole records.
-        starts: where they begin.
-        topics: the names.
+        buffer: a buffer with complete records.
+        starts: the positions of the records.
+        topics: the topic names.
     """
     if not len(starts):
         return np.zeros(0, dtype=np.bool_)
     try:
         layout = locate(buffer, starts)
     except NeedsFallback:
-        # One of them is damaged: look at each.
+        # A record is damaged: check them one by one.
         return np.array([_may_be_of(buffer, start, topics) for start in starts.tolist()])
     names = join_slices(buffer, layout.topic_at, layout.topic_end)
     wanted = pa.array([topic.encode() for topic in topics], pa.binary())
@@ -207,13 +213,12 @@ def _may_be_of(buffer: memoryview, start: int, topics: Sequence[str]) -> bool:
 
 
 def are_readable(positions: Numbers, sizes: Numbers, starts: Numbers, ends: Numbers) -> Any:
-    """Which entries point into one log file.
+    """Return which entries have a plausible size and lie within one file of the commit log.
 
     Args:
-        positions: physical offsets of the entries.
-        sizes: bytes they say.
-        starts: of the log's files, ascending.
-        ends: of the same.
+        positions: the physical offsets of the entries.
+        sizes: the sizes of the entries in bytes.
+        starts, ends: the bounds of the files of the commit log, ascending.
     """
     index = np.searchsorted(starts, positions, side="right") - 1
     inside = index >= 0
@@ -222,20 +227,20 @@ def are_readable(positions: Numbers, sizes: Numbers, starts: Numbers, ends: Numb
 
 
 MAX_RAW_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of damage that one row shows."""
+"""The most bytes of a damaged part of the commit log in one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A message, or a stretch of the log, that can't be read.
+    """A message, or a part of the commit log, that can't be read.
 
     Attributes:
-        position: where it lies in the log; None when nobody knows.
-        size: bytes.
-        file: of the log.
+        position: its physical offset, or None if it is unknown.
+        size: its size in bytes, or None if it is unknown.
+        file: the file of the commit log.
         reason: what is wrong, in words that follow a colon.
-        topic, queue_id, queue_offset: of the message, if a queue says so.
-        raw: the bytes, if they are to be shown.
+        topic, queue_id, queue_offset: the message, if a consume queue has an entry for it.
+        raw: its bytes, if they are to be shown.
     """
 
     position: int | None
@@ -249,17 +254,17 @@ class Lost:
 
     @property
     def what(self) -> str:
-        """What an error calls it."""
+        """The message or position, for errors."""
         if self.topic is not None:
             return f"message {self.queue_offset} of queue {self.queue_id} of topic {self.topic}"
         return f"what lies at {self.position} of the log"
 
 
 def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptions) -> Any:
-    """A batch that names what can't be read.
+    """Return a batch with a row for each lost message or part of the log.
 
     Raises:
-        DecodeError: the query wants none of it.
+        DecodeError: decode errors are to fail.
     """
     if options.on_decode_error is OnDecodeError.FAIL:
         first = lost[0]

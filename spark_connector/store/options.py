@@ -1,4 +1,4 @@
-"""The options of ``rocketmq.store`` as one checked value."""
+"""The options of the format ``rocketmq.store``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from spark_connector.source.pushdown import Pushed, push
 
 FORMAT: Final = "rocketmq.store"
 MAX_PARTITIONS: Final = 10_000
-"""Tasks that may be asked for at least."""
+"""The largest value of ``minPartitions``."""
 
 
 class ScanMode(StrEnum):
-    """What is read: what the queues have, or the log from end to end."""
+    """What is read: the messages of the consume queues, or every record of the commit log."""
 
     QUEUE = "queue"
     LOG = "log"
@@ -58,20 +58,22 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """What to read and how; can be pickled.
+    """All options of a query; can be pickled.
 
     Attributes:
-        path: the store's directory (``storePathRootDir``).
-        commit_log_path: of the commit log, if it lies elsewhere; several between commas.
-        topics: the topics wanted; None for all, the broker's own included.
-        broker_name: value of the column ``brokerName``; the path unless given.
-        scan: ``queue`` reads what the queues have, as a consumer would see it; ``log`` reads every
-            record of the log, half messages and those that lost their queue included.
-        verify_crc, decompress, on_decode_error: as for ``Decoder``.
-        tags: only messages with one of these tags.
-        min_partitions: tasks at least, if there are so many messages.
-        max_records: messages of a task at most, in a scan of queues.
-        max_bytes: bytes of the log for a task, about, in a scan of the log.
+        path: the store directory (``storePathRootDir``).
+        commit_log_path: the directory of the commit log, if it is elsewhere; several are separated
+            by commas.
+        topics: the topics to read; None for all, including system topics.
+        broker_name: the value of the column ``brokerName``; by default the path.
+        scan: ``queue`` reads the messages of the consume queues, like a consumer; ``log`` reads
+            every record of the commit log, including half messages and records without an entry
+            in a consume queue.
+        verify_crc, decompress, on_decode_error: see ``decode.model.DecodeSettings``.
+        tags: a tag expression, ``*`` for all messages.
+        min_partitions: the least number of tasks, if there are as many messages.
+        max_records: the most messages of a task, in a scan of queues.
+        max_bytes: the approximate bytes of the commit log per task, in a scan of the log.
     """
 
     path: str = option("path", text, "", "storePathRootDir")
@@ -91,7 +93,7 @@ class StoreOptions:
 
     @property
     def tag_expression(self) -> TagExpression | None:
-        """Which tags are wanted; None for all."""
+        """The parsed tag expression; None for all messages."""
         parsed = TagExpression.parse(self.tags)
         return None if parsed.is_all else parsed
 
@@ -100,7 +102,7 @@ STORE_OPTIONS: Final[tuple[Option[Any], ...]] = tuple(options_of(StoreOptions).v
 
 
 def store_options(given: Mapping[str, str]) -> StoreOptions:
-    """The options of a query. Raises OptionError."""
+    """Parse the options of a query. Raises OptionError."""
     reader = OptionReader(given, STORE_OPTIONS, "reader", refusals=_REFUSALS, format_name=FORMAT)
     options = reader.read(StoreOptions)
     if not options.path:
@@ -113,7 +115,11 @@ def store_options(given: Mapping[str, str]) -> StoreOptions:
 
 
 def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOptions, Pushed]:
-    """Options, and what filters leave; nothing is left out that satisfies all filters."""
+    """Narrow options by filters, without losing any message that satisfies all of them.
+
+    Returns:
+        The options, and what remains to be read under the filters.
+    """
     pushed, _ = push(filters, kafka=False)
     tags = pushed.expression(options.tags)
     brokers = pushed.places.get("brokerName", frozenset({options.broker_name}))

@@ -1,8 +1,8 @@
-"""Which task reads what of a store.
+"""Divides a store into tasks.
 
-Queues are cut by offsets, which are dense, and pieces that are small go to one task together: a
-store may have ten thousand queues. The log is cut at places where records begin. Both neighbours of
-a border know the same place, so every record is read by one task and one only.
+Queues are split by offsets, which are dense, and small pieces share a task, because a store may
+have ten thousand queues. The commit log is split at starts of records, so every record is read by
+exactly one task.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _log = Log("spark")
 
 @dataclass(frozen=True, slots=True)
 class QueuePieces:
-    """Ranges of queues that one task reads."""
+    """The ranges of queues that one task reads."""
 
     ranges: tuple[RangePartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """The part of the log that one task reads: physical offsets, the end excluded."""
+    """The part of the commit log that one task reads: physical offsets, the end excluded."""
 
     begin: int
     end: int
@@ -42,18 +42,18 @@ class LogPiece:
 Piece: TypeAlias = QueuePieces | LogPiece
 
 SMALL_RECORDS: Final = 20_000
-"""Pieces of fewer messages share a task, up to so many: starting one takes some 20 ms."""
+"""Pieces share a task up to this many messages, as starting a task takes about 20 ms."""
 
 CLOCK_STEP_MS: Final = 10_000
-"""Store times may go back by so much when the broker's clock is set back: filters by time are
-widened by it, and Spark looks at each row again."""
+"""Filters by time are widened by this, because store times go back when the broker's clock is set
+back. Spark applies the filters again to each row."""
 
 
 def plan(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[Piece]:
-    """The tasks of a query.
+    """Return the tasks of a query.
 
     Raises:
-        UnknownTopicError: the store has no queue of a topic that the options name.
+        UnknownTopicError: the store has no queue of a topic named in the options.
         StoreError: the store can't be read.
     """
     if options.scan is ScanMode.LOG:
@@ -65,7 +65,7 @@ def plan(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[Piece]:
 
 
 def plan_queues(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[QueuePieces]:
-    """Ranges of the queues' messages; see ``plan``."""
+    """Return the tasks of a scan of queues; see ``plan``."""
     ranges = []
     torn = 0
     for topic in wanted_topics(view, options, pushed):
@@ -87,7 +87,7 @@ def plan_queues(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[
 
 
 def wanted_topics(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[str]:
-    """Topics to read, sorted. Raises UnknownTopicError."""
+    """Return the topics to read, sorted. Raises UnknownTopicError."""
     known = view.topics()
     for topic in options.topics or ():
         if topic not in known:
@@ -131,7 +131,7 @@ def _bundled(pieces: Iterable[RangePartition], limit: int) -> list[QueuePieces]:
 
 
 def plan_log(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[LogPiece]:
-    """Parts of the log; see ``plan``."""
+    """Return the tasks of a scan of the commit log; see ``plan``."""
     log_end = view.log_end()
     if log_end.torn is not None:
         _log.warning(

@@ -1,4 +1,4 @@
-"""One task: its part of a store, as Arrow batches."""
+"""Reads one task's part of a store as Arrow batches."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from spark_connector.store.options import StoreOptions
 from spark_connector.store.planning import Piece, QueuePieces
 
 MAX_SIZE_BYTES: Final = 64 * 1024 * 1024
-"""An entry that says more is not believed: its message would have to be held in memory."""
+"""Consume queue entries with a larger size count as damaged, as a message is read into memory."""
 
-# Size and physical offset of a record.
+# The size and the physical offset in the head of a record.
 _HEAD: Final = Struct(">I24xq")
 _FILLER_SIZE: Final[int] = ENTRY.unpack(FILLER)[1]
 
 
 def open_view(options: StoreOptions) -> StoreView:
-    """The store that the options name. Raises StoreError."""
+    """Open the store named in the options. Raises StoreError."""
     return StoreView(Path(options.path), commit_log=options.commit_log_path)
 
 
 def connector_error(error: StoreError) -> ConnectorError:
-    """The error for Spark that stands for a store's error."""
+    """Convert a store's error to one of the connector."""
     return (
         DataLossError(str(error)) if isinstance(error, StoreChanged) else ConnectorError(str(error))
     )
@@ -61,8 +61,8 @@ class StoreTask:
     """Reads parts of a store.
 
     Args:
-        options: of the query.
-        columns: what batches are to have, of ``STORE_COLUMNS``.
+        options: the options of the query.
+        columns: the columns of the batches, from ``STORE_COLUMNS``.
     """
 
     def __init__(self, options: StoreOptions, columns: tuple[Column, ...]) -> None:
@@ -80,11 +80,11 @@ class StoreTask:
         self._decoder = Decoder(settings)
 
     def read(self, piece: Piece) -> Iterator[Any]:
-        """The ``pyarrow.RecordBatch`` of a piece's messages, in order, none empty.
+        """Yield the messages of a piece as ``pyarrow.RecordBatch``, in order, none empty.
 
         Raises:
-            DataLossError: retention took what was planned to be read.
-            DecodeError: something can't be understood, and the query wants to know.
+            DataLossError: messages were deleted by retention after planning.
+            DecodeError: a record can't be decoded, and decode errors are to fail.
             ConnectorError: the store can't be read.
         """
         try:
@@ -118,14 +118,14 @@ class StoreTask:
                 yield from self._decoded(gathered.buffer, starts, gathered.file)
 
     def _entries(self, ranges: Sequence[RangePartition]) -> Iterator[QueueEntries]:
-        """The entries wanted, of so many small queues at once as make a batch."""
+        """Yield the selected entries; those of small queues are merged up to a batch's rows."""
         waiting: list[QueueEntries] = []
         count = 0
         for number, part in enumerate(ranges):
             for run in self._view.queue(part.topic, part.queue_id).entries(part.start, part.end):
                 entries = entries_of(run, number)
                 if self._tags is not None and part.topic != SCHEDULE_TOPIC:
-                    # There the time of delivery stands in place of the tag's hash.
+                    # Entries of the schedule topic have the delivery time instead of a tag hash.
                     entries = entries[np.isin(entries["tags_code"], list(self._tags.codes))]
                 self._check_kept(entries, part)
                 waiting.append(entries)
