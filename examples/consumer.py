@@ -1,4 +1,4 @@
-"""Handles the producer's readings until it is stopped; several of them share the queues.
+"""Consumes the readings of ``producer.py`` until it is stopped; several consumers share the queues.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/consumer.py
 """
@@ -13,7 +13,7 @@ TOPIC = "readings"
 
 
 async def handle(message: client.ReceivedMessage[bytes]) -> None:
-    """Print every hundredth; a reading whose handling raises comes again."""
+    """Print every hundredth reading. A reading for which this raises is delivered again."""
     number = int(message.body)
     if number % 100 == 0:
         print(f"read {number} of {message.keys[0]}", flush=True)
@@ -25,7 +25,7 @@ async def main() -> None:
         group="example-consumer",
         subscribe={TOPIC: "*"},
         handler=handle,
-        # One sensor's readings share a queue: they are handled in their order.
+        # The readings of one sensor are in one queue and are handled in order.
         order=client.Orderly(),
         start_from=client.FIRST,
     ) as consumer:

@@ -1,4 +1,4 @@
-"""Sends ten readings a second until it is stopped; NAMESRV_ADDR says where the name servers are.
+"""Sends ten readings a second until it is stopped; NAMESRV_ADDR has the name server addresses.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/producer.py
 """
@@ -17,7 +17,7 @@ PAUSE = 0.1
 
 
 async def create_topic() -> None:
-    """Create the topic at every broker; one that is there already stays as it is."""
+    """Create the topic on every broker, unless it exists."""
     async with client.Admin() as admin:
         if TOPIC not in await admin.topics():
             await admin.create_topic(TOPIC, queues=QUEUES)
@@ -35,15 +35,15 @@ async def main() -> None:
                 return
             sensor = f"sensor-{number % 7}"
             try:
-                # One sensor's readings share a queue, and so keep their order.
+                # The readings of one sensor go to one queue, which keeps their order.
                 receipt = await producer.send(
                     TOPIC, b"%d" % number, tag="demo", keys=[sensor], sharding_key=sensor
                 )
             except client.SendError as problem:
-                print(f"reading {number} is not sent: {problem}", flush=True)
+                print(f"reading {number} was not sent: {problem}", flush=True)
             else:
                 if number % 100 == 0:
-                    print(f"reading {number} is at {receipt.queue}", flush=True)
+                    print(f"reading {number} is in queue {receipt.queue}", flush=True)
             await asyncio.sleep(PAUSE)
 
 

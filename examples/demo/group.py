@@ -1,14 +1,16 @@
-"""A consumer group on the flights, watched while it changes, and checked.
+"""The consumer group demo: shows rebalancing, a killed member and dead letters, and checks them.
 
     python -m examples.demo.group [COUNT]
 
-First act: the flights come in at a steady pace and the group ``billing`` handles many at a time.
-Three members share four queues; then they are five, of which one has nothing to do; then one is
-killed, and its queue goes to another. What it had handled and not committed comes twice, and is
-counted. Second act: the group ``boarding`` reads the same messages from their beginning, each queue
-in order, and its handler fails for one flight: the flight's queue rests, twice, then the flight is
-a dead letter and its queue goes on. In the end every flight was handled, and the order per
-destination is the one in which the flights were sent.
+In the first part flights are sent at a steady rate, and the group ``billing`` handles them
+concurrently. Three members share four queues. Then there are five members, one of them idle. Then
+one is killed, and another takes over its queues. Messages that the killed member had handled but
+not committed are delivered again, and counted.
+
+In the second part the group ``boarding`` reads the same messages from the start, each queue in
+order, and its handler fails for one flight. The flight's queue is suspended twice, then the flight
+becomes a dead letter and the queue continues. At the end every flight must have been handled, and
+the flights to each destination in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -39,28 +41,28 @@ FIRST_MEMBERS: Final = 3
 MORE_MEMBERS: Final = 2
 
 FLIGHTS_PER_SECOND: Final = 30_000
-"""The pace at which they are sent, so that there is something to watch."""
+"""The rate of sending, limited so that the group's state can be followed."""
 
 PATIENCE: Final = 30.0
-"""Seconds that the group may take for anything."""
+"""The most seconds for each step of the group."""
 
 LOOK_PERIOD: Final = 0.25
-"""Seconds between looks at the group."""
+"""Seconds between updates of the display."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """What the group did. Times in seconds.
+    """The results of the demo; times in seconds.
 
     Attributes:
-        handled: flights, each once, by either group.
-        duplicates: how often ``billing`` handled one again, because of the kill.
+        handled: the number of distinct flights that ``billing`` has handled.
+        duplicates: how often ``billing`` handled a flight again, because of the kill.
         duplicates_in_order: how often ``boarding`` did.
-        takeover_seconds: from the kill until all queues had an owner.
-        idle: members beyond the queues, that said so.
-        dead_letters: flights that ended there.
-        destinations: whose order was checked.
-        concurrent_seconds, orderly_seconds: of both acts.
+        takeover_seconds: the time from the kill until all queues had an owner.
+        idle: the number of members that reported to be without a queue.
+        dead_letters: the number of dead letters.
+        destinations: the number of destinations whose order was checked.
+        concurrent_seconds, orderly_seconds: the times of the two parts.
     """
 
     handled: int
@@ -75,11 +77,13 @@ class GroupResult:
 
 
 class GroupDemo:
-    """One run against a broker that is there.
+    """One run of the demo against a running broker.
 
     Args:
-        limit: only so many flights.
-        directory: for journals and logs.
+        nameserver: the name server, ``host:port``.
+        limit: the number of flights, or None for all.
+        directory: the directory for journals and logs.
+        stage: the display.
     """
 
     def __init__(self, nameserver: str, limit: int | None, directory: Path, stage: Stage) -> None:
@@ -95,10 +99,10 @@ class GroupDemo:
         self._background: list[asyncio.Task[None]] = []
 
     async def run(self) -> GroupResult:
-        """Play both acts and check.
+        """Run both parts and check the results.
 
         Raises:
-            DemoFailed: a flight is missing or out of order, or the group did something else.
+            DemoFailed: a flight is missing or out of order, or a step timed out.
         """
         async with (
             client.Admin(self._nameserver) as admin,
@@ -123,7 +127,7 @@ class GroupDemo:
             orderly_seconds=ended - middle,
         )
 
-    # Both acts
+    # The two parts
 
     async def _concurrent(
         self, admin: client.Admin, producer: client.Producer[bytes]
@@ -275,7 +279,7 @@ class GroupDemo:
             await asyncio.sleep(LOOK_PERIOD / 5)
 
     async def _caught_up(self, admin: client.Admin, members: Members) -> None:
-        """Wait for the heirs, who handle again what the killed member had not committed."""
+        """Wait until messages that the killed member had not committed are handled again."""
         began = time.perf_counter()
         while (await admin.lag("billing", topic=TOPIC)).total:
             members.check()
@@ -285,11 +289,15 @@ class GroupDemo:
                 )
             await asyncio.sleep(LOOK_PERIOD / 5)
 
-    # Proof
+    # Checks
 
     async def _check(self, admin: client.Admin, billing: Journal, boarding: Journal) -> int:
-        """Raises DemoFailed; the number of dead letters."""
-        # Handled concurrently they have no order to keep.
+        """Check the results of both groups; return the number of dead letters.
+
+        Raises:
+            DemoFailed: a result is wrong.
+        """
+        # Concurrent handling does not keep the order, so ``chains`` are not compared.
         found = differences(replace(self._sent, chains={}), replace(billing.handled, chains={}))
         found += differences(self._sent_in_order, boarding.handled)
         dead = [message.body for message in await admin.dead_letters("boarding")]

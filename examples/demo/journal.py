@@ -1,9 +1,9 @@
-"""What the members of a group have handled, in the order in which they did.
+"""The journal of the demo: a file with the messages that a group has handled, in order.
 
-All members append to one file, a line a message, with one ``write`` each before their handler
-returns: lines of different processes stand in the file as they were written, and a process that is
-killed leaves what it handled. So the file is the whole truth about the group, and its reader can
-say which flights were handled, how often, and in which order.
+All members append to one file, one line per message. Each line is written with a single ``write``
+before the handler returns: so lines of different processes don't mix, and the messages handled by a
+process that is killed are in the file. From it the reader determines which flights were handled,
+how often, and in which order.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ _READ_BYTES: Final = 1 << 20
 
 
 class Pen:
-    """One member's way into the journal."""
+    """Appends to the journal."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(self, queue_id: int, offset: int, line: bytes) -> None:
-        """A flight was handled."""
+        """Append a handled flight."""
         os.write(self._file, b"%d %d %s\n" % (queue_id, offset, line))
 
 
 class Journal:
-    """The reader of a journal that is still being written.
+    """Reads a journal that is still being written.
 
     Attributes:
-        handled: each message the first time it was handled.
-        duplicates: how often one was handled again.
+        handled: each message, when it was handled for the first time.
+        duplicates: how often a message was handled again.
     """
 
     def __init__(self, path: Path) -> None:
@@ -45,7 +45,7 @@ class Journal:
         self._rest = b""
 
     def read(self) -> int:
-        """Take notice of what was written since; how many messages were handled by now."""
+        """Read the new lines; return the number of messages handled so far."""
         while data := self._file.read(_READ_BYTES):
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
@@ -58,5 +58,5 @@ class Journal:
         return self.handled.count
 
     def close(self) -> None:
-        """No more is read."""
+        """Close the file."""
         self._file.close()

@@ -1,9 +1,9 @@
-"""One member of the demo's group: a process of its own, so that it can be killed.
+"""A member of the demo's consumer group: a separate process, so that it can be killed.
 
     python -m examples.demo.member '{"nameserver": ..., ...}'
 
-It writes each flight it handled into the journal, tells on stdout what happens to it, one object of
-JSON a line, and leaves the group when its standard input ends.
+It writes each handled flight to the journal and events to stdout, one JSON object per line. It
+leaves the group when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from remoting import tasks as loop
 
 MAX_RETRIES: Final = 2
 SUSPEND: Final = 0.5
-"""Seconds a queue rests after the first failure of its message; twice as long after the second."""
+"""Seconds a queue is suspended after the first failure of a message; doubled after the second."""
 
 HANDOVER: Final = 2.0
-"""Seconds until a queue is taken over whose member vanished."""
+"""Seconds until the queues of a killed member are taken over."""
 
 COMMIT_PERIOD: Final = 0.5
-"""So that the lag that is shown is never much older."""
+"""Seconds between commits: short, so that the displayed lag is up to date."""
 
 
 class Duty(msgspec.Struct, frozen=True):
-    """What a member has to do.
+    """The settings of a member.
 
     Attributes:
-        journal: the file's path.
-        orderly: consume each queue in order.
-        cancelled: the row of the flight that can't be handled; empty for none.
+        nameserver: the name server, ``host:port``.
+        group: the consumer group.
+        topic: the topic.
+        journal: the path of the journal.
+        orderly: whether to consume each queue in order.
+        cancelled: the row of the flight for which the handler fails; empty for none.
     """
 
     nameserver: str
@@ -49,8 +52,14 @@ class Duty(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """What a member tells: ``gained`` or ``lost`` a queue, is ``idle``, has given up a ``dead``
-    letter."""
+    """An event of a member.
+
+    Attributes:
+        what: ``gained`` or ``lost`` a queue, ``idle`` without queues, or ``dead`` for a message
+            that became a dead letter.
+        queue: the queue id, or -1.
+        text: details for the display.
+    """
 
     what: str
     queue: int = -1
@@ -62,7 +71,7 @@ class FlightCancelled(Exception):
 
 
 async def serve(duty: Duty) -> None:
-    """Be a member until standard input ends."""
+    """Consume as a member of the group until standard input is closed."""
     pen, cancelled = Pen(Path(duty.journal)), duty.cancelled.encode()
 
     async def handle(message: client.ReceivedMessage[bytes]) -> None:

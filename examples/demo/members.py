@@ -1,4 +1,4 @@
-"""The members of the demo's group, as the demo sees them: processes that tell what they own."""
+"""The member processes of the demo's group: starting, stopping, and tracking their queues."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from examples.demo.member import Duty, Told
 from pocketmq.cli.demo import DemoFailed
 
 STOP_TIMEOUT: Final = 15.0
-"""Seconds for a clean stop."""
+"""The most seconds for a clean stop."""
 
 
 class Member:
-    """One process.
+    """One member process.
 
     Attributes:
-        number: what people call it by.
-        queues: the ids of those it owns, by its own word.
-        idle: it said that it owns none.
+        number: its number, for the display.
+        queues: the ids of its queues, according to its events.
+        idle: whether it has reported that it has no queue.
     """
 
     def __init__(self, number: int, log: Path) -> None:
@@ -39,7 +39,7 @@ class Member:
         return f"member {self.number}"
 
     async def start(self, duty: Duty, heard: Callable[[Member, Told], None]) -> None:
-        """Start it; ``heard`` is told what it says."""
+        """Start the process; ``heard`` is called with its events."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "examples.demo.member"),
@@ -63,21 +63,21 @@ class Member:
             heard(self, told)
 
     def check(self) -> None:
-        """Raise DemoFailed if it is gone."""
+        """Raise DemoFailed if the process has ended."""
         if self._process.returncode is not None or self._listening.done():
             raise DemoFailed(self._complaint())
 
     async def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill the process."""
         self._process.kill()
         await self._process.wait()
         await self._listening
 
     async def stop(self) -> None:
-        """Let it leave the group.
+        """Stop the process cleanly, so that it leaves the group.
 
         Raises:
-            DemoFailed: it did not end well.
+            DemoFailed: it timed out or failed.
         """
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -91,7 +91,7 @@ class Member:
         await self._listening
 
     async def end(self) -> None:
-        """Make sure that it is gone."""
+        """Kill the process if it is still running."""
         self._listening.cancel()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
@@ -99,14 +99,16 @@ class Member:
 
     def _complaint(self) -> str:
         last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        return f"{self} did not end well: {' '.join(last) or 'it said nothing'}"
+        return f"{self} failed: {' '.join(last) or 'without a message'}"
 
 
 class Members:
-    """The members of one group that are alive.
+    """The running members of one group.
 
     Args:
-        heard: is told what a member says, besides what it owns.
+        duty: the settings of the members.
+        logs: the directory for their log files.
+        heard: called with each event of a member.
     """
 
     def __init__(self, duty: Duty, logs: Path, heard: Callable[[Member, Told], None]) -> None:
@@ -118,11 +120,11 @@ class Members:
 
     @property
     def owners(self) -> Mapping[int, Member]:
-        """Queue id -> its owner."""
+        """The owners of the queues, by queue id."""
         return {queue: member for member in self.alive for queue in member.queues}
 
     async def join(self, count: int) -> None:
-        """So many more."""
+        """Start this many more members."""
         for _ in range(count):
             number = len(list(self._logs.glob("*.log"))) + 1
             member = Member(number, self._logs / f"member-{number}.log")
@@ -134,10 +136,14 @@ class Members:
         self._heard(member, told)
 
     async def settled(self, queues: int, timeout: float) -> None:
-        """Wait until all queues have one owner each, and every member queues or said it has none.
+        """Wait until all queues have one owner each, and every member has queues or is idle.
+
+        Args:
+            queues: the number of queues.
+            timeout: in seconds.
 
         Raises:
-            DemoFailed: that took too long, or a member is gone.
+            DemoFailed: the timeout has passed, or a member has ended.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -161,20 +167,20 @@ class Members:
         )
 
     def check(self) -> None:
-        """Raise DemoFailed if one is gone that should be there."""
+        """Raise DemoFailed if a member has ended unexpectedly."""
         for member in self.alive:
             member.check()
 
     async def kill(self, member: Member) -> None:
-        """End one as a power cut would."""
+        """Kill a member."""
         self.alive.remove(member)
         await member.kill()
 
     async def stop(self) -> None:
-        """Let all leave. Raises DemoFailed when one does not end well."""
+        """Stop all members cleanly. Raises DemoFailed if one times out or fails."""
         await asyncio.gather(*(member.stop() for member in self.alive))
         self.alive.clear()
 
     async def end(self) -> None:
-        """Make sure that all are gone."""
+        """Kill all members that are still running."""
         await asyncio.gather(*(member.end() for member in self.alive))

@@ -1,4 +1,4 @@
-"""What the Spark pipeline has to find, counted by a few lines of plain Python."""
+"""Computes the expected results of the Spark pipeline in plain Python."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 from examples.spark.send_flights import Record
 
 LATE = timedelta(days=7)
-"""As in ``delays.LATE``."""
+"""The same as ``delays.LATE``."""
 
 LATE_MINUTES = 15
 
 
 class Place(NamedTuple):
-    """What figures are of."""
+    """The key of a result."""
 
     day: date
     origin: str
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """Flights, those that left, those that left late, and the minutes of delay in all."""
+    """Flights, departed flights, late flights, and the total delay in minutes."""
 
     flights: int
     departed: int
@@ -33,7 +33,7 @@ class Figures(NamedTuple):
 
 
 def counted(flights: Iterable[Record]) -> dict[Place, Figures]:
-    """The figures of all days that are complete: a week before the last flight, and older."""
+    """Return the results of all complete days: those at least a week before the last flight."""
     found: dict[Place, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     latest = datetime.min.replace(tzinfo=UTC)
     for flight in flights:

@@ -1,4 +1,4 @@
-"""Lines over the days of a year, as an HTML page that needs nothing else: no script and no net."""
+"""Draws lines over the days of a year in a self-contained HTML page without scripts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from math import ceil, floor
 from typing import Final
 
 Series = Mapping[str, Sequence[tuple[date, float]]]
-"""Name -> days and values, in order."""
+"""Maps the name of a line to its days and values, in order."""
 
 WIDTH: Final = 960
 HEIGHT: Final = 360
 LEFT, TOP, BOTTOM = 48, 16, 28
 TICKS: Final = 6
-"""Lines across the plot, about."""
+"""The most horizontal intervals of the grid."""
 
 COLOURS: Final = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b")
 
 
 def page(title: str, unit: str, series: Series, table: Sequence[Mapping[str, object]]) -> str:
-    """The page.
+    """Return the page as HTML.
 
     Args:
-        title: above the plot.
-        unit: of values.
+        title: the title above the plot.
+        unit: the unit of the values.
         series: the lines.
-        table: rows below the plot, all with the same columns.
+        table: the rows of the table below the plot, all with the same columns.
     """
     columns = list(table[0]) if table else []
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
@@ -55,7 +55,7 @@ def _svg(unit: str, series: Series) -> str:
     days = sorted({day for points in series.values() for day, _ in points})
     values = [value for points in series.values() for _, value in points]
     if not days:
-        return "<p>There is nothing to show yet.</p>"
+        return "<p>No data.</p>"
     step = _step(max(1.0, *values) - min(0.0, *values))
     low = floor(min(0.0, *values) / step) * step
     high = ceil(max(1.0, *values) / step) * step
@@ -87,7 +87,7 @@ def _svg(unit: str, series: Series) -> str:
 
 
 def _step(span: float) -> int:
-    """A round number of which a few make the span."""
+    """Return a round step (1, 2 or 5 times a power of ten) with at most ``TICKS`` in the span."""
     power = 1
     while span / (5 * power) > TICKS:
         power *= 10

@@ -1,11 +1,11 @@
-"""A year of flights with Spark: from a topic to delays per day, airport and carrier.
+"""The Spark demo: compute delays per day, airport and carrier from a topic with a year of flights.
 
     python -m examples.demo.spark --limit 20000 --plot delays.html
 
-A broker of its own gets the flights; a Spark session in this process's own JVM reads them in
-batches, and its figures go to Parquet files and to a topic. Both are compared with what plain
-Python counts, and the group's lag has to be 0. The broker, the files and the session are gone
-afterwards; what stays is a page with a plot.
+It starts a temporary broker, sends the flights, and reads them in a local Spark session in batches.
+The results are written to Parquet files and to a topic. Both are compared with those of plain
+Python, and the lag of the group has to be 0. At the end the broker, its files and the session are
+removed; the output is an HTML page with a plot.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TOPIC: Final = "flights"
 RESULTS: Final = "delays"
 NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 LOOK_PERIOD: Final = 0.2
-"""Seconds between looks at the query."""
+"""Seconds between checks of the query's progress."""
 
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -44,7 +44,7 @@ SETTINGS: Final = {
     "spark.log.level": "ERROR",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # It is over before better code would pay.
+    # The run is too short for the optimising compiler to pay off.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
@@ -53,16 +53,16 @@ SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkResult:
-    """What the pipeline did. Times in seconds.
+    """The results of the demo; times in seconds.
 
     Attributes:
-        flights: in the topic.
-        batches: of the streaming query.
-        figures: rows that it wrote, to files and to the topic.
-        send_seconds: to get the flights to the broker.
-        query_seconds: of the query, its start included.
-        plot: the page.
-        table: per airport and carrier, the largest mean delay first.
+        flights: the number of flights in the topic.
+        batches: the number of batches of the streaming query.
+        figures: the number of result rows, each in the files and in the topic.
+        send_seconds: the time to send the flights.
+        query_seconds: the time of the query, including its start.
+        plot: the path of the page.
+        table: a row per airport and carrier, the largest mean delay first.
     """
 
     flights: int
@@ -75,16 +75,16 @@ class SparkResult:
 
 
 def run(limit: int | None, page: Path, *, silent: bool = False) -> SparkResult:
-    """Run it.
+    """Run the demo.
 
     Args:
-        limit: only so many flights.
-        page: where the plot goes.
-        silent: show nothing meanwhile.
+        limit: the number of flights, or None for all.
+        page: the path of the HTML page to write.
+        silent: whether to show no progress.
 
     Raises:
-        DemoFailed: Spark or Java isn't there, or something came out differently.
-        NoFlights: the data are not installed.
+        DemoFailed: Spark or Java is missing, or a result is wrong.
+        NoFlights: the data is not installed.
         ServerError: the broker did not start.
     """
     _check_needs()
@@ -139,7 +139,7 @@ def _session() -> Any:
 
 
 class _Pipeline:
-    """The query, the proof and the plot."""
+    """Runs the query, checks its results and writes the plot."""
 
     def __init__(self, spark: Any, nameserver: str, directory: str, shown: Stage) -> None:
         from examples.spark import delays  # noqa: PLC0415 - see above
@@ -151,7 +151,7 @@ class _Pipeline:
         self._shown = shown
 
     def run(self) -> tuple[int, float]:
-        """Run the query to its end: how many batches there were, and the seconds it took."""
+        """Run the query to its end; return the number of batches and the seconds it took."""
         began = time.perf_counter()
         query = self._delays.start(
             self._spark,
@@ -173,10 +173,10 @@ class _Pipeline:
         return told + 1, time.perf_counter() - began
 
     def check(self, flights: list[departures.Record], admin: Admin) -> int:
-        """Compare files and topic with what plain Python counts; how many figures there are.
+        """Compare files and topic with the results of plain Python; return the number of results.
 
         Raises:
-            DemoFailed: they differ, or the group has not come to the end of its topic.
+            DemoFailed: they differ, or the group has a lag.
         """
         expected = counted(flights)
         found = {
@@ -193,7 +193,7 @@ class _Pipeline:
         return len(expected)
 
     def show(self, page: Path) -> list[dict[str, object]]:
-        """Write the plot; the rows of the table."""
+        """Write the page with the plot; return the rows of its table."""
         rows = self._delays.by_airport(self._spark, self._directory)
         table: list[dict[str, object]] = [row.asDict() for row in rows]
         lines: dict[str, list[tuple[date, float]]] = defaultdict(list)
@@ -205,7 +205,7 @@ class _Pipeline:
 
 
 def main() -> None:
-    """Run it and print what it found."""
+    """Run the demo and print its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--limit", type=int, help="only so many flights")
     parser.add_argument("--plot", type=Path, default=Path("pocketmq-delays.html"))

@@ -1,8 +1,8 @@
-"""What is shown while the group works.
+"""The display of the demo while the group works.
 
-At a terminal a table of who owns what stands below what is told, and changes in its place. In a
-pipe each thing told is a line of two columns, and so is the group's state when its owners change,
-or each second. rich is imported only for a terminal.
+At a terminal messages scroll above a table of the queues and their owners, which is updated in
+place. In a pipe each message is a line of two columns, and so is the state of the group, printed
+when owners change and otherwise once a second. rich is imported only at a terminal.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 LINE_PERIOD: Final = 1.0
-"""Seconds between lines about a group whose owners stay."""
+"""Seconds between lines about a group whose owners don't change."""
 
 
 class Row(NamedTuple):
-    """One queue: who owns it, its end, and how far its group is behind."""
+    """One queue: its owner, its end offset, and the lag of the group in messages."""
 
     queue: int
     owner: str
@@ -32,27 +32,27 @@ class Row(NamedTuple):
 
 
 class Stage(Protocol):
-    """Where a group is shown."""
+    """A display of messages and of the state of a group."""
 
     def tell(self, text: str) -> None:
-        """Something happened."""
+        """Show a message."""
 
     def show(self, group: str, rows: Sequence[Row]) -> None:
-        """How things are."""
+        """Show the state of a group."""
 
 
 class Silence:
-    """Nobody looks."""
+    """A display that shows nothing."""
 
     def tell(self, text: str) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def show(self, group: str, rows: Sequence[Row]) -> None:
-        """Show nothing."""
+        """Do nothing."""
 
 
 class Lines:
-    """A line for each thing, on stdout: seconds or group, tab, text."""
+    """A display that prints lines to stdout: seconds or group, tab, text."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -60,11 +60,11 @@ class Lines:
         self._shown = float("-inf")
 
     def tell(self, text: str) -> None:
-        """Print it with the time."""
+        """Print a message with the seconds since the start."""
         click.echo(f"{time.monotonic() - self._began:.1f} s\t{text}")
 
     def show(self, group: str, rows: Sequence[Row]) -> None:
-        """Print it if it has changed, or after a while."""
+        """Print the state if an owner has changed, or after ``LINE_PERIOD``."""
         now, owners = time.monotonic(), [row.owner for row in rows]
         if owners == self._owners and now - self._shown < LINE_PERIOD:
             return
@@ -74,7 +74,7 @@ class Lines:
 
 
 class _Live:
-    """A table that changes, below what is told."""
+    """A display with messages above a table that is updated in place."""
 
     def __init__(self) -> None:
         from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
@@ -83,11 +83,11 @@ class _Live:
         self.display = Live(console=Console(), refresh_per_second=8, transient=True)
 
     def tell(self, text: str) -> None:
-        """Print it above the table."""
+        """Print a message above the table."""
         self.display.console.print(text, highlight=False)
 
     def show(self, group: str, rows: Sequence[Row]) -> None:
-        """Change the table."""
+        """Update the table."""
         self.display.update(_table(group, rows))
 
 
@@ -108,7 +108,7 @@ NOBODY: Final = "nobody"
 
 @contextmanager
 def stage(*, silent: bool) -> Iterator[Stage]:
-    """The stage that fits where the output goes."""
+    """Return the display for a terminal, a pipe, or silence."""
     if silent:
         yield Silence()
     elif sys.stdout.isatty():

@@ -1,8 +1,8 @@
-"""Pipeline 2: topics archived as Parquet files, by topic and day.
+"""Pipeline 2: archive topics as Parquet files, by topic and day.
 
-Each run takes what has come since the last one and ends; run it every hour. The files have every
-message once, whatever happened to runs before: the proof at the end looks at each queue's offsets,
-which have no gaps by themselves.
+Each run archives the messages since the last run and ends; run it every hour. The files have every
+message exactly once, even if earlier runs failed. This is checked at the end by the offsets of each
+queue, which have no gaps.
 
     python examples/spark/archive.py --topics flights,airlines --directory /tmp/archive
 """
@@ -26,7 +26,7 @@ QUEUE = ("topic", "brokerName", "queueId")
 def archive(
     spark: SparkSession, nameserver: str, topics: str, directory: str, per_batch: int = 500_000
 ) -> Any:
-    """Start the query that archives what is there now."""
+    """Start the query; it ends when it has archived all messages that exist at its start."""
     messages = (
         spark.readStream.format("rocketmq")
         .option("nameServer", nameserver)
@@ -49,7 +49,7 @@ def archive(
 
 
 def proof(spark: SparkSession, directory: str) -> list[Any]:
-    """For each queue: its first and last offset in the files, how many lack, how many repeat."""
+    """Return a row for each queue: its first and last offset, missing and repeated messages."""
     offset = F.col("queueOffset")
     found = spark.read.parquet(f"{directory}/messages").groupBy(*QUEUE)
     sums = found.agg(
@@ -68,14 +68,14 @@ def proof(spark: SparkSession, directory: str) -> list[Any]:
 
 
 def main() -> None:
-    """Archive, and prove it."""
+    """Archive the topics and check the files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nameserver", default=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
     parser.add_argument("--topics", default="flights")
     parser.add_argument("--directory", default="archive")
     given = parser.parse_args()
     spark = SparkSession.builder.appName("archive").getOrCreate()
-    # Days are those of UTC wherever this runs.
+    # Days are UTC days, independent of the machine's time zone.
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     archive(spark, given.nameserver, given.topics, given.directory).awaitTermination()
     rows = proof(spark, given.directory)

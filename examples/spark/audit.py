@@ -1,7 +1,7 @@
-"""Pipeline 3: what a store's directory holds, read without its broker.
+"""Pipeline 3: report the contents of a store directory, without its broker.
 
-The log is read from end to end, so that records are counted which no queue names any more, and what
-can't be read is listed with its place. The broker may run meanwhile, or be long gone.
+The whole commit log is read, including records without an entry in a consume queue. Damaged parts
+are listed with their position. The broker may be running.
 
     python examples/spark/audit.py /var/lib/pocketmq/store
 """
@@ -26,13 +26,13 @@ COLUMNS = (
 
 
 def records(spark: SparkSession, store: str) -> DataFrame:
-    """Every record of the log; what is damaged is a row too."""
+    """Return every record of the commit log, with a row for each damaged part."""
     reader = spark.read.format("rocketmq.store").schema(COLUMNS)
     return reader.option("scan", "log").option("onDecodeError", "null").load(store)
 
 
 def topics(found: DataFrame) -> list[Any]:
-    """Per topic: queues, messages, bytes, and when the first and the last one was stored."""
+    """Return for each topic its queues, messages and bytes, and the first and last store time."""
     return list(
         found.filter("crcOk")
         .groupBy("topic")
@@ -49,12 +49,12 @@ def topics(found: DataFrame) -> list[Any]:
 
 
 def damage(found: DataFrame) -> list[Any]:
-    """What can't be read, in the order of the log."""
+    """Return the damaged parts, in the order of the commit log."""
     return list(found.filter("NOT crcOk").orderBy("physicalOffset").collect())
 
 
 def main() -> None:
-    """Print the audit; the exit code is 1 if anything is damaged."""
+    """Print the report; the exit code is 1 if anything is damaged."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("store", help="the directory that has commitlog in it")
     given = parser.parse_args()

@@ -1,20 +1,20 @@
-"""Pipeline 1: flights in a topic, made into delays per day, airport and carrier.
+"""Pipeline 1: compute the delays per day, airport and carrier from a topic of flights.
 
-The figures of each day go to a topic and to Parquet files. Run it as often as you like: it
-continues where it was.
+The results of each day are written to a topic and to Parquet files. Each run continues where the
+last one ended.
 
     python examples/spark/send_flights.py
     python examples/spark/delays.py --directory /tmp/delays
     spark-submit --master spark://127.0.0.1:7077 examples/spark/delays.py --every "10 seconds"
 
-The JSON body of a message has its flight. A flight that comes twice, as after a producer's retry,
-counts once. A day is complete, and its figures are written, when the flights have come a week
-further: later ones are left out. Then Spark forgets the day.
+The body of a message is a flight in JSON. A duplicate, for example after a producer's retry, counts
+once. The results of a day are written, and its state is dropped, when a flight a week later has
+been read. Flights that arrive after that are ignored.
 
-The session's time zone (``spark.sql.session.timeZone``) has to be UTC: days are those of UTC.
+The session's time zone (``spark.sql.session.timeZone``) has to be UTC, as days are UTC days.
 
-One query writes both results batch by batch. A batch that runs again, because the driver died in
-the middle of it, overwrites its own directory of files, and its messages have the same unique keys.
+One query writes both results, batch by batch. If a batch is repeated because the driver was killed,
+it overwrites its own directory of files, and its messages get the same unique keys again.
 """
 
 from __future__ import annotations
@@ -36,33 +36,36 @@ BODY: Final = (
     "scheduled timestamp, carrier string, flight int, tail string, origin string, dest string,"
     " delay int"
 )
-"""A flight in a body; Spark's DDL."""
+"""The columns of a flight in a message body, as a DDL string."""
 
 FIGURES: Final = (
     "day date, origin string, carrier string, flights long, departed long, late long, minutes long"
 )
-"""What is found, in files and in bodies of the result topic."""
+"""The columns of the results, in files and in message bodies."""
 
 COLUMNS: Final = "body binary, messageId string"
-"""What is read of the messages: Spark reads all columns of a source in Python unless told."""
+"""The columns to read: without a schema Spark reads all columns of a Python source."""
 
 GROUP: Final = "delays"
-"""Its offsets are what the query has done."""
+"""The consumer group to which the query commits its progress."""
 
 WINDOW: Final = "1 day"
 LATE: Final = "7 days"
+"""How long results wait for flights that arrive late."""
+
 LATE_MINUTES: Final = 15
-"""From here on a departure counts as late (as the Bureau of Transportation Statistics does)."""
+"""The delay from which a departure counts as late (as in the US Bureau of Transportation
+Statistics)."""
 
 
 def flights_of(messages: DataFrame) -> DataFrame:
-    """The flights in messages; a body that is no flight gives a row of nulls."""
+    """Return the flights in messages; a body that is not a flight becomes a row of nulls."""
     flight = F.from_json(F.col("body").cast("string"), BODY)
     return messages.select("messageId", flight.alias("flight")).select("messageId", "flight.*")
 
 
 def delays(messages: DataFrame) -> DataFrame:
-    """The figures of each day, airport and carrier."""
+    """Return the results for each day, airport and carrier."""
     return (
         flights_of(messages)
         .withWatermark("scheduled", LATE)
@@ -86,7 +89,7 @@ def _number(condition: Column) -> Column:
 
 
 def as_messages(figures: DataFrame) -> DataFrame:
-    """Figures as what the sink takes: in one queue, and so in order, those of one airport."""
+    """Return results as rows for the sink; those of one airport go to one queue, in order."""
     return figures.select(
         F.to_json(F.struct("*")).cast("binary").alias("body"),
         F.concat_ws("-", "origin", "carrier").alias("keys"),
@@ -109,12 +112,14 @@ def start(
     """Start the query.
 
     Args:
-        spark: the session.
-        topic: where the flights are.
-        result_topic: where the figures go; it has to be there.
-        directory: for Parquet files and checkpoint, reached by driver and executors.
-        per_batch: messages of a batch at most.
-        every: how often a batch is read, as ``10 seconds``; None: what is there now, then the end.
+        spark: the Spark session.
+        nameserver: the name server, ``host:port``.
+        topic: the topic with the flights.
+        result_topic: the topic for the results, which must exist.
+        directory: the directory for Parquet files and checkpoint, shared by driver and executors.
+        per_batch: the most messages of a batch.
+        every: the period of batches, such as ``10 seconds``; None to read the existing messages
+            and end.
 
     Returns:
         The running ``StreamingQuery``.
@@ -144,12 +149,12 @@ def start(
 
 
 def in_files(spark: Any, directory: str) -> list[Any]:
-    """All figures that are in the files."""
+    """Return all results in the files."""
     return list(spark.read.parquet(f"{directory}/delays").drop("batch").collect())
 
 
 def in_topic(spark: Any, nameserver: str, topic: str) -> list[Any]:
-    """All figures that are in the topic."""
+    """Return all results in the topic."""
     reader = spark.read.format("rocketmq").schema("body binary").option("topic", topic)
     bodies = reader.option("nameServer", nameserver).load()
     figures = F.from_json(F.col("body").cast("string"), FIGURES)
@@ -157,9 +162,9 @@ def in_topic(spark: Any, nameserver: str, topic: str) -> list[Any]:
 
 
 def by_airport(spark: Any, directory: str) -> list[Any]:
-    """Per airport and carrier, from the files: flights, mean delay and share of late ones.
+    """Return flights, mean delay and share of late flights by airport and carrier, from the files.
 
-    The largest mean delay comes first.
+    The rows are sorted by mean delay in minutes, the largest first.
     """
     figures = spark.read.parquet(f"{directory}/delays").groupBy("origin", "carrier")
     sums = figures.agg(
@@ -174,32 +179,32 @@ def by_airport(spark: Any, directory: str) -> list[Any]:
 
 
 def by_day(spark: Any, directory: str) -> list[Any]:
-    """Per day and airport, from the files: the mean delay in minutes."""
+    """Return the mean delay in minutes by day and airport, from the files."""
     figures = spark.read.parquet(f"{directory}/delays").groupBy("day", "origin")
     means = figures.agg((F.sum("minutes") / F.sum("departed")).alias("mean_delay"))
     return list(means.filter("mean_delay IS NOT NULL").orderBy("day", "origin").collect())
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nameserver", default=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
     parser.add_argument("--topic", default="flights")
     parser.add_argument("--result-topic", default="delays")
     parser.add_argument("--directory", default="delays")
     parser.add_argument("--per-batch", type=int, default=60_000)
-    parser.add_argument("--every", help="go on for ever, with a batch so often")
+    parser.add_argument("--every", help="run until stopped, with a batch in each period")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Run the pipeline and show what it found."""
+    """Run the pipeline and print the results by airport and carrier."""
     given = arguments()
     with Admin(given.nameserver) as admin:
         if given.result_topic not in admin.topics():
             admin.create_topic(given.result_topic, queues=3)
     builder = SparkSession.builder.appName("delays")
-    # The session's time zone is that of days in figures; the shuffle is small.
+    # Days are UTC days; the data is small, so two shuffle partitions are enough.
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
     query = start(

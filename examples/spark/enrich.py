@@ -1,9 +1,9 @@
-"""Pipeline 6: flights joined with the airlines' names; what can't be is put aside with its reason.
+"""Pipeline 6: join flights with the airlines' names; others go to a dead-letter topic.
 
-Both are topics. The airlines are read anew with each batch, and of one airline the last message
-counts. One query writes both results, for the column ``topic`` says where each row goes: flights
-with a name to one topic, the others, as they came, to a dead-letter topic, with two properties that
-tell why and from where.
+Both inputs are topics. The airlines are read again in each batch; the last message of an airline
+counts. One query writes to two topics, because the column ``topic`` has the topic of each row.
+Flights with a known airline go to one topic. The others go unchanged to a dead-letter topic, with
+two properties: the reason and the origin of the message.
 
     python examples/spark/send_flights.py
     python examples/spark/enrich.py --directory /tmp/enrich
@@ -31,7 +31,7 @@ FLIGHT = (
 
 
 def airlines(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
-    """The airlines' names, by their letters."""
+    """Return the airlines' names by their two-letter codes."""
     messages = (
         spark.read.format("rocketmq")
         .schema("body binary, storeTimestamp timestamp, queueOffset bigint")
@@ -46,7 +46,7 @@ def airlines(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
 
 
 def enriched(messages: DataFrame, names: DataFrame, good: str, bad: str) -> DataFrame:
-    """What is sent for messages: rows for the sink."""
+    """Return the rows for the sink: enriched flights, and messages that could not be joined."""
     flight = F.from_json(F.col("body").cast("string"), FLIGHT)
     read = messages.withColumn("flight", flight).withColumn("carrier", F.col("flight.carrier"))
     joined = read.join(F.broadcast(names), "carrier", "left")
@@ -77,7 +77,7 @@ def start(
     good: str = "flights-named",
     bad: str = "flights-dead",
 ) -> Any:
-    """Start the query that takes what is there now."""
+    """Start the query; it ends when it has read all messages that exist at its start."""
     messages = (
         spark.readStream.format("rocketmq")
         .schema(

