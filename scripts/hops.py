@@ -172,7 +172,7 @@ async def measure(server: Server) -> dict[str, list[str]]:
     pool = ConnectionPool()
     try:
         broker = await pool.get(server.broker)
-        for number in range(REPEATS + 1):  # The first one makes the group and the plan.
+        for number in range(REPEATS + 1):  # The first pull creates the group and caches its plan.
             noted = await server.files(lambda: broker.request(pull, timeout=5.0))
             if number:
                 runs["pull"].append(noted)
@@ -210,8 +210,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="exit 1 above the bars")
-    parser.add_argument("--list", action="store_true", help="the files, in order")
+    parser.add_argument("--check", action="store_true", help="exit 1 above the limits")
+    parser.add_argument("--list", action="store_true", help="print the files, in order")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

@@ -182,7 +182,7 @@ def look_at_python(house: House, trees: dict[Path, ast.Module], texts: dict[Path
 def private_names(tree: ast.Module, modules: set[str]) -> Iterator[tuple[int, str]]:
     """Yield uses of private names of other modules of the product: line and name.
 
-    A name that the file defines, or that one of its classes inherits, is its own.
+    A private name that the file defines or uses on ``self`` is not one of another module.
     """
     own = set(NOT_PRIVATE)
     attributes: list[ast.Attribute] = []
@@ -269,8 +269,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="exit 1 for a broken rule")
-    parser.add_argument("--list", metavar="NAME", help="the findings under a name")
+    parser.add_argument("--check", action="store_true", help="exit 1 if a rule is broken")
+    parser.add_argument("--list", metavar="NAME", help="print the findings of a rule")
     options = parser.parse_args()
     house = survey()
     out = sys.stdout

@@ -1,7 +1,7 @@
 """MkDocs hooks: the README as the first page, and links to the source.
 
-Pages link to files of the repository by relative paths, as GitHub shows them. The site has only
-the pages, so a link that leaves ``docs/`` becomes a link to the repository.
+Pages link to files of the repository by relative paths, which work on GitHub. The site has only the
+pages, so a link to a file outside ``docs/`` becomes a link to the repository.
 """
 
 from __future__ import annotations

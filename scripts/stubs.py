@@ -1,8 +1,8 @@
 """Write the type stubs of the client: ``python scripts/stubs.py [--check]``.
 
-The classes of ``client.blocking`` are made when they are imported, and the names of ``client`` are
-imported at their first use; type checkers can follow neither. ``--check`` exits 1 if a stub is not
-up to date.
+The classes of ``client.blocking`` are created at import time, and the names of ``client`` are
+imported at their first use; type checkers support neither. ``--check`` exits 1 if a stub is out of
+date.
 """
 
 from __future__ import annotations
@@ -177,7 +177,9 @@ def formatted(text: str, path: Path) -> str:
 def main() -> int:
     """Write the stubs, or compare them and return 1 if one is not up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if one is old")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit 1 if a stub is out of date"
+    )
     check = parser.parse_args().check
     stubs = {
         HOME / "client" / "blocking" / "__init__.pyi": blocking_stub(),
@@ -190,7 +192,9 @@ def main() -> int:
             continue
         old += 1
         if check:
-            sys.stdout.write(f"{path.relative_to(HOME)} is old: run python scripts/stubs.py\n")
+            sys.stdout.write(
+                f"{path.relative_to(HOME)} is out of date: run python scripts/stubs.py\n"
+            )
         else:
             path.write_text(text)
     return 1 if check and old else 0
