@@ -28,7 +28,7 @@ from typing import Final
 
 import client
 from examples.demo.journal import Journal
-from examples.demo.member import MAX_RETRIES, Duty, Told
+from examples.demo.member import MAX_RETRIES, MemberEvent, MemberSettings
 from examples.demo.members import Member, Members
 from examples.demo.stage import NOBODY, Row, Stage, stage
 from pocketmq import output, testing
@@ -179,7 +179,7 @@ class GroupDemo:
     ) -> AsyncIterator[tuple[Members, Journal]]:
         directory = self._directory / group
         directory.mkdir()
-        duty = Duty(
+        settings = MemberSettings(
             nameserver=self._nameserver,
             group=group,
             topic=TOPIC,
@@ -188,7 +188,7 @@ class GroupDemo:
             cancelled=cancelled,
         )
         journal = Journal(directory / "journal")
-        members = Members(duty, directory, self._heard)
+        members = Members(settings, directory, self._on_event)
         self._begin(self._watch(admin, group, members))
         try:
             yield members, journal
@@ -240,14 +240,14 @@ class GroupDemo:
         )
         self._stage.tell(f"{len(members.alive)} members share {QUEUES} queues: {shares}")
 
-    def _heard(self, member: Member, told: Told) -> None:
-        if told.what == "idle":
+    def _on_event(self, member: Member, event: MemberEvent) -> None:
+        if event.what == "idle":
             self._idle.add(member.number)
-            self._stage.tell(f"{member} is idle, for there are {told.text}")
-        elif told.what == "dead":
+            self._stage.tell(f"{member} is idle, for there are {event.text}")
+        elif event.what == "dead":
             self._dead += 1
             self._stage.tell(
-                f"{told.text} failed {MAX_RETRIES + 1} times: {member} has put it aside as a dead "
+                f"{event.text} failed {MAX_RETRIES + 1} times: {member} has put it aside as a dead "
                 "letter, and the flights behind it go on"
             )
 

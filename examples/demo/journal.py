@@ -17,7 +17,7 @@ from pocketmq.flights import Sum, flight_of
 _READ_BYTES: Final = 1 << 20
 
 
-class Pen:
+class JournalWriter:
     """Appends to the journal."""
 
     def __init__(self, path: Path) -> None:

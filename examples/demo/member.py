@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 import client
-from examples.demo.journal import Pen
+from examples.demo.journal import JournalWriter
 from remoting import tasks as loop
 
 MAX_RETRIES: Final = 2
@@ -31,7 +31,7 @@ COMMIT_PERIOD: Final = 0.5
 """Seconds between commits: short, so that the displayed lag is up to date."""
 
 
-class Duty(msgspec.Struct, frozen=True):
+class MemberSettings(msgspec.Struct, frozen=True):
     """The settings of a member.
 
     Attributes:
@@ -51,7 +51,7 @@ class Duty(msgspec.Struct, frozen=True):
     cancelled: str = ""
 
 
-class Told(msgspec.Struct, frozen=True):
+class MemberEvent(msgspec.Struct, frozen=True):
     """An event of a member.
 
     Attributes:
@@ -70,24 +70,26 @@ class FlightCancelled(Exception):
     """The demo's handler fails for one flight."""
 
 
-async def serve(duty: Duty) -> None:
+async def serve(settings: MemberSettings) -> None:
     """Consume as a member of the group until standard input is closed."""
-    pen, cancelled = Pen(Path(duty.journal)), duty.cancelled.encode()
+    writer, cancelled = JournalWriter(Path(settings.journal)), settings.cancelled.encode()
 
     async def handle(message: client.ReceivedMessage[bytes]) -> None:
         line = message.body
         if line == cancelled:
             raise FlightCancelled
-        pen.write(message.queue.queue_id, message.offset, line)
+        writer.write(message.queue.queue_id, message.offset, line)
 
     consumer = client.PushConsumer(
-        duty.nameserver,
-        group=duty.group,
-        subscribe={duty.topic: "*"},
+        settings.nameserver,
+        group=settings.group,
+        subscribe={settings.topic: "*"},
         handler=handle,
-        order=client.Orderly(max_retries=MAX_RETRIES, suspend=SUSPEND) if duty.orderly else None,
+        order=client.Orderly(max_retries=MAX_RETRIES, suspend=SUSPEND)
+        if settings.orderly
+        else None,
         start_from=client.FIRST,
-        on_event=lambda event: _tell(event, duty.topic),
+        on_event=lambda event: _write_event(event, settings.topic),
         handover_timeout=HANDOVER,
         commit_period=COMMIT_PERIOD,
     )
@@ -109,25 +111,27 @@ def _at_end_of_stdin(ended: asyncio.Event) -> None:
         ended.set()
 
 
-def _tell(event: client.Event, topic: str) -> None:
-    told = _told(event, topic)
-    if told is not None:
-        sys.stdout.buffer.write(msgspec.json.encode(told) + b"\n")
+def _write_event(event: client.Event, topic: str) -> None:
+    written = _event_of(event, topic)
+    if written is not None:
+        sys.stdout.buffer.write(msgspec.json.encode(written) + b"\n")
         sys.stdout.buffer.flush()
 
 
-def _told(event: client.Event, topic: str) -> Told | None:
+def _event_of(event: client.Event, topic: str) -> MemberEvent | None:
     match event:
         case client.QueueGained(queue=queue) if queue.topic == topic:
-            return Told("gained", queue.queue_id)
+            return MemberEvent("gained", queue.queue_id)
         case client.QueueLost(queue=queue) if queue.topic == topic:
-            return Told("lost", queue.queue_id)
+            return MemberEvent("lost", queue.queue_id)
         case client.NoQueues(members=members, queues=queues, docs=docs):
-            return Told("idle", text=f"{members} members but only {queues} queues: see {docs}")
+            return MemberEvent(
+                "idle", text=f"{members} members but only {queues} queues: see {docs}"
+            )
         case client.MessageDeadLettered(queue=queue, offset=offset):
-            return Told("dead", queue.queue_id, f"the flight at offset {offset}")
+            return MemberEvent("dead", queue.queue_id, f"the flight at offset {offset}")
     return None
 
 
 if __name__ == "__main__":
-    loop.run(serve(msgspec.json.decode(sys.argv[1], type=Duty)))
+    loop.run(serve(msgspec.json.decode(sys.argv[1], type=MemberSettings)))

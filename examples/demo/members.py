@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from examples.demo.member import Duty, Told
+from examples.demo.member import MemberEvent, MemberSettings
 from pocketmq.cli.demo import DemoFailed
 
 STOP_TIMEOUT: Final = 15.0
@@ -38,29 +38,31 @@ class Member:
     def __str__(self) -> str:
         return f"member {self.number}"
 
-    async def start(self, duty: Duty, heard: Callable[[Member, Told], None]) -> None:
-        """Start the process; ``heard`` is called with its events."""
+    async def start(
+        self, settings: MemberSettings, on_event: Callable[[Member, MemberEvent], None]
+    ) -> None:
+        """Start the process; ``on_event`` is called with its events."""
         with self._log.open("wb") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "examples.demo.member"),
-                msgspec.json.encode(duty).decode(),
+                msgspec.json.encode(settings).decode(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )
-        self._listening = asyncio.create_task(self._listen(heard), name=str(self))
+        self._listening = asyncio.create_task(self._listen(on_event), name=str(self))
 
-    async def _listen(self, heard: Callable[[Member, Told], None]) -> None:
+    async def _listen(self, on_event: Callable[[Member, MemberEvent], None]) -> None:
         output = self._process.stdout
         assert output is not None
         async for line in output:
-            told = msgspec.json.decode(line, type=Told)
-            if told.what == "gained":
-                self.queues.add(told.queue)
-            elif told.what == "lost":
-                self.queues.discard(told.queue)
-            self.idle = told.what == "idle" or (self.idle and not self.queues)
-            heard(self, told)
+            event = msgspec.json.decode(line, type=MemberEvent)
+            if event.what == "gained":
+                self.queues.add(event.queue)
+            elif event.what == "lost":
+                self.queues.discard(event.queue)
+            self.idle = event.what == "idle" or (self.idle and not self.queues)
+            on_event(self, event)
 
     def check(self) -> None:
         """Raise DemoFailed if the process has ended."""
@@ -106,16 +108,18 @@ class Members:
     """The running members of one group.
 
     Args:
-        duty: the settings of the members.
+        settings: the settings of the members.
         logs: the directory for their log files.
-        heard: called with each event of a member.
+        on_event: called with each event of a member.
     """
 
-    def __init__(self, duty: Duty, logs: Path, heard: Callable[[Member, Told], None]) -> None:
+    def __init__(
+        self, settings: MemberSettings, logs: Path, on_event: Callable[[Member, MemberEvent], None]
+    ) -> None:
         self.alive: list[Member] = []
-        self._duty = duty
+        self._settings = settings
         self._logs = logs
-        self._heard = heard
+        self._on_event = on_event
         self._changed = asyncio.Event()
 
     @property
@@ -128,12 +132,12 @@ class Members:
         for _ in range(count):
             number = len(list(self._logs.glob("*.log"))) + 1
             member = Member(number, self._logs / f"member-{number}.log")
-            await member.start(self._duty, self._hear)
+            await member.start(self._settings, self._note_event)
             self.alive.append(member)
 
-    def _hear(self, member: Member, told: Told) -> None:
+    def _note_event(self, member: Member, event: MemberEvent) -> None:
         self._changed.set()
-        self._heard(member, told)
+        self._on_event(member, event)
 
     async def settled(self, queues: int, timeout: float) -> None:
         """Wait until all queues have one owner each, and every member has queues or is idle.

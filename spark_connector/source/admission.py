@@ -18,7 +18,7 @@ from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError
 from spark_connector.source.offsets import Offsets
 from spark_connector.source.options import Limits, OnDataLoss
-from spark_connector.source.positions import QueueFacts
+from spark_connector.source.positions import QueueBounds
 from spark_connector.source.ranges import share
 
 CATCH_UP_OFFSETS: Final = 1_000_000
@@ -33,40 +33,40 @@ MeanSize = Callable[[MessageQueue, int], float | None]
 """Returns the average stored size, in bytes, of some messages from an offset on, or None."""
 
 
-def begin(queue: MessageQueue, start: int | None, facts: QueueFacts, policy: OnDataLoss) -> int:
+def begin(queue: MessageQueue, start: int | None, bounds: QueueBounds, policy: OnDataLoss) -> int:
     """Return the offset at which reading of a queue continues.
 
     Args:
         queue: the queue, for errors.
         start: the offset in the checkpoint; None for a new queue, which is read from its start.
-        facts: the bounds of the queue.
+        bounds: the bounds of the queue.
         policy: what happens if ``start`` is outside these.
 
     Raises:
         DataLossError: ``start`` is outside the bounds, and the policy is to fail.
     """
     if start is None:
-        return facts.minimum
-    if facts.minimum <= start <= facts.maximum:
+        return bounds.minimum
+    if bounds.minimum <= start <= bounds.maximum:
         return start
     if policy is OnDataLoss.FAIL:
-        raise _loss(queue, start, facts)
-    if start < facts.minimum:
-        return facts.minimum
-    return facts.minimum if policy is OnDataLoss.EARLIEST else facts.maximum
+        raise _loss(queue, start, bounds)
+    if start < bounds.minimum:
+        return bounds.minimum
+    return bounds.minimum if policy is OnDataLoss.EARLIEST else bounds.maximum
 
 
-def _loss(queue: MessageQueue, start: int, facts: QueueFacts) -> DataLossError:
-    if start > facts.maximum:
+def _loss(queue: MessageQueue, start: int, bounds: QueueBounds) -> DataLossError:
+    if start > bounds.maximum:
         return DataLossError(
-            f"queue {queue} ends at offset {facts.maximum}, before the {start} that was read "
+            f"queue {queue} ends at offset {bounds.maximum}, before the {start} that was read "
             "already: the topic was deleted and made anew, or its broker lost its last messages",
             "begin with a new checkpoint; or set onDataLoss=skip to go on with new messages, or "
             "onDataLoss=earliest to read the queue from its beginning",
         )
     return DataLossError(
-        f"queue {queue} lost offsets [{start}, {facts.minimum}): it holds "
-        f"[{facts.minimum}, {facts.maximum})",
+        f"queue {queue} lost offsets [{start}, {bounds.minimum}): it holds "
+        f"[{bounds.minimum}, {bounds.maximum})",
         "its broker deleted them before they were read: keep messages longer (fileReservedTime, "
         "hours), or set onDataLoss=skip to go on with what is there",
     )
@@ -100,7 +100,7 @@ class Admission:
     def end(
         self,
         start: Offsets,
-        facts: Mapping[MessageQueue, QueueFacts],
+        bounds: Mapping[MessageQueue, QueueBounds],
         now: float,
         *,
         mean_size: MeanSize = lambda *_: None,
@@ -110,7 +110,7 @@ class Admission:
 
         Args:
             start: the end of the previous batch.
-            facts: the bounds of all reachable queues; the other queues keep their offsets.
+            bounds: the bounds of all reachable queues; the other queues keep their offsets.
             now: the current time, on the clock of ``started``.
             mean_size: samples a queue; called once per broker if there is a limit in bytes.
             take_all: ignore the limits (trigger Once).
@@ -118,7 +118,7 @@ class Admission:
         Raises:
             DataLossError: see ``begin``.
         """
-        begins, ends = self._window(start, facts)
+        begins, ends = self._window(start, bounds)
         queues = [queue for queue in ends if ends[queue] > begins[queue]]
         available = [ends[queue] - begins[queue] for queue in queues]
         total = sum(available)
@@ -145,12 +145,12 @@ class Admission:
         return after
 
     def _window(
-        self, start: Offsets, facts: Mapping[MessageQueue, QueueFacts]
+        self, start: Offsets, bounds: Mapping[MessageQueue, QueueBounds]
     ) -> tuple[Offsets, Offsets]:
         """Return the start of each queue, and its end, which is at most the target's."""
         begins: Offsets = {}
         ends: Offsets = {}
-        for queue, ends_of in facts.items():
+        for queue, ends_of in bounds.items():
             last = ends_of.maximum
             if self.target is not None:
                 if queue not in self.target:

@@ -56,7 +56,7 @@ class RetryState:
         self.failures = 0
         self.refusals = 0
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Reset the counters and pauses after progress."""
         self._since = None
         self.failures = self.refusals = 0

@@ -15,12 +15,12 @@ from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import OptionError
 from spark_connector.schema import Column
-from spark_connector.source.brokers import Brokers, Facts
-from spark_connector.source.horizon import check_assigned
+from spark_connector.source.brokers import BoundsByQueue, Brokers
 from spark_connector.source.options import SourceOptions
 from spark_connector.source.partitions import QueuePartition, ranges_of, read, tasks
 from spark_connector.source.positions import Edge, Positions
 from spark_connector.source.pushdown import Pushed, push
+from spark_connector.source.queue_monitor import check_assigned
 from spark_connector.source.ranges import RangePartition
 from spark_connector.source.resolve import resolve
 from spark_connector.source.search import KeyMatches, MessageSearch
@@ -65,14 +65,14 @@ class RocketMQBatchReader(DataSourceReader):
         options = self._options
         brokers = self._make_brokers(options.connection)
         routes = brokers.routes(options.subscription)
-        facts = {
+        bounds = {
             queue: ends
-            for queue, ends in brokers.facts(routes).items()
+            for queue, ends in brokers.bounds(routes).items()
             if options.subscription.includes(queue)
         }
-        check_assigned(options, facts)
+        check_assigned(options, bounds)
         search = self._make_search(brokers, routes, options.group)
-        ranges = self._narrow(self._ranges(facts, search), search)
+        ranges = self._narrow(self._ranges(bounds, search), search)
         found = self._by_key(ranges, search, routes) if self._pushed.keys else []
         return found + tasks(ranges_of(ranges, routes), options)
 
@@ -80,16 +80,16 @@ class RocketMQBatchReader(DataSourceReader):
         """Yield the Arrow batches of one task; runs on an executor."""
         return read(partition, self._options.read, self._columns)
 
-    def _ranges(self, facts: Facts, search: MessageSearch) -> Ranges:
+    def _ranges(self, bounds: BoundsByQueue, search: MessageSearch) -> Ranges:
         """Return the range of each queue as given by the options, without filters."""
         options = self._options
         starting = options.starting or Positions("startingOffsets", Edge.EARLIEST)
         ending = options.ending or Positions("endingOffsets", Edge.LATEST)
         now_ms = int(time.time() * 1000)
-        starts = resolve(starting, facts, search, options, now_ms)
+        starts = resolve(starting, bounds, search, options, now_ms)
         # The strategy for timestamps without a match applies to the starting position only.
         lenient = replace(options, fail_without_match=False)
-        ends = resolve(ending, facts, search, lenient, now_ms)
+        ends = resolve(ending, bounds, search, lenient, now_ms)
         for queue, start in starts.items():
             if start > ends[queue] and options.ending is not None:
                 raise OptionError(

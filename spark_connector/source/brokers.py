@@ -44,10 +44,10 @@ from spark_connector.requests import (
     understand,
 )
 from spark_connector.source.options import Subscription
-from spark_connector.source.positions import QueueFacts
+from spark_connector.source.positions import QueueBounds
 
 _FOUND_OR_NOT: Final = frozenset({int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)})
-Facts = dict[MessageQueue, QueueFacts]
+BoundsByQueue = dict[MessageQueue, QueueBounds]
 
 
 class Brokers:
@@ -84,9 +84,9 @@ class Brokers:
             )
         return found
 
-    def facts(
+    def bounds(
         self, routes: Mapping[str, Route], *, down: dict[str, BrokerError] | None = None
-    ) -> Facts:
+    ) -> BoundsByQueue:
         """Return the minimum and maximum offsets of all readable queues.
 
         Args:
@@ -98,7 +98,7 @@ class Brokers:
         Raises:
             BrokerError: ``down`` is None, and a broker fails.
         """
-        found: Facts = {}
+        found: BoundsByQueue = {}
         for route in routes.values():
             readable = set(route.readable)
             for address in sorted(filter(None, map(route.master, _names(route)))):
@@ -172,7 +172,7 @@ class Brokers:
                     self.calls.many(address, commands, f"commit of group {group}", retries=0)
             self._begun |= begins
 
-    def introduce(
+    def create_group(
         self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
     ) -> None:
         """Create a group and its retry topic if they don't exist.
@@ -228,7 +228,7 @@ class Brokers:
             f"{brokers}correct the name, or create it: pocketmq topic create",
         )
 
-    def _stats(self, address: str, topic: str, down: object) -> Facts:
+    def _stats(self, address: str, topic: str, down: object) -> BoundsByQueue:
         answer = self.calls.many(
             address,
             [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic=topic))],
@@ -240,7 +240,7 @@ class Brokers:
             return {}
         table = understand(address, decode, TopicStatsTable, answer.body).offset_table
         return {
-            queue: QueueFacts(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))
+            queue: QueueBounds(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))
             for queue, ends in table.items()
         }
 

@@ -15,7 +15,7 @@ from client.routes import Route
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
-from spark_connector.source.brokers import Brokers, Facts
+from spark_connector.source.brokers import BoundsByQueue, Brokers
 from spark_connector.source.offsets import Offsets
 
 PAUSE_AFTER_FAILURE: Final = 5.0
@@ -42,13 +42,13 @@ class Commits:
         self._known: dict[MessageQueue, int] = {}
         self._not_before = float("-inf")
         self._warned_of: set[MessageQueue] = set()
-        self._introduced = False
+        self._has_created_group = False
 
     def store(
         self,
         offsets: Offsets,
         routes: Mapping[str, Route],
-        facts: Facts,
+        bounds: BoundsByQueue,
         *,
         impatient: bool = False,
     ) -> None:
@@ -58,20 +58,20 @@ class Commits:
 
         Args:
             offsets: the progress of the query.
-            routes, facts: the routes and bounds of the queues.
+            routes, bounds: the routes and bounds of the queues.
             impatient: try now, even if a commit has just failed, because the query may end.
         """
         changed = {
             queue: offset
             for queue, offset in offsets.items()
-            if queue in facts and self._known.get(queue) != offset
+            if queue in bounds and self._known.get(queue) != offset
         }
         if not changed or (self._clock() < self._not_before and not impatient):
             return
-        if not self._introduced:
-            self._introduced = True
+        if not self._has_created_group:
+            self._has_created_group = True
             try:
-                self._brokers.introduce(routes, self._group, changed)
+                self._brokers.create_group(routes, self._group, changed)
             except BrokerError as error:
                 _log.info("tools may not list the group", group=self._group, reason=error)
         try:
@@ -79,7 +79,7 @@ class Commits:
             ahead = {
                 queue: offset
                 for queue, offset in changed.items()
-                if queue in there and _is_ahead(offset, there[queue], facts[queue].maximum)
+                if queue in there and _is_ahead(offset, there[queue], bounds[queue].maximum)
             }
             self._warn_of_others(there)
             self._brokers.commit(routes, self._group, ahead)

@@ -46,7 +46,7 @@ Position: TypeAlias = Edge | Instant | int
 """A named position, the first message stored at or after an instant, or an offset."""
 
 
-class QueueFacts(NamedTuple):
+class QueueBounds(NamedTuple):
     """The bounds of a queue: its messages have the offsets ``[minimum, maximum)``."""
 
     minimum: int

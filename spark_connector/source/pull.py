@@ -42,7 +42,7 @@ _SIZE: Final = Struct(">i")
 _OFFSET: Final = Struct(">q")
 
 
-class Gather:
+class AnswerBuffer:
     """A buffer of answer bodies, in the order of their offsets.
 
     Args:
@@ -127,7 +127,7 @@ def start_of(body: memoryview, first: int) -> int:
 
 _log = Log("spark")
 
-_GATHER_BYTES: Final = 2 * BATCH_BYTES
+_BUFFER_BYTES: Final = 2 * BATCH_BYTES
 _NOTHING: Final = memoryview(b"")
 
 
@@ -202,7 +202,7 @@ class RangeReader:
             width=options.pull_batch_size,
             depth=options.pull_pipeline,
         )
-        self._gather = Gather(_GATHER_BYTES)
+        self._buffer = AnswerBuffer(_BUFFER_BYTES)
         self._retries = RetryState(choose or random.Random())  # noqa: S311 - spreads load
         self._address = 0
 
@@ -255,7 +255,7 @@ class RangeReader:
             return None
         head = self._ahead.head
         if head is not None and head.opaque == answer.opaque:
-            return self._gather.room(length)
+            return self._buffer.room(length)
         return memoryview(bytearray(length))
 
     def _take(self, connection: BlockingConnection, answer: Command) -> Iterator[Any]:
@@ -273,20 +273,20 @@ class RangeReader:
             self._ahead.answered(window, meaning.next_offset, is_lost=True)
         else:
             raise _Stopped(meaning)
-        gather = self._gather
+        buffer = self._buffer
         while (part := self._ahead.next_part()) is not None:
-            self._retries.over()
+            self._retries.reset()
             if part.is_lost:
                 # Messages before the gap are returned before the loss is raised.
                 yield from self._decoded()
                 self._lost(part.first, min(part.next_offset, self._ahead.end))
             else:
                 body = _NOTHING if part.body is None else part.body
-                gather.add(body, part.first, min(part.next_offset, self._ahead.end))
+                buffer.add(body, part.first, min(part.next_offset, self._ahead.end))
             if self._tags is None:
-                is_enough = gather.expected >= BATCH_MESSAGES or gather.used >= BATCH_BYTES
+                is_enough = buffer.expected >= BATCH_MESSAGES or buffer.used >= BATCH_BYTES
             else:
-                is_enough = gather.used >= FILTERED_BATCH_BYTES
+                is_enough = buffer.used >= FILTERED_BATCH_BYTES
             if is_enough:
                 # Send the next pulls first, so that the broker serves them during decoding.
                 self._ask(connection)
@@ -294,14 +294,14 @@ class RangeReader:
 
     def _decoded(self) -> Iterator[Any]:
         """Decode the gathered bodies, yield the batches and empty the buffer."""
-        gather, counts = self._gather, self.counts
-        if not gather.used:
+        buffer, counts = self._buffer, self.counts
+        if not buffer.used:
             return
-        first, end, expected = gather.first, gather.end, gather.expected
+        first, end, expected = buffer.first, buffer.end, buffer.expected
         rows = skipped = 0
         try:
             for decoded in self._decoder.batches(
-                gather.view,
+                buffer.view,
                 first_offset=first,
                 end_offset=end,
                 tags=self._tags,
@@ -314,7 +314,7 @@ class RangeReader:
                     yield decoded.batch
         except DecodeError as error:
             raise answers.damaged(self._partition, first, end, error) from error
-        gather.clear()
+        buffer.clear()
         counts.messages += rows
         counts.skipped += skipped
         if rows > expected:

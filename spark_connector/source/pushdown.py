@@ -42,8 +42,8 @@ MAX_KEYS: Final = 16
 """The most keys looked up in indexes; with more, all messages are read."""
 
 _KAFKA: Final = {"partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
-_PLACES: Final = frozenset({"topic", "brokerName", "queueId"})
-_NEVER_NULL: Final = _PLACES | {"queueOffset", "storeTimestamp"}
+_QUEUE_COLUMNS: Final = frozenset({"topic", "brokerName", "queueId"})
+_NEVER_NULL: Final = _QUEUE_COLUMNS | {"queueOffset", "storeTimestamp"}
 
 
 def offered(frame: FrameType | None = None) -> bool:
@@ -65,7 +65,7 @@ class Pushed:
     """What remains to be read under filters; None in a field means no restriction.
 
     Attributes:
-        places: the allowed values of topic, broker and queue id, by column.
+        queue_values: the allowed values of topic, broker and queue id, by column.
         first, end: the range of queue offsets, ``end`` excluded.
         since_ms, until_ms: the range of store times in ms since 1970, ``until_ms`` excluded.
         tags: the allowed tags.
@@ -73,7 +73,7 @@ class Pushed:
         low, high: the range of physical offsets in a store, ``high`` excluded.
     """
 
-    places: dict[str, frozenset[Any]] = field(default_factory=dict)
+    queue_values: dict[str, frozenset[Any]] = field(default_factory=dict)
     first: int = 0
     end: int | None = None
     since_ms: int | None = None
@@ -90,7 +90,7 @@ class Pushed:
             "brokerName": queue.broker_name,
             "queueId": queue.queue_id,
         }
-        return all(columns[name] in wanted for name, wanted in self.places.items())
+        return all(columns[name] in wanted for name, wanted in self.queue_values.items())
 
     def cut(self, start: int, end: int) -> tuple[int, int]:
         """Return the part of a range of queue offsets that the filters allow."""
@@ -145,9 +145,9 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
     if isinstance(one, IsNotNull):
         return column in _NEVER_NULL
     values = _values(one)
-    if column in _PLACES:
+    if column in _QUEUE_COLUMNS:
         if values is not None:
-            pushed.places[column] = values & pushed.places.get(column, values)
+            pushed.queue_values[column] = values & pushed.queue_values.get(column, values)
         return values is not None
     if column in {"queueOffset", "physicalOffset"}:
         span = _span(one, values)

@@ -1,6 +1,6 @@
 """Resolves the positions given by the user to an offset in each queue.
 
-Instants and committed offsets need requests to brokers, which ``Questions`` sends; the bounds of
+Instants and committed offsets need requests to brokers, which ``OffsetLookup`` sends; the bounds of
 the queues are passed in. No I/O here.
 """
 
@@ -12,10 +12,10 @@ from typing import Final, Protocol
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError, OptionError
 from spark_connector.source.options import OnDataLoss, SourceOptions
-from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueFacts
+from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueBounds
 
 
-class Questions(Protocol):
+class OffsetLookup(Protocol):
     """Looks up offsets on brokers."""
 
     def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -33,8 +33,8 @@ _NAMED: Final = 5
 
 def resolve(
     positions: Positions,
-    facts: Mapping[MessageQueue, QueueFacts],
-    ask: Questions,
+    bounds: Mapping[MessageQueue, QueueBounds],
+    lookup: OffsetLookup,
     options: SourceOptions,
     now_ms: int,
 ) -> dict[MessageQueue, int]:
@@ -42,8 +42,8 @@ def resolve(
 
     Args:
         positions: the positions given by the user.
-        facts: the bounds of the queues.
-        ask: looks up offsets on brokers.
+        bounds: the bounds of the queues.
+        lookup: looks up offsets on brokers.
         options: determine what happens if a position doesn't exist.
         now_ms: the time that relative instants refer to, in ms since 1970.
 
@@ -51,12 +51,14 @@ def resolve(
         OptionError: the option misses queues or names others, or a position doesn't exist.
         DataLossError: an offset is outside the queue (with ``OnDataLoss.FAIL``).
     """
-    _check_names(positions, facts)
+    _check_names(positions, bounds)
     found = {}
-    for queue, ends in facts.items():
+    for queue, ends in bounds.items():
         position = positions.of(queue)
         assert position is not None
-        found[queue] = _resolve_one(positions.option, position, queue, ends, ask, options, now_ms)
+        found[queue] = _resolve_one(
+            positions.option, position, queue, ends, lookup, options, now_ms
+        )
     return found
 
 
@@ -64,15 +66,15 @@ def _resolve_one(
     option: str,
     position: Position,
     queue: MessageQueue,
-    ends: QueueFacts,
-    ask: Questions,
+    ends: QueueBounds,
+    lookup: OffsetLookup,
     options: SourceOptions,
     now_ms: int,
 ) -> int:
     if isinstance(position, Instant):
-        return _of_instant(option, position, queue, ends, ask, options, now_ms)
+        return _of_instant(option, position, queue, ends, lookup, options, now_ms)
     if position is Edge.COMMITTED:
-        committed = ask.committed(queue)
+        committed = lookup.committed(queue)
         if committed is not None:
             return _within(option, committed, queue, ends, options)
         if options.on_no_commit is None:
@@ -90,14 +92,14 @@ def _of_instant(
     option: str,
     instant: Instant,
     queue: MessageQueue,
-    ends: QueueFacts,
-    ask: Questions,
+    ends: QueueBounds,
+    lookup: OffsetLookup,
     options: SourceOptions,
     now_ms: int,
 ) -> int:
     timestamp_ms = instant.at(now_ms)
     if ends.minimum < ends.maximum:
-        found = ask.at_or_after(queue, timestamp_ms)
+        found = lookup.at_or_after(queue, timestamp_ms)
         if found < ends.maximum:
             return max(found, ends.minimum)
     if options.fail_without_match:
@@ -109,7 +111,7 @@ def _of_instant(
 
 
 def _within(
-    option: str, offset: int, queue: MessageQueue, ends: QueueFacts, options: SourceOptions
+    option: str, offset: int, queue: MessageQueue, ends: QueueBounds, options: SourceOptions
 ) -> int:
     if ends.minimum <= offset <= ends.maximum:
         return offset
@@ -124,11 +126,11 @@ def _within(
     return min(max(offset, ends.minimum), ends.maximum)
 
 
-def _check_names(positions: Positions, facts: Mapping[MessageQueue, QueueFacts]) -> None:
+def _check_names(positions: Positions, bounds: Mapping[MessageQueue, QueueBounds]) -> None:
     """Raise OptionError unless the option names all queues, no others, and each unambiguously."""
     if positions.every is not None:
         return
-    missing = [str(queue) for queue in facts if positions.of(queue) is None]
+    missing = [str(queue) for queue in bounds if positions.of(queue) is None]
     if missing:
         raise OptionError(
             f"{positions.option} says nothing about {_some(missing)}",
@@ -137,7 +139,7 @@ def _check_names(positions: Positions, facts: Mapping[MessageQueue, QueueFacts])
         )
     for topic, brokers in positions.each.items():
         for broker, queues in brokers.items():
-            _check_named(positions.option, topic, broker, queues, facts)
+            _check_named(positions.option, topic, broker, queues, bounds)
 
 
 def _check_named(
@@ -145,12 +147,12 @@ def _check_named(
     topic: str,
     broker: str | None,
     queues: Mapping[int, Position],
-    facts: Mapping[MessageQueue, QueueFacts],
+    bounds: Mapping[MessageQueue, QueueBounds],
 ) -> None:
     for queue_id in queues:
         holders = [
             queue
-            for queue in facts
+            for queue in bounds
             if (queue.topic, queue.queue_id) == (topic, queue_id)
             and broker in {None, queue.broker_name}
         ]
@@ -158,7 +160,7 @@ def _check_named(
             name = f"{topic}/{broker or '*'}/{queue_id}"
             raise OptionError(
                 f"{option} names queue {name}, which the query doesn't read",
-                f"there are {_some([str(queue) for queue in facts]) or 'none'}",
+                f"there are {_some([str(queue) for queue in bounds]) or 'none'}",
             )
         if broker is None and len(holders) > 1:
             raise OptionError(

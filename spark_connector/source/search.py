@@ -60,7 +60,7 @@ class KeyMatches(NamedTuple):
 
 
 class MessageSearch:
-    """Searches in the queues of some routes; implements ``resolve.Questions``.
+    """Searches in the queues of some routes; implements ``resolve.OffsetLookup``.
 
     Args:
         brokers: sends the requests.

@@ -26,11 +26,11 @@ from spark_connector.schema import Column
 from spark_connector.source.admission import Admission, begin
 from spark_connector.source.brokers import Brokers
 from spark_connector.source.commits import Commits
-from spark_connector.source.horizon import Horizon
 from spark_connector.source.offsets import Offsets, check_topics, from_json, to_json
 from spark_connector.source.options import SourceOptions
 from spark_connector.source.partitions import ranges_of, read, tasks
 from spark_connector.source.positions import Edge, Positions
+from spark_connector.source.queue_monitor import QueueMonitor
 from spark_connector.source.resolve import resolve
 from spark_connector.source.search import MessageSearch
 
@@ -43,16 +43,16 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     Args:
         options: the options of the query.
         columns: the columns that Spark requires, in its order.
-        horizon: the view of the queues; by default one for the options' name servers.
+        monitor: the view of the queues; by default one for the options' name servers.
     """
 
     def __init__(
-        self, options: SourceOptions, columns: Sequence[Column], horizon: Horizon | None = None
+        self, options: SourceOptions, columns: Sequence[Column], monitor: QueueMonitor | None = None
     ) -> None:
         self._options = options
         self._columns = tuple(columns)
-        self._horizon = horizon or Horizon(options, Brokers(options.connection))
-        self._brokers = self._horizon.brokers
+        self._monitor = monitor or QueueMonitor(options, Brokers(options.connection))
+        self._brokers = self._monitor.brokers
         self._commits = Commits(self._brokers, options.group) if options.commit else None
         self._admission = Admission(options.limits, options.read.on_data_loss, time.monotonic())
         self._initial: dict[str, Any] | None = None
@@ -62,18 +62,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins; always the same value."""
         if self._initial is None:
-            facts = self._horizon.facts or self._horizon.fetch(strict=True)
+            bounds = self._monitor.bounds or self._monitor.fetch(strict=True)
             options = self._options
             positions = options.starting or Positions("startingOffsets", Edge.LATEST)
             now_ms = int(time.time() * 1000)
-            found = resolve(positions, facts, self._search(), options, now_ms)
+            found = resolve(positions, bounds, self._search(), options, now_ms)
             self._initial = to_json(found)
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Make the current ends of the queues the end of the query (trigger AvailableNow)."""
-        facts = self._horizon.fetch(strict=True)
-        self._admission.target = {queue: ends.maximum for queue, ends in facts.items()}
+        bounds = self._monitor.fetch(strict=True)
+        self._admission.target = {queue: ends.maximum for queue, ends in bounds.items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of rows; ``latestOffset`` applies it together with the others."""
@@ -86,15 +86,15 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends; ``start`` if there is no batch yet."""
         begun = from_json(start)
         check_topics(begun, self._options.subscription)
-        self._horizon.look(begun, idle=self._idle, may_wait=self._admission.target is None)
+        self._monitor.refresh(begun, idle=self._idle, may_wait=self._admission.target is None)
         self._check_target(begun)
-        facts = self._horizon.facts
+        bounds = self._monitor.bounds
         if self._commits is not None:
             ends_by_itself = self._admission.target is not None
-            self._commits.store(begun, self._horizon.routes, facts, impatient=ends_by_itself)
+            self._commits.store(begun, self._monitor.routes, bounds, impatient=ends_by_itself)
         end = self._admission.end(
             begun,
-            facts,
+            bounds,
             time.monotonic(),
             mean_size=self._mean_size,
             take_all=isinstance(limit, ReadAllAvailable),
@@ -112,18 +112,18 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of all queues regardless of limits, for measuring lag."""
-        if not self._horizon.facts:
+        if not self._monitor.bounds:
             return None
-        return to_json({queue: ends.maximum for queue, ends in self._horizon.facts.items()})
+        return to_json({queue: ends.maximum for queue, ends in self._monitor.bounds.items()})
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of one batch."""
         begun, ends = from_json(start), from_json(end)
         check_topics(ends, self._options.subscription)
-        if not self._horizon.routes:
-            self._horizon.fetch(strict=True)
+        if not self._monitor.routes:
+            self._monitor.fetch(strict=True)
         ranges = {queue: (self._begin(begun, queue, last), last) for queue, last in ends.items()}
-        return tasks(ranges_of(ranges, self._horizon.routes), self._options)
+        return tasks(ranges_of(ranges, self._monitor.routes), self._options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the Arrow batches of one task; runs on an executor."""
@@ -132,14 +132,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the end of a finished batch to the group, unless that has been done already."""
         if self._commits is not None:
-            self._commits.store(from_json(end), self._horizon.routes, self._horizon.facts)
+            self._commits.store(from_json(end), self._monitor.routes, self._monitor.bounds)
 
     def stop(self) -> None:
         """Close the connections. Spark often kills the process without calling this."""
-        self._horizon.close()
+        self._monitor.close()
 
     def _search(self) -> MessageSearch:
-        return MessageSearch(self._brokers, self._horizon.routes, self._options.group)
+        return MessageSearch(self._brokers, self._monitor.routes, self._options.group)
 
     def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
         try:
@@ -156,10 +156,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = begun.get(queue)
         if start is not None and start <= end:
             return start
-        facts = self._horizon.facts.get(queue)
-        if facts is None:
+        bounds = self._monitor.bounds.get(queue)
+        if bounds is None:
             return end if start is not None else 0
-        return min(end, begin(queue, start, facts, self._options.read.on_data_loss))
+        return min(end, begin(queue, start, bounds, self._options.read.on_data_loss))
 
     def _check_target(self, begun: Offsets) -> None:
         """Check that the broker of every queue below its target is reachable.
@@ -173,9 +173,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = [
             queue
             for queue, end in target.items()
-            if begun.get(queue, 0) < end and queue not in self._horizon.facts
+            if begun.get(queue, 0) < end and queue not in self._monitor.bounds
         ]
-        if behind and not all(queue in self._horizon.fetch(strict=True) for queue in behind):
+        if behind and not all(queue in self._monitor.fetch(strict=True) for queue in behind):
             raise BrokerError(
                 f"queue {behind[0]} vanished before it was read to its end at offset "
                 f"{target[behind[0]]}",

@@ -122,13 +122,13 @@ def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOpt
     """
     pushed, _ = push(filters, kafka=False)
     tags = pushed.expression(options.tags)
-    brokers = pushed.places.get("brokerName", frozenset({options.broker_name}))
+    brokers = pushed.queue_values.get("brokerName", frozenset({options.broker_name}))
     if tags is None or options.broker_name not in brokers:
         return options, Pushed({"topic": frozenset()}, high=0)
     options = replace(options, tags=tags)
-    topics = pushed.places.get("topic")
+    topics = pushed.queue_values.get("topic")
     if topics is not None and options.topics is not None:
-        topics = pushed.places["topic"] = topics & frozenset(options.topics)
+        topics = pushed.queue_values["topic"] = topics & frozenset(options.topics)
     if topics is not None and options.scan is ScanMode.LOG:
         options = replace(options, topics=tuple(sorted(topics)))
     return options, pushed

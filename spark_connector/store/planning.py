@@ -97,7 +97,7 @@ def wanted_topics(view: StoreView, options: StoreOptions, pushed: Pushed) -> lis
                 " messages without a queue are found with scan=log",
             )
     topics = known if options.topics is None else sorted(options.topics)
-    return [topic for topic in topics if topic in pushed.places.get("topic", topics)]
+    return [topic for topic in topics if topic in pushed.queue_values.get("topic", topics)]
 
 
 def _range(

@@ -12,8 +12,8 @@ from client.blocking import Admin, Producer
 from spark_connector.schema import COLUMNS
 from spark_connector.source.batch import PushDownReader
 from spark_connector.source.brokers import Brokers
-from spark_connector.source.horizon import ArrivalWatch, Horizon, Pace
 from spark_connector.source.options import SourceOptions
+from spark_connector.source.queue_monitor import ArrivalWatch, Pace, QueueMonitor
 from spark_connector.source.search import MessageSearch
 from spark_connector.source.stream import RocketMQStreamReader
 
@@ -40,8 +40,8 @@ def stream_reader(
     **given: object,
 ) -> RocketMQStreamReader:
     options = _options(name_server, given)
-    horizon = Horizon(options, brokers(options.connection), watch=watch, pace=pace)
-    return RocketMQStreamReader(options, list(COLUMNS.values()), horizon)
+    monitor = QueueMonitor(options, brokers(options.connection), watch=watch, pace=pace)
+    return RocketMQStreamReader(options, list(COLUMNS.values()), monitor)
 
 
 def rows(reader: Any, partitions: Iterable[Any] | None = None) -> list[Row]:

@@ -16,7 +16,7 @@ from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.source.brokers import Brokers
-from spark_connector.source.horizon import ArrivalWatch, Pace
+from spark_connector.source.queue_monitor import ArrivalWatch, Pace
 from tests.integration.spark_connector.querying import Query, numbers, send, stream_reader
 
 _topics = itertools.count()

@@ -14,9 +14,9 @@ from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError
 from spark_connector.source.brokers import Brokers
-from spark_connector.source.horizon import Pace
 from spark_connector.source.options import Subscription
-from spark_connector.source.positions import QueueFacts
+from spark_connector.source.positions import QueueBounds
+from spark_connector.source.queue_monitor import Pace
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,
@@ -267,10 +267,10 @@ def truncated() -> type[Brokers]:
     class Truncated(Brokers):
         minimum = 0
 
-        def facts(self, *given: Any, **named: Any) -> dict[MessageQueue, QueueFacts]:
+        def bounds(self, *given: Any, **named: Any) -> dict[MessageQueue, QueueBounds]:
             return {
-                queue: QueueFacts(min(self.minimum, ends.maximum), ends.maximum)
-                for queue, ends in super().facts(*given, **named).items()
+                queue: QueueBounds(min(self.minimum, ends.maximum), ends.maximum)
+                for queue, ends in super().bounds(*given, **named).items()
             }
 
     return Truncated

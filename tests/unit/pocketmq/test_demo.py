@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.demo.journal import Journal, Pen
+from examples.demo.journal import Journal, JournalWriter
 from examples.demo.stage import NOBODY, Lines, Row, stage
 from pocketmq.flights import Flight, Sum, differences, flights
 
@@ -36,9 +36,9 @@ def sum_of(sent: list[Flight]) -> Sum:
 def test_what_several_members_wrote_is_read_in_the_order_in_which_they_did(
     path: Path, journal: Journal
 ) -> None:
-    pens = [Pen(path), Pen(path), Pen(path)]
+    writers = [JournalWriter(path), JournalWriter(path), JournalWriter(path)]
     for offset, flight in enumerate(FLIGHTS):
-        pens[offset % 3].write(1, offset, flight.line)
+        writers[offset % 3].write(1, offset, flight.line)
     assert journal.read() == len(FLIGHTS)
     assert differences(sum_of(FLIGHTS), journal.handled) == []
     assert journal.duplicates == 0
@@ -47,18 +47,18 @@ def test_what_several_members_wrote_is_read_in_the_order_in_which_they_did(
 def test_what_was_handled_again_is_counted_and_changes_nothing(
     path: Path, journal: Journal
 ) -> None:
-    pen = Pen(path)
+    writer = JournalWriter(path)
     for offset, flight in [*enumerate(FLIGHTS), *enumerate(FLIGHTS[:5])]:
-        pen.write(0, offset, flight.line)
+        writer.write(0, offset, flight.line)
     assert journal.read() == len(FLIGHTS)
     assert journal.duplicates == 5
     assert differences(sum_of(FLIGHTS), journal.handled) == []
 
 
 def test_the_same_offset_of_another_queue_is_another_message(path: Path, journal: Journal) -> None:
-    pen = Pen(path)
-    pen.write(0, 7, FLIGHTS[0].line)
-    pen.write(1, 7, FLIGHTS[0].line)
+    writer = JournalWriter(path)
+    writer.write(0, 7, FLIGHTS[0].line)
+    writer.write(1, 7, FLIGHTS[0].line)
     assert (journal.read(), journal.duplicates) == (2, 0)
 
 
@@ -74,10 +74,10 @@ def test_a_line_that_is_still_being_written_is_read_when_it_is_complete(
 
 
 def test_flights_in_another_order_are_found(path: Path, journal: Journal) -> None:
-    pen = Pen(path)
+    writer = JournalWriter(path)
     same = [flight for flight in FLIGHTS if flight.destination == FLIGHTS[0].destination]
     for offset, flight in enumerate(reversed(same)):
-        pen.write(0, offset, flight.line)
+        writer.write(0, offset, flight.line)
     journal.read()
     assert (
         "the order is another for 1 destinations" in differences(sum_of(same), journal.handled)[0]

@@ -7,11 +7,11 @@ import pytest
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError, OptionError
 from spark_connector.source.options import SourceOptions
-from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueFacts
+from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueBounds
 from spark_connector.source.resolve import resolve
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
-FACTS = {Q0: QueueFacts(10, 100), Q1: QueueFacts(0, 0)}
+FACTS = {Q0: QueueBounds(10, 100), Q1: QueueBounds(0, 0)}
 NOW_MS = 1_000_000
 
 
@@ -70,12 +70,12 @@ def test_an_instant_after_the_last_message_is_an_error_if_wanted():
 def test_committed_offsets_and_their_fallback():
     asked = Brokers(q0=70)
     begin = everywhere(Edge.COMMITTED)
-    facts = FACTS | {Q1: QueueFacts(3, 8)}
-    assert resolve(begin, facts, asked, RULES, NOW_MS) == {Q0: 70, Q1: 3}
+    bounds = FACTS | {Q1: QueueBounds(3, 8)}
+    assert resolve(begin, bounds, asked, RULES, NOW_MS) == {Q0: 70, Q1: 3}
     latest = rules(onNoCommit="latest")
-    assert resolve(begin, facts, asked, latest, NOW_MS) == {Q0: 70, Q1: 8}
+    assert resolve(begin, bounds, asked, latest, NOW_MS) == {Q0: 70, Q1: 8}
     with pytest.raises(OptionError, match="committed nothing in queue T/broker-a/1"):
-        resolve(begin, facts, asked, rules(onNoCommit="error"), NOW_MS)
+        resolve(begin, bounds, asked, rules(onNoCommit="error"), NOW_MS)
 
 
 @pytest.mark.parametrize("offset", [9, 101])
@@ -111,6 +111,6 @@ def test_every_queue_has_to_be_named_and_no_other():
 
 
 def test_a_queue_of_several_brokers_has_to_be_named_with_its_broker():
-    facts = {Q0: QueueFacts(0, 5), MessageQueue("T", "broker-b", 0): QueueFacts(0, 5)}
+    bounds = {Q0: QueueBounds(0, 5), MessageQueue("T", "broker-b", 0): QueueBounds(0, 5)}
     with pytest.raises(OptionError, match="without its broker"):
-        resolve(Positions("o", None, {"T": {None: {0: 2}}}), facts, Brokers(), RULES, NOW_MS)
+        resolve(Positions("o", None, {"T": {None: {0: 2}}}), bounds, Brokers(), RULES, NOW_MS)

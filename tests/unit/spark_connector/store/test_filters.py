@@ -39,8 +39,8 @@ def test_queues_and_offsets_become_bounds() -> None:
         LessThanOrEqual(("queueOffset",), 9),
         EqualTo(("brokerName",), "broker-a"),
     )
-    assert found.places["topic"] == frozenset({"A"})
-    assert found.places["queueId"] == frozenset({1, 2})
+    assert found.queue_values["topic"] == frozenset({"A"})
+    assert found.queue_values["queueId"] == frozenset({1, 2})
     assert (found.first, found.end) == (5, 10)
 
 
@@ -83,4 +83,4 @@ def test_a_scan_of_the_log_compares_topics_in_the_records() -> None:
     options = StoreOptions(path="/store", topics=("A", "B"), scan=ScanMode.LOG)
     found, bounds = narrowed(options, [In(("topic",), ("B", "C"))])
     assert found.topics == ("B",)
-    assert bounds.places["topic"] == frozenset({"B"})
+    assert bounds.queue_values["topic"] == frozenset({"B"})

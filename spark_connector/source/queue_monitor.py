@@ -26,10 +26,10 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import Brokers, Facts, master_of
+from spark_connector.source.brokers import BoundsByQueue, Brokers, master_of
 from spark_connector.source.offsets import Offsets
 from spark_connector.source.options import SourceOptions
-from spark_connector.source.positions import QueueFacts
+from spark_connector.source.positions import QueueBounds
 
 SUSPEND_MS: Final = 20_000
 """How long a broker holds a pull (cf. DefaultMQPullConsumer.brokerSuspendMaxTimeMillis)."""
@@ -164,8 +164,8 @@ class Pace:
         idle_block: how long one call waits for a message; short, so that a query stops quickly.
         brief_block: the same for a query that has other work, such as another source; long enough
             for the round trip of an answer.
-        other_work: a time between two calls of ``look`` from which on the query has other work; an
-            idle query calls again at once.
+        other_work: if two calls of ``refresh`` are further apart than this, the query has other
+            work; an idle query calls again at once.
         route_period: the period of requests for new topics and queues.
         idle_refresh: the period of requests for the ends of idle queues that are watched.
         idle_requests: requests per second while idle queues are not watched or a broker is down.
@@ -179,7 +179,7 @@ class Pace:
     idle_requests: float = 1.0
 
 
-class Horizon:
+class QueueMonitor:
     """The queues of one query, with their routes and ends.
 
     Args:
@@ -190,7 +190,7 @@ class Horizon:
 
     Attributes:
         routes: the routes of the topics, by topic.
-        facts: the ends of the queues.
+        bounds: the ends of the queues.
     """
 
     def __init__(
@@ -208,15 +208,15 @@ class Horizon:
         self._fetched_at = float("-inf")
         self._routes_at = float("-inf")
         self._working_at = float("-inf")
-        self._looked_at = float("-inf")
-        self._empty_looks = 0
+        self._refreshed_at = float("-inf")
+        self._empty_refreshes = 0
         self._polls = False
         self._vanished: set[MessageQueue] = set()
         self._down: dict[str, tuple[BrokerError, float]] = {}
         self.routes: dict[str, Route] = {}
-        self.facts: Facts = {}
+        self.bounds: BoundsByQueue = {}
 
-    def fetch(self, *, strict: bool = False) -> Facts:
+    def fetch(self, *, strict: bool = False) -> BoundsByQueue:
         """Request the ends of all queues now.
 
         Args:
@@ -238,14 +238,14 @@ class Horizon:
         unlisted: set[str] = set()
         if strict or now - self._routes_at >= self._pace.route_period:
             unlisted = self._fetch_routes(strict, down)
-        facts = self.brokers.facts(self.routes, down=down)
-        self._forget(unlisted, facts, down or {})
+        bounds = self.brokers.bounds(self.routes, down=down)
+        self._forget(unlisted, bounds, down or {})
         self._note(down or {}, time.monotonic())
-        self._choose(facts, strict)
+        self._choose(bounds, strict)
         self._fetched_at = now
-        return self.facts
+        return self.bounds
 
-    def look(self, known: Offsets, *, idle: bool, may_wait: bool) -> None:
+    def refresh(self, known: Offsets, *, idle: bool, may_wait: bool) -> None:
         """Refresh the ends of the queues if necessary.
 
         Ends younger than ``poll_interval`` are not refreshed if they already allow a new batch. If
@@ -256,16 +256,16 @@ class Horizon:
             idle: whether the previous call led to no batch.
             may_wait: whether this may wait for new messages.
         """
-        self._empty_looks = self._empty_looks + 1 if idle else 0
-        if self._empty_looks > 1 and may_wait:
-            has_time = time.monotonic() - self._looked_at < self._pace.other_work
+        self._empty_refreshes = self._empty_refreshes + 1 if idle else 0
+        if self._empty_refreshes > 1 and may_wait:
+            has_time = time.monotonic() - self._refreshed_at < self._pace.other_work
             self._wait(self._pace.idle_block if has_time else self._pace.brief_block)
         elif self._age() >= self._options.poll_interval or not self._is_ahead(known):
             self.fetch()
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
 
     def _is_ahead(self, known: Offsets) -> bool:
-        return any(known.get(queue) != ends.maximum for queue, ends in self.facts.items())
+        return any(known.get(queue) != ends.maximum for queue, ends in self.bounds.items())
 
     def close(self) -> None:
         """Close the connections of the watch."""
@@ -290,15 +290,15 @@ class Horizon:
             time.sleep(max(0.0, self._options.poll_interval - self._age()))
         elif self._age() < self._idle_refresh():
             return
-        before = self.facts
+        before = self.bounds
         self.fetch()
-        changed = self.facts != before
+        changed = self.bounds != before
         if sign or changed:
             self._polls = not changed
 
     def _watched(self) -> dict[str, dict[MessageQueue, int]]:
         found: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
-        for queue, ends in self.facts.items():
+        for queue, ends in self.bounds.items():
             address = master_of(self.routes, queue)
             if address is not None:
                 found[address][queue] = ends.maximum
@@ -306,7 +306,7 @@ class Horizon:
 
     def _idle_refresh(self) -> float:
         unwatched = self._polls or self._down or self._watch.resting
-        if len(self.facts) <= MAX_WATCHED and not unwatched:
+        if len(self.bounds) <= MAX_WATCHED and not unwatched:
             return self._pace.idle_refresh
         requests = sum(len(route.brokers) for route in self.routes.values())
         return requests / self._pace.idle_requests
@@ -329,9 +329,11 @@ class Horizon:
         self.routes |= {topic: known[topic] for topic in unlisted}
         return unlisted
 
-    def _forget(self, unlisted: set[str], facts: Facts, down: dict[str, BrokerError]) -> None:
+    def _forget(
+        self, unlisted: set[str], bounds: BoundsByQueue, down: dict[str, BrokerError]
+    ) -> None:
         """Remove unlisted topics, unless a broker has them or is down."""
-        for topic in unlisted - {queue.topic for queue in facts}:
+        for topic in unlisted - {queue.topic for queue in bounds}:
             route = self.routes[topic]
             if not any(route.master(name) in down for name in route.brokers):
                 del self.routes[topic]
@@ -359,28 +361,28 @@ class Horizon:
             for address, error in down.items()
         }
 
-    def _choose(self, facts: Facts, strict: bool) -> None:
+    def _choose(self, bounds: BoundsByQueue, strict: bool) -> None:
         """Keep the ends of the queues that the query reads; log new and vanished queues."""
         subscription = self._options.subscription
-        chosen = {queue: ends for queue, ends in facts.items() if subscription.includes(queue)}
+        chosen = {queue: ends for queue, ends in bounds.items() if subscription.includes(queue)}
         if strict:
             check_assigned(self._options, chosen)
-        vanished = self.facts.keys() - chosen.keys()
+        vanished = self.bounds.keys() - chosen.keys()
         for queue in vanished - self._vanished:
             _log.warning("a queue is not there now; it stays at its offset", queue=queue)
-        for queue in chosen.keys() - self.facts.keys() if self.facts else ():
+        for queue in chosen.keys() - self.bounds.keys() if self.bounds else ():
             _log.info("a queue is there", queue=queue, offsets=chosen[queue])
         self._vanished = (self._vanished | vanished) - chosen.keys()
-        self.facts = chosen
+        self.bounds = chosen
 
 
-def check_assigned(options: SourceOptions, facts: dict[MessageQueue, QueueFacts]) -> None:
+def check_assigned(options: SourceOptions, bounds: dict[MessageQueue, QueueBounds]) -> None:
     """Raise UnknownTopicError if a queue of the option ``assign`` doesn't exist."""
     for topic, brokers in (options.subscription.assigned or {}).items():
         for broker, ids in brokers.items():
             for queue_id in ids:
-                if MessageQueue(topic, broker, queue_id) not in facts:
-                    there = sorted(str(queue) for queue in facts if queue.topic == topic)
+                if MessageQueue(topic, broker, queue_id) not in bounds:
+                    there = sorted(str(queue) for queue in bounds if queue.topic == topic)
                     raise UnknownTopicError(
                         f"assign names queue {topic}/{broker}/{queue_id}, which isn't there",
                         f"of those named there are {', '.join(there) or 'none'}",
