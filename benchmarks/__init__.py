@@ -1,1 +1,1 @@
-"""What PocketMQ's figures are measured with; nothing here runs in the tests."""
+"""The benchmarks of PocketMQ; they do not run as part of the tests."""

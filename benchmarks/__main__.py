@@ -1,15 +1,16 @@
-"""PocketMQ beside the real Apache RocketMQ 4.9.7, in turns, on this machine.
+"""Compare PocketMQ with Apache RocketMQ 4.9.7 on this machine.
 
-    make bench                        everything: some forty minutes
-    python -m benchmarks --quick      everything, too briefly to be quoted
+    make bench                        everything, in about forty minutes
+    python -m benchmarks --quick      everything, but too short for reliable figures
     python -m benchmarks --only send-4x64 --only start --json figures.json --chart chart.svg
 
 Needs cc, a JDK and Maven. Both brokers run on loopback with default settings (Apache's with a heap
-of 1 GiB); Java warms up for ten seconds at each load before anything counts. Rounds go A B B A, and
-a ratio is made of two runs that followed each other, so that a machine that is slow for a minute is
-slow for both. CPU time of PocketMQ counts until it has come to rest (its index is made behind the
-messages' back), Apache's while the load runs. PocketMQ runs in an environment of its own, with the
-wheel of this tree and its plain dependencies, made with the interpreter that runs this program.
+of 1 GiB). Java warms up for ten seconds at each load before anything is counted. The runs of the
+two brokers alternate (A B B A), and a ratio is that of two consecutive runs, so that slow phases of
+the machine affect both. The CPU time of PocketMQ is counted until the broker is idle, because it
+builds its index after the load, that of Apache while the load runs. PocketMQ runs in a separate
+environment with the wheel of this tree and its runtime dependencies, created with the interpreter
+that runs this program.
 """
 
 from __future__ import annotations
@@ -51,14 +52,19 @@ NAMES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long and how often; times in seconds.
+    """The amounts of a run; times in seconds.
 
     Attributes:
-        warm_up: Java's, before the first round.
-        settle: at the start of each run, not counted.
-        python: the interpreter of the environment in which PocketMQ runs.
-        pure: measure PocketMQ's Python path too.
+        rounds: rounds per scenario.
+        seconds: counted time of each run.
+        warm_up: warm-up of the Java broker before the first round.
+        settle: warm-up at the start of each run, not counted.
         client_warm_up: the same for runs of the Java producer, which is a new process each time.
+        recovery_messages: messages in the store that is recovered.
+        push: the amounts of the push benchmarks.
+        where: the directory for the stores; None for temporary files.
+        python: the interpreter of the environment in which PocketMQ runs.
+        pure: whether to measure PocketMQ's Python path too.
     """
 
     rounds: int
@@ -86,7 +92,7 @@ QUICK = Plan(
 
 
 def measure(scenario: Scenario, plan: Plan) -> Outcome:
-    """All rounds of a scenario, with brokers of its own."""
+    """Run all rounds of a scenario, with newly started brokers."""
     outcome = Outcome(scenario)
     with pair(
         plan.where, sync_flush=scenario.sync_flush, python=plan.python, pure=plan.pure
@@ -98,7 +104,7 @@ def measure(scenario: Scenario, plan: Plan) -> Outcome:
             for whose in order[not plan.pure :] if number % 2 == 0 else order[: 2 + plan.pure]:
                 target = getattr(brokers, whose)
                 try:
-                    # What ours puts off would be done at Apache's expense, and pass for free.
+                    # Work that our broker defers would slow down Apache's run and not be counted.
                     run_one = load if whose == "theirs" else resting.load
                     figures = run_one(scenario, target, seconds=plan.seconds, warm=warm)
                 except BenchmarkError as problem:
@@ -129,12 +135,12 @@ def _last(outcome: Outcome) -> str:
 
 
 def say(text: str) -> None:
-    """Progress; the result goes to stdout."""
+    """Print progress to stderr; the result goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
-    """Measure, print, write the files; whether all that was asked for could be measured."""
+    """Measure, print and write the files; return whether everything could be measured."""
     environment = environments.of()
     plan = replace(plan, python=environment.python)
     facts = machine.facts() | {"environment": environment.text(), "core": environment.core}
@@ -208,7 +214,7 @@ def _write(
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -233,7 +239,7 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def plan_of(options: argparse.Namespace) -> Plan:
-    """The plan that the options make."""
+    """Return the plan for the options."""
     base = QUICK if options.quick else FULL
     return Plan(
         rounds=options.rounds or base.rounds,
@@ -249,7 +255,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
 
 
 def main() -> int:
-    """Measure and print; 1: something could not be measured."""
+    """Measure and print; return 1 if something could not be measured."""
     options = arguments()
     try:
         check()

@@ -1,18 +1,18 @@
-"""Our broker of an earlier commit beside the working tree's, in turns, at ``make bench``'s loads.
+"""Compare the broker of an earlier commit with that of the working tree, at ``make bench``'s loads.
 
     python -m benchmarks.before_after --before REV
         [--after REV] [--different-cores] [--pairs 10] [--only send-4x64 ...] [--seconds 3]
         [--dir DIR] [--json FILE]
 
-REV is checked out into a temporary git worktree; ``--after`` takes the place of the working tree,
-and twice the same commit shows how far chance alone moves the ratios. Each side's wheel is
-installed with its plain dependencies in an environment of its own; both have to run the same core.
-A pair is two runs that followed each other, in the order A B B A. Both brokers live for two pairs,
-with a fresh store each time: what only one process has (where its objects lie, how its strings
-hash) is not to pass for a difference between commits.
+REV is checked out into a temporary git worktree. ``--after`` replaces the working tree; comparing a
+commit with itself shows the random variation of the ratios. The wheel of each side is installed
+with its runtime dependencies in a separate environment; both have to run the same core. A pair is
+two consecutive runs, in the order A B B A. The brokers are restarted with empty stores after two
+pairs, so that properties of a single process (addresses of objects, hash seeds) are not mistaken
+for a difference between commits.
 
-CPU time counts until the broker has come to rest, see ``resting``; the bars go by that. What it
-took while the load ran, as ``make bench`` counts Apache's, stands beside it.
+CPU time is counted until the broker is idle, see ``resting``, and the limits apply to that. The CPU
+time while the load ran is shown too; that is how ``make bench`` measures Apache's broker.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ LOADS: Final = {item.name: item for item in SCENARIOS if not item.by_java_client
 PAIRS_OF_A_LIFE: Final = 2
 
 MOST_CPU: Final = 1.05
+"""The largest permitted ratio of CPU time per message, after/before."""
+
 LEAST: Final = 0.9
-"""Of a rate; a latency may be so many times shorter before."""
+"""The least permitted ratio of a rate, after/before; for a latency the limit is the inverse."""
 
 HEAD: Final = ("load", "before", "after", "rate", "CPU/msg", "under load", "p50", "p99", "verdict")
 LEGEND: Final = (
@@ -59,7 +61,7 @@ LEGEND: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long and how often; times in seconds."""
+    """The amounts of a run; times in seconds."""
 
     pairs: int = 10
     seconds: float = 3.0
@@ -73,27 +75,27 @@ FULL: Final = Plan()
 
 @dataclass(slots=True)
 class Comparison:
-    """All pairs of a load; one entry of ``before`` and one of ``after`` followed each other."""
+    """All pairs of a load; entries of ``before`` and ``after`` with the same index are a pair."""
 
     scenario: Scenario
     before: list[Figures] = field(default_factory=list)
     after: list[Figures] = field(default_factory=list)
 
     def ratio(self, name: str) -> Spread:
-        """After over before."""
+        """Return the ratio after/before of a figure."""
         figure, _ = RATIOS[name]
         pairs = zip(self.before, self.after, strict=True)
         return spread([b[figure] / a[figure] if a[figure] else 0.0 for a, b in pairs])
 
     @property
     def under_load(self) -> Spread:
-        """CPU time per message while the load ran, after over before."""
+        """The ratio after/before of CPU time per message while the load ran."""
         pairs = zip(self.before, self.after, strict=True)
         return spread([b["cpu_us_at_once"] / a["cpu_us_at_once"] for a, b in pairs])
 
     @property
     def missed(self) -> list[str]:
-        """The bars that are not kept, in words."""
+        """The limits that are exceeded, as text."""
         texts = []
         for name, bar in bars(self.scenario).items():
             median = self.ratio(name).median
@@ -102,7 +104,7 @@ class Comparison:
         return texts
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {
             "name": self.scenario.name,
             "text": self.scenario.text,
@@ -116,7 +118,7 @@ class Comparison:
 
 
 def bars(scenario: Scenario) -> dict[str, float]:
-    """CPU time per message, and whatever ``make bench`` has a bar for at this load."""
+    """Return the limits: for CPU time per message and all figures limited by ``make bench``."""
     return {
         "cpu": MOST_CPU,
         **{name: LEAST if RATIOS[name][1] else 1 / LEAST for name in scenario.bars},
@@ -131,10 +133,10 @@ def _bar(name: str, bar: float) -> str:
 
 
 def git(*words: str, tree: Path = ROOT) -> str:
-    """What git says of a tree.
+    """Run git in a tree and return its output.
 
     Raises:
-        BenchmarkError: it refuses; with its reason.
+        BenchmarkError: git failed; with its message.
     """
     done = subprocess.run(
         ["git", "-C", str(tree), *words], capture_output=True, text=True, check=False
@@ -146,7 +148,7 @@ def git(*words: str, tree: Path = ROOT) -> str:
 
 @contextmanager
 def checked_out(revision: str) -> Iterator[Path]:
-    """The files of a commit, in a worktree that is removed afterwards."""
+    """Check out a commit into a worktree that is removed at the end of the block."""
     home = Path(tempfile.mkdtemp(prefix="pocketmq-before-"))
     tree = home / "tree"
     try:
@@ -159,12 +161,12 @@ def checked_out(revision: str) -> Iterator[Path]:
 
 
 def name_of(tree: Path) -> str:
-    """Its commit, and whether there is more than that."""
+    """Return a tree's commit, with a suffix if there are uncommitted changes."""
     return git("describe", "--always", "--dirty", "--exclude=*", tree=tree)
 
 
 def check_cores(sides: Mapping[str, Environment], *, allowed: bool) -> None:
-    """See that both sides run the same core.
+    """Check that both sides run the same core.
 
     Raises:
         BenchmarkError: they don't, and that is not allowed.
@@ -180,7 +182,7 @@ def check_cores(sides: Mapping[str, Environment], *, allowed: bool) -> None:
 
 
 def compare(scenario: Scenario, pythons: Mapping[str, Path], plan: Plan) -> Comparison:
-    """All pairs of a load."""
+    """Run all pairs of a load."""
     made = Comparison(scenario)
     for life, first in enumerate(range(0, plan.pairs, PAIRS_OF_A_LIFE)):
         with ExitStack() as stack:
@@ -202,7 +204,7 @@ def compare(scenario: Scenario, pythons: Mapping[str, Path], plan: Plan) -> Comp
 
 
 def order(pair: int, life: int) -> tuple[str, str]:
-    """A B, B A within a life, and the next life the other way round."""
+    """Return the order of a pair: A B, B A, and the reverse after the next restart."""
     return ("before", "after") if (pair + life) % 2 == 0 else ("after", "before")
 
 
@@ -222,15 +224,15 @@ def _last(made: Comparison) -> str:
 
 
 def say(text: str) -> None:
-    """Progress; the result goes to stdout."""
+    """Print progress to stderr; the result goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
-# --- telling
+# --- reporting
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
-    """A row a load, and the CPU time per message over all of them."""
+    """Return a table with a row per load, and the ratio of CPU time per message over all loads."""
     text = report.aligned([HEAD, *(_row(made) for made in comparisons)])
     ratios = [math.log(made.ratio("cpu").median) for made in comparisons]
     mean = math.exp(sum(ratios) / len(ratios))
@@ -266,7 +268,7 @@ def _absolute(runs: Sequence[Figures]) -> str:
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     assert __doc__ is not None
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.before_after", description=__doc__.splitlines()[0]
@@ -291,10 +293,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
-    """Measure, print; what is written as JSON.
+    """Measure and print; return the content of the JSON file.
 
     Raises:
-        BenchmarkError: something is lacking, or a run failed.
+        BenchmarkError: a program is missing, or a run failed.
     """
     if shutil.which("cc") is None:
         raise BenchmarkError("cc builds the load generator; Debian: apt install gcc libc6-dev")
@@ -330,7 +332,7 @@ def run(options: argparse.Namespace, plan: Plan) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure and print; 1: something could not be measured."""
+    """Measure and print; return 1 if something could not be measured."""
     options = arguments()
     plan = Plan(pairs=options.pairs, seconds=options.seconds, where=options.dir)
     try:

@@ -1,11 +1,11 @@
-"""What the Python client costs: sending, reading and delivery, over a cluster on this machine.
+"""Measure the Python client: sending, reading and delivery.
 
-    python -m benchmarks.client_lane                      # against a broker of its own
+    python -m benchmarks.client_lane                      # starts a broker
     python -m benchmarks.client_lane --nameserver 10.0.0.5:9876
-    python -m benchmarks.client_lane --apache 127.0.0.1:9876   # ours and Apache's, in turns
+    python -m benchmarks.client_lane --apache 127.0.0.1:9876   # alternates with another cluster
 
-Every round runs each scenario once, so that a slow minute of the machine meets all of them alike.
-Rates depend on who else uses the cores; CPU per message is this process's own (``process_time``).
+Every round runs each scenario once, so that slow phases of the machine affect all of them. Rates
+depend on other users of the cores; CPU per message is that of this process (``process_time``).
 
 ==========  ====================================================================================
 scenario    what is measured
@@ -15,7 +15,7 @@ many        ``send_many`` of a window
 tasks       256 tasks, each awaiting its ``send``; p50 and p99 of one send
 consume     ``get_many``; body, topic and offset of every message are read
 push        a push consumer whose handler does nothing; ``orderly`` and ``batch`` the same
-deliver     500 messages a second; p50 and p99 from ``send_nowait`` to the consumer's hands
+deliver     500 messages a second; p50 and p99 from ``send_nowait`` to ``get_many``
 ==========  ====================================================================================
 """
 
@@ -37,11 +37,11 @@ TASKS = 256
 DELIVERIES_PER_SECOND = 500
 READ_AT_ONCE = 1024
 PATIENCE = 30.0
-"""Seconds without any message after which a run is given up."""
+"""Seconds without any message after which a run fails."""
 
 
 class Figures(NamedTuple):
-    """One run. Latencies in seconds, sorted; empty where none were taken."""
+    """The figures of one run: times in seconds, and sorted latencies, if measured."""
 
     messages: int
     seconds: float
@@ -50,7 +50,7 @@ class Figures(NamedTuple):
 
 
 class Load(NamedTuple):
-    """What to send."""
+    """The settings of one run."""
 
     nameserver: str
     topic: str
@@ -60,13 +60,13 @@ class Load(NamedTuple):
 
 
 class Stopwatch:
-    """Wall-clock and CPU time since it was made."""
+    """Measures wall-clock and CPU time since its creation."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def stop(self, messages: int, latencies: list[float] | None = None) -> Figures:
-        """The figures of a run."""
+        """Return the figures of a run that ends now."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return Figures(messages, wall, cpu, sorted(latencies or []))
 
@@ -98,7 +98,7 @@ async def many(load: Load) -> Figures:
 
 
 async def tasks(load: Load) -> Figures:
-    """Send from many tasks, each of which waits for its receipt."""
+    """Send from many tasks, each of which awaits each receipt."""
     latencies: list[float] = []
     async with client.Producer(load.nameserver) as producer:
         await producer.send(load.topic, load.body)
@@ -117,7 +117,7 @@ async def tasks(load: Load) -> Figures:
 
 
 async def consume(load: Load) -> Figures:
-    """Read what was sent, from the beginning."""
+    """Read the messages of the send scenarios, from the start of the queues."""
     wanted = load.messages - max(load.window, TASKS)
     async with client.PullConsumer(load.nameserver, group="lane") as consumer:
         consumer.assign(await consumer.queues(load.topic))
@@ -133,7 +133,7 @@ async def consume(load: Load) -> Figures:
 
 
 def pushing(**options: Any) -> Callable[[Load], Coroutine[Any, Any, Figures]]:
-    """A scenario with a push consumer: from its start until its empty handler has had all."""
+    """Return a scenario with a push consumer, from its start until all messages are handled."""
 
     async def handled(load: Load) -> Figures:
         wanted = load.messages - max(load.window, TASKS)
@@ -168,7 +168,7 @@ def pushing(**options: Any) -> Callable[[Load], Coroutine[Any, Any, Figures]]:
 
 
 async def deliver(load: Load) -> Figures:
-    """Send at a steady pace to a consumer that waits."""
+    """Send at a constant rate to a waiting consumer."""
     topic, number = f"{load.topic}-deliver", min(load.messages, 4 * DELIVERIES_PER_SECOND)
     latencies: list[float] = []
     async with (
@@ -214,16 +214,16 @@ SCENARIOS: dict[str, Callable[[Load], Coroutine[Any, Any, Figures]]] = {
 }
 
 READING = {"consume", "push", "orderly", "batch"}
-"""Scenarios that need what others have sent."""
+"""Scenarios that read messages sent by other scenarios."""
 
 
 def percentile(ordered: list[float], share: float) -> float:
-    """The value below which ``share`` of them lie."""
+    """Return a percentile of sorted values; ``share`` is between 0 and 1."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def report(name: str, runs: list[Figures]) -> str:
-    """The medians of all runs of a scenario, and the range of its rate."""
+    """Return a line with the medians of all runs of a scenario, and the range of its rate."""
     rates = sorted(run.messages / run.seconds for run in runs)
     cpu = sorted(run.cpu / run.messages * 1e6 for run in runs)
     line = (
@@ -239,7 +239,7 @@ def report(name: str, runs: list[Figures]) -> str:
 
 @contextmanager
 def clusters(arguments: argparse.Namespace) -> Iterator[dict[str, str]]:
-    """Name servers to measure at, by what to call them."""
+    """Yield the name servers to measure, by label; starts a broker if none is given."""
     theirs = {"Apache": arguments.apache} if arguments.apache else {}
     if arguments.nameserver:
         yield {"": arguments.nameserver, **theirs}

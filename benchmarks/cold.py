@@ -1,14 +1,15 @@
-"""One consumer replays messages that only the disk has, while another waits for new ones.
+"""Measure delivery to a waiting consumer while another one replays messages from the disk.
 
     python -m benchmarks.cold [--gib 10] [--seconds 10] [--nice 0] [--json cold.json] [--where DIR]
 
-A broker is filled, stopped, its log dropped from the page cache, and started again. Then messages
-are sent at a steady rate to a consumer that is parked for them: alone, beside the replay, and, to
-tell the disk's part from the load's, beside the same replay from memory. What counts is the p99
-from send to delivery, and how long the broker's loop stood still at most (``--metrics-port``).
+A broker is filled and stopped, its store is dropped from the page cache, and it is started again.
+Then messages are sent at a constant rate to a consumer with a parked pull. This is done without
+other load, during a replay from the disk, and, to separate the effect of the disk from that of the
+load, during the same replay from memory. The results are the p99 from send to delivery, and the
+longest stall of the broker's event loop, from its metrics.
 
-On few cores the replaying process itself takes time from the other two. ``--nice 10`` has it step
-back, as if it ran on another machine; the result says so, for that is an easier question.
+On few cores the replaying process competes with the other two. ``--nice 10`` lowers its priority,
+as if it ran on another machine; the result names the value, because that makes the test easier.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from tests.ports import free_ports
 KIB: Final = 1024
 GIB: Final = 1 << 30
 RATE: Final = 200
-"""Messages a second that the waiting consumer gets."""
+"""Messages per second sent to the waiting consumer."""
 
 REPLAY_QUEUES: Final = 4
 PULL_MESSAGES: Final = 32
@@ -66,7 +67,7 @@ class Server:
 
 @contextmanager
 def server(store: Path) -> Iterator[Server]:
-    """A name server and a broker with default settings; stopped cleanly in the end."""
+    """Run a name server and a broker with default settings; stopped cleanly at the end."""
     port, names, metrics = free_ports(3), free_ports(1), free_ports(1)
     command = [
         *(sys.executable, "-P", "-m", "pocketmq", "standalone", "--json"),
@@ -85,7 +86,7 @@ def server(store: Path) -> Iterator[Server]:
 
 
 def drop_from_page_cache(store: Path) -> None:
-    """Have the disk alone hold the store's files."""
+    """Write the files of a store to the disk and drop them from the page cache."""
     for path in store.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDWR)
@@ -97,21 +98,21 @@ def drop_from_page_cache(store: Path) -> None:
 
 
 def stalls(address: str) -> dict[float, float]:
-    """The broker's histogram of stalls, upper bounds in seconds."""
+    """Return the broker's cumulative histogram of loop stalls, by upper bound in seconds."""
     with urllib.request.urlopen(address, timeout=10) as answer:
         text = answer.read().decode()
     return {float(bound): float(count) for bound, count in _STALL.findall(text)}
 
 
 def longest_stall_ms(before: dict[float, float], after: dict[float, float]) -> float:
-    """Upper bound of the bucket that holds the longest stall between two looks."""
+    """Return the upper bound, in ms, of the bucket of the longest stall between two readings."""
     new = {bound: after[bound] - before.get(bound, 0.0) for bound in sorted(after)}
     total = max(new.values(), default=0.0)
     return next((1000 * bound for bound, count in new.items() if count >= total), 0.0)
 
 
 class Waiter:
-    """A consumer that is parked for each message, and the producer that sends them."""
+    """A consumer with a parked pull for each message, and the producer that sends them."""
 
     def __init__(self, address: str) -> None:
         self._consumer = socket.create_connection(address_of(address), timeout=WAIT_SECONDS)
@@ -127,7 +128,7 @@ class Waiter:
         return self._answer()
 
     def _answer(self) -> tuple[int, float]:
-        """Where to go on, and when the answer was here."""
+        """Return the next offset of an answer and the time of its arrival."""
         data = b""
         while (cut := frame.cut(data)) is None:
             more = self._consumer.recv(1 << 16)
@@ -139,7 +140,7 @@ class Waiter:
         return int(header.next_begin_offset), now
 
     def run(self, seconds: float) -> list[float]:
-        """From send to delivery of each message, in seconds."""
+        """Send messages for some seconds; return the time to delivery of each, in seconds."""
         took = []
         begun = time.perf_counter()
         while time.perf_counter() < begun + seconds:
@@ -154,13 +155,13 @@ class Waiter:
         return took
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connections."""
         self._consumer.close()
         self._producer.socket.close()
 
 
 class Replay(threading.Thread):
-    """Pulls everything from the beginning, as a process of its own, so that it shares no GIL."""
+    """Pulls all messages from the start, in a separate process, which does not share the GIL."""
 
     def __init__(self, address: str, nice: int) -> None:
         super().__init__(daemon=True)
@@ -173,13 +174,13 @@ class Replay(threading.Thread):
         self.result: dict[str, float] = {}
 
     def run(self) -> None:
-        """Wait for its end."""
+        """Wait for the end of the process and parse its result."""
         told, _ = self._process.communicate()
         self.result = json.loads(told or "{}")
 
 
 def replay(address: str) -> None:
-    """Pull all queues of the old topic until nothing comes; print what came."""
+    """Pull all queues of the old topic to their ends; print bytes and seconds as JSON."""
     with socket.create_connection(address_of(address), timeout=WAIT_SECONDS) as connection:
         offsets = dict.fromkeys(range(REPLAY_QUEUES), 0)
         begun, received = time.perf_counter(), 0
@@ -207,7 +208,7 @@ def replay(address: str) -> None:
 
 
 def fill(store: Path, size: int) -> None:
-    """Send messages until the log has so many bytes."""
+    """Send messages until the commit log has at least ``size`` bytes."""
     frames = [send_frame("old", queue, KIB, queues=REPLAY_QUEUES) for queue in range(4)]
     with server(store) as running:
         for _ in range(0, size, FILL_PORTION * KIB):
@@ -215,7 +216,7 @@ def fill(store: Path, size: int) -> None:
 
 
 def summary(took: list[float]) -> dict[str, float]:
-    """Figures of one phase."""
+    """Return the figures of one phase from its latencies in seconds."""
     cuts = statistics.quantiles(took, n=1000)
     return {
         "messages": len(took),
@@ -226,7 +227,7 @@ def summary(took: list[float]) -> dict[str, float]:
 
 
 def measure(store: Path, size: int, seconds: float, nice: int) -> dict[str, Any]:
-    """Fill, drop, and watch the waiting consumer alone and beside the replay."""
+    """Fill a store, then measure the waiting consumer without and with a replay."""
     fill(store, size)
     drop_from_page_cache(store)
     started = time.perf_counter()
@@ -249,7 +250,7 @@ def measure(store: Path, size: int, seconds: float, nice: int) -> dict[str, Any]
 
 
 def beside_replay(running: Server, waiter: Waiter, nice: int) -> dict[str, float]:
-    """The waiting consumer while another one reads everything."""
+    """Measure the waiting consumer while another one replays all messages."""
     before, cpu = stalls(running.metrics), cpu_seconds(running.pid)
     replaying = Replay(running.address, nice)
     replaying.start()

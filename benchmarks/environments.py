@@ -1,6 +1,6 @@
-"""What users run: an environment with the wheel of a tree and its plain dependencies, and no more.
+"""Virtual environments with the wheel of a source tree and its runtime dependencies, as for users.
 
-Made once for each content of a tree and each interpreter, under ``build/bench-environments``.
+One is created for each content of a tree and each interpreter, in ``build/bench-environments``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 HOME: Final = ROOT / "build" / "bench-environments"
 READY_WITHIN: Final = 20.0
 PURE: Final = {"POCKETMQ_PURE": "1"}
-"""The setting that makes a broker take the Python path."""
+"""The environment variable that makes a broker take the Python path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,9 @@ class Environment:
     """An environment in which PocketMQ is installed.
 
     Attributes:
-        packages: name and version of each.
-        core: which core its broker says it runs: compiled or python.
+        python: its interpreter.
+        packages: name and version of each package.
+        core: the core that its broker reports: compiled or python.
     """
 
     python: Path
@@ -43,15 +44,15 @@ class Environment:
     core: str
 
     def text(self) -> str:
-        """A line for the heading."""
+        """Return a line for the heading of the report."""
         return f"PocketMQ's environment: {', '.join(self.packages)}; core: {self.core}"
 
 
 def run(words: Sequence[str | Path], cwd: Path | None = None) -> str:
-    """What a command prints; PYTHONPATH does not reach it.
+    """Run a command without Python's environment variables and return its output.
 
     Raises:
-        BenchmarkError: it failed; with the end of what it said.
+        BenchmarkError: it failed; with the end of its output.
     """
     done = subprocess.run(
         [str(word) for word in words],
@@ -68,12 +69,12 @@ def run(words: Sequence[str | Path], cwd: Path | None = None) -> str:
 
 
 def plain() -> dict[str, str]:
-    """The variables of this process without what would lead Python to other modules."""
+    """Return this process's environment without variables for Python, such as PYTHONPATH."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
 def content(tree: Path) -> str:
-    """A short hash of what a tree holds: its commit and everything that is not committed."""
+    """Return a short hash of a tree (commit and uncommitted changes) and of the interpreter."""
     git: tuple[str | Path, ...] = ("git", "-C", tree)
     digest = hashlib.sha256(run([*git, "rev-parse", "HEAD"]).encode())
     digest.update(run([*git, "diff", "--binary", "HEAD"]).encode())
@@ -84,15 +85,15 @@ def content(tree: Path) -> str:
 
 
 def of(tree: Path = ROOT) -> Environment:
-    """The environment of a tree; made if there is none of its content.
+    """Return the environment of a tree, which is created unless one for its content exists.
 
     Raises:
-        BenchmarkError: the wheel cannot be built, installed or started.
+        BenchmarkError: the wheel can't be built, installed or started.
     """
     home = HOME / content(tree)
     if not home.exists():
         HOME.mkdir(parents=True, exist_ok=True)
-        # Not renamed when made: an environment's scripts hold its path.
+        # Created in its final location, because an environment's scripts contain its path.
         try:
             _make(tree, home)
         except BaseException:
@@ -111,7 +112,8 @@ def of(tree: Path = ROOT) -> Environment:
 def _make(tree: Path, home: Path) -> None:
     run([sys.executable, "-m", "venv", home])
     with tempfile.TemporaryDirectory() as made:
-        # A copy: setuptools leaves build/ and *.so behind, and packs what it finds there.
+        # Build from a copy: setuptools leaves build/ and *.so files in the tree, and would include
+        # existing ones in the wheel.
         source = Path(made) / "source"
         names = run(["git", "-C", tree, "ls-files", "--cached", "--others", "--exclude-standard"])
         for name in names.splitlines():
@@ -136,10 +138,10 @@ def _make(tree: Path, home: Path) -> None:
 
 
 def core_of(python: Path, *, pure: bool = False) -> str:
-    """Which core the broker of an environment says it runs, in its ready line.
+    """Start the broker of an environment and return the core that its ready line reports.
 
     Raises:
-        BenchmarkError: it does not get ready.
+        BenchmarkError: the broker does not become ready.
     """
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "log"

@@ -1,10 +1,10 @@
-"""Push consumers: ours beside the unmodified Java one, and the Java one on both brokers.
+"""Compare push consumers: PocketMQ's with Java's, and Java's on both brokers.
 
-Both consumers read the same topics of 8 queues from the broker, filled before; each run is a
-process with a group of its own, which consumes another topic first (Java warms up), then counts
-from the first handled message to the last. The handler is empty, all settings are the clients'
-defaults but the batch size. The latency is from send to handler, of a producer and a consumer in
-one process at 500 messages a second, over their own broker.
+Both consumers read the same prefilled topics of 8 queues. Each run is a process with a new group,
+which first consumes another topic as a warm-up, and then measures from the first handled message to
+the last. The handler is empty; all settings except the batch size are the clients' defaults. The
+latency is that from send to handler, with producer and consumer in one process, at 500 messages per
+second; each client uses its own broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.tools import BenchmarkError, Target, fill, java, run
 QUEUES: Final = 8
 RATE: Final = 500
 RUN_SECONDS: Final = 240.0
-"""A run is given up after so long, and a minute."""
+"""The planned time of a run; it is stopped a minute later."""
 
 Whose = Literal["ours", "theirs"]
 Client = Literal["python", "java"]
@@ -33,7 +33,7 @@ Client = Literal["python", "java"]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two that are compared: whose client on whose broker."""
+    """One side of a comparison: a client on a broker."""
 
     name: str
     client: Client
@@ -45,9 +45,12 @@ class Comparison:
     """Two sides at the same load.
 
     Attributes:
-        mode: concurrent, orderly, or deliver: the latency.
-        batch: messages that the handler gets at most.
-        bar: the least ratio, of rates or (the other way round) of p50s; more is better for us.
+        name: its name on the command line.
+        text: its description in the report.
+        mode: concurrent, orderly, or deliver for the latency.
+        bar: the least ratio: rate of first/second, or p50 of second/first.
+        batch: the most messages passed to the handler.
+        first, second: the two sides.
     """
 
     name: str
@@ -60,7 +63,7 @@ class Comparison:
 
     @property
     def by_latency(self) -> bool:
-        """Whether the p50 counts, not the rate."""
+        """Whether the p50 is compared instead of the rate."""
         return self.mode == "deliver"
 
 
@@ -95,13 +98,13 @@ NAMES: Final = tuple(comparison.name for comparison in COMPARISONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How much of everything.
+    """The amounts of a run.
 
     Attributes:
-        messages: of a run that counts.
-        warm_up: messages that the same process consumes before.
-        seconds: of a run of the latency.
-        latency_warm_up: seconds before them.
+        messages: counted messages of a run.
+        warm_up: messages consumed before as a warm-up.
+        seconds: counted seconds of a latency run.
+        latency_warm_up: seconds of warm-up before them.
     """
 
     messages: int
@@ -116,21 +119,21 @@ QUICK: Final = Amounts(messages=50_000, warm_up=50_000, seconds=2.0, latency_war
 
 @dataclass(slots=True)
 class Result:
-    """All rounds of a comparison; the runs of a round followed each other."""
+    """All rounds of a comparison; the two runs of a round are consecutive."""
 
     comparison: Comparison
     first: list[Figures] = field(default_factory=list)
     second: list[Figures] = field(default_factory=list)
 
     def ratio(self) -> Spread:
-        """More than 1 is better for PocketMQ."""
+        """Return the ratios of the rounds; above 1 is better for the first side."""
         pairs = zip(self.first, self.second, strict=True)
         if self.comparison.by_latency:
             return spread([b["p50_us"] / a["p50_us"] for a, b in pairs])
         return spread([a["per_s"] / b["per_s"] for a, b in pairs])
 
     def text(self) -> str:
-        """A line for the report."""
+        """Return a line for the report."""
         comparison, ratio = self.comparison, self.ratio()
         sides = ", ".join(
             f"{side.name} {_said(comparison, runs)}"
@@ -144,7 +147,7 @@ class Result:
         ) + (f"; {twice:.0f} messages came twice" if twice else "")
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {
             "name": self.comparison.name,
             "text": self.text(),
@@ -165,7 +168,7 @@ def _said(comparison: Comparison, runs: Sequence[Figures]) -> str:
 
 
 class _Bench:
-    """The brokers, what lies in them, and the runs."""
+    """Runs comparisons on a pair of brokers, and fills topics when they are first needed."""
 
     def __init__(self, brokers: Pair, rounds: int, amounts: Amounts) -> None:
         self._brokers = brokers
@@ -175,7 +178,7 @@ class _Bench:
         self._stored: dict[tuple[Whose, str], int] = {}
 
     def measure(self, comparison: Comparison, say: Callable[[str], None]) -> Result:
-        """All rounds of a comparison."""
+        """Run all rounds of a comparison."""
         result = Result(comparison)
         sides = ((comparison.first, result.first), (comparison.second, result.second))
         for number in range(self._rounds):
@@ -196,7 +199,7 @@ class _Bench:
         amounts = self._amounts
         try:
             if comparison.by_latency:
-                # Of its own, for a group without offsets begins at the first message.
+                # A new topic, because a group without offsets begins at the first message.
                 _create(target, group)
                 words += [group, str(KIB), str(RATE)]
                 words += [str(amounts.seconds), str(amounts.latency_warm_up)]
@@ -209,7 +212,7 @@ class _Bench:
             raise BenchmarkError(f"{side.name}: {problem}") from problem
 
     def _filled(self, broker: Whose, topic: str, messages: int) -> int:
-        """Fill a topic once; how many messages it has."""
+        """Fill a topic, unless it has been filled; return the number of its messages."""
         if (broker, topic) not in self._stored:
             target: Target = getattr(self._brokers, broker)
             fill(target, topic, messages, queues=QUEUES)
@@ -248,7 +251,7 @@ def measure(
     say: Callable[[str], None],
     python: Path = HERE,
 ) -> list[Result]:
-    """Measure those of ``COMPARISONS`` that are named, on one pair of brokers.
+    """Run the named comparisons on one pair of brokers.
 
     Raises:
         BenchmarkError: something could not be measured.

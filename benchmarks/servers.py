@@ -1,6 +1,6 @@
-"""Both brokers on loopback, each with a name server of its own, default settings and a fresh store.
+"""Starts both brokers on loopback, each with a name server, default settings and an empty store.
 
-Apache's has a heap of 1 GiB. Both run at the same time; the one whose turn it isn't idles.
+Apache's has a heap of 1 GiB. Both run at the same time; the one that is not measured is idle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HERE: Final = Path(sys.executable)
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both brokers; ``pure`` is ours on its Python path, if that is measured too."""
+    """Both brokers; ``pure`` is PocketMQ on its Python path, if that is measured too."""
 
     ours: Target
     theirs: Target
@@ -42,10 +42,13 @@ class Pair:
 def process(
     command: Sequence[str], home: Path, log: Path, *, pure: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process; killed at the end of the block, because its store goes too.
+    """Run a server process; it is killed at the end of the block, as its store is deleted.
 
     Args:
-        pure: ours takes its Python path.
+        command: the command.
+        home: the working directory.
+        log: the file for its output.
+        pure: whether PocketMQ takes its Python path.
     """
     path = environments.PURE if pure else {}
     with log.open("ab") as output:
@@ -67,10 +70,10 @@ def process(
 def wait_until_registered(
     nameserver: str, running: subprocess.Popen[bytes], log: Path, *, brokers: int = 1
 ) -> None:
-    """Wait until the name server knows so many brokers.
+    """Wait until this many brokers are registered at the name server.
 
     Raises:
-        BenchmarkError: the process ended, or it took too long; with the end of the log.
+        BenchmarkError: the process has ended, or it took too long; with the end of the log.
     """
     deadline = time.monotonic() + READY_WITHIN
     while time.monotonic() < deadline and running.poll() is None:
@@ -95,12 +98,14 @@ def ours(
     pure: bool = False,
     options: Sequence[str] = (),
 ) -> Iterator[Target]:
-    """PocketMQ's name server and broker.
+    """Run PocketMQ's name server and broker.
 
     Args:
-        python: the interpreter of the environment they run in.
-        pure: they take their Python path.
-        options: more words for the broker's command line.
+        home: the directory for store and logs.
+        sync_flush: whether the broker runs with SYNC_FLUSH.
+        python: the interpreter of the environment in which PocketMQ is installed.
+        pure: whether PocketMQ takes its Python path.
+        options: additional arguments for the broker.
     """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
@@ -117,7 +122,7 @@ def ours(
 
 @contextmanager
 def theirs(home: Path, *, sync_flush: bool) -> Iterator[Target]:
-    """Apache's."""
+    """Run Apache's name server and broker; see ``ours``."""
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
     nameserver = f"127.0.0.1:{port}"
@@ -149,7 +154,7 @@ def _serve(
 
 @contextmanager
 def directory(where: Path | None) -> Iterator[Path]:
-    """A directory for stores that is deleted afterwards."""
+    """Create a directory for stores, deleted at the end of the block."""
     made = Path(tempfile.mkdtemp(prefix="pocketmq-bench-", dir=where))
     try:
         yield made
@@ -161,12 +166,13 @@ def directory(where: Path | None) -> Iterator[Path]:
 def pair(
     where: Path | None, *, sync_flush: bool = False, python: Path = HERE, pure: bool = False
 ) -> Iterator[Pair]:
-    """Both, ready to serve.
+    """Run both brokers and wait until they are ready.
 
     Args:
-        where: the directory in which their stores lie; None: the system's for temporary files.
-        python: the interpreter of the environment that ours runs in.
-        pure: a third one beside them is ours on its Python path.
+        where: the directory for the stores; None for the system's temporary directory.
+        sync_flush: whether the brokers run with SYNC_FLUSH.
+        python: the interpreter of the environment in which PocketMQ is installed.
+        pure: whether to run a third broker, PocketMQ on its Python path.
     """
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))

@@ -1,16 +1,16 @@
-"""What a streaming query costs when there is next to nothing to read.
+"""Measure the overhead of a streaming query with empty micro-batches, and of an idle one.
 
     python -m benchmarks.spark_stream [--rounds 3] [--batches 40] [--idle 40]
 
-*An empty micro-batch*: a query with a consumer group takes one message of each of four queues a
-micro-batch, by ``maxOffsetsPerTrigger``, and its ``filterTags`` lets none of them through. So every
-batch asks the broker, is planned, starts four tasks that pull, and is committed, but has no row.
-The source notes how long Spark was inside it, on the driver and in all tasks, which are summed as
-if they had run one after another: that is the connector's share. The whole batch is Spark's
-``triggerExecution``. Batches before the workers are warm don't count.
+*An empty micro-batch*: a query with a consumer group reads one message from each of four queues per
+micro-batch, limited by ``maxOffsetsPerTrigger``, and its ``filterTags`` matches none of them. So
+every batch sends requests to the broker, is planned, starts four tasks that pull, and is committed,
+but has no row. The connector's share is the time Spark spent in the source, on the driver and in
+all tasks, summed as if tasks had run one after another. The time of the whole batch is Spark's
+``triggerExecution``. The first batches, before the workers are warm, are not counted.
 
-*An idle query*: at the end of its topic, default trigger. What is counted is every frame that the
-broker and the name server received, by their own metrics, the broker's own registration included.
+*An idle query*: at the end of its topic, with the default trigger. Counted are all frames that the
+broker and the name server received, from their metrics, including the registration of the broker.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ QUEUES: Final = 4
 WARM_BATCHES: Final = 5
 EMPTY_BAR_MS: Final = 30.0
 IDLE_BAR: Final = 2.0
-"""Requests a second."""
+"""The most requests per second of an idle query."""
 
 SETTLE: Final = 3.0
-"""Seconds until a query that has read everything counts as idle."""
+"""Seconds after which a query that has read everything is considered idle."""
 
 TOPIC: Final = "SparkStream"
 NOTES: Final = "BENCH_SPARK_NOTES"
-"""The environment variable with the file that the timed source appends its times to."""
+"""The environment variable with the file to which the timed source appends its times."""
 
 _FRAMES = re.compile(r"^pocketmq_frames_received_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
 
 
 @contextmanager
 def noted(what: str) -> Iterator[None]:
-    """Append when this began and how long it took, in seconds."""
+    """Append the start and the duration of a block to the file, in seconds."""
     begun = time.monotonic()
     try:
         yield
     finally:
         taken = time.monotonic() - begun
-        # One short write with O_APPEND: lines of several processes don't mix.
+        # With one short write and O_APPEND lines of several processes don't mix.
         descriptor = os.open(os.environ[NOTES], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.write(descriptor, f"{begun} {what} {taken}\n".encode())
         os.close(descriptor)
 
 
 class TimedReader(RocketMQStreamReader):
-    """The source's reader, with the time inside it noted."""
+    """The source's reader, which records the time of its calls."""
 
     def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
         """See RocketMQStreamReader."""
@@ -87,7 +87,7 @@ class TimedReader(RocketMQStreamReader):
             return super().partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """See RocketMQStreamReader; nothing is taken between its rows, because it has none."""
+        """See RocketMQStreamReader. Spark takes no time in between, as there are no rows."""
         with noted("read"):
             yield from super().read(partition)
 
@@ -98,22 +98,22 @@ class TimedReader(RocketMQStreamReader):
 
 
 class TimedSource(RocketMQDataSource):
-    """The source, with the time inside it noted."""
+    """The source, which records the time of its calls."""
 
     @classmethod
     def name(cls) -> str:
-        """Its name beside the real one."""
+        """Return the name of the format."""
         return "rocketmq_timed"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader that notes."""
+        """Return a reader that records times."""
         options, columns = self._prepare(schema)
         return TimedReader(options, columns)
 
 
 @contextmanager
 def server() -> Iterator[ServerProcess]:
-    """A name server and a broker with metrics."""
+    """Run a name server and a broker with metrics."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as store:
         running = ServerProcess(
             [
@@ -129,14 +129,14 @@ def server() -> Iterator[ServerProcess]:
 
 
 def frames(running: ServerProcess) -> float:
-    """Frames that its name server and its broker received until now."""
+    """Return the number of frames that name server and broker have received."""
     url = f"http://{running.addresses['metrics']}/metrics"
     with urllib.request.urlopen(url, timeout=10) as page:
         return sum(map(float, _FRAMES.findall(page.read().decode())))
 
 
 def stream(spark: Any, running: ServerProcess, source: str, **options: Any) -> Any:
-    """A query's writer into nowhere, not started."""
+    """Return the writer of a query to the ``noop`` sink, not started."""
     reader = spark.readStream.format(source).option("nameServer", running.addresses["nameserver"])
     given = {"topic": TOPIC, "startingOffsets": "earliest", **options}
     for name, value in given.items():
@@ -145,7 +145,7 @@ def stream(spark: Any, running: ServerProcess, source: str, **options: Any) -> A
 
 
 def batches(notes: Path) -> list[dict[str, float]]:
-    """Milliseconds in each call, by micro-batch: a batch begins where Spark asks for its end."""
+    """Return the ms in each call, by micro-batch; each one begins with ``latestOffset``."""
     lines = sorted(
         (float(begun), what, float(taken))
         for begun, what, taken in map(str.split, notes.read_text().splitlines())
@@ -160,7 +160,7 @@ def batches(notes: Path) -> list[dict[str, float]]:
 
 
 def empty_round(spark: Any, running: ServerProcess, notes: Path, number: int) -> tuple[float, ...]:
-    """Milliseconds of the connector on the driver, in tasks, and of the whole batch: medians."""
+    """Return median ms per batch: the connector on the driver, in tasks, and the whole batch."""
     notes.unlink(missing_ok=True)
     query = (
         stream(
@@ -191,7 +191,7 @@ def empty_round(spark: Any, running: ServerProcess, notes: Path, number: int) ->
 
 
 def idle_rate(spark: Any, running: ServerProcess, seconds: float) -> float:
-    """Requests a second of a query that has nothing to read."""
+    """Return the requests per second of an idle query."""
     query = stream(spark, running, "rocketmq", consumerGroup="bench-idle").start()
     try:
         query.processAllAvailable()
@@ -206,12 +206,13 @@ def idle_rate(spark: Any, running: ServerProcess, seconds: float) -> float:
 def measure(
     rounds: int, many: int, idle: float, say: Callable[[str], None] = print
 ) -> list[Result]:
-    """Both figures, and what they are made of.
+    """Measure empty micro-batches and an idle query.
 
     Args:
-        rounds: of so many queries each.
-        many: micro-batches of a query of which WARM_BATCHES don't count.
-        idle: seconds for which requests are counted.
+        rounds: the number of queries with empty micro-batches.
+        many: micro-batches of each query, of which WARM_BATCHES are not counted.
+        idle: seconds for which the requests of an idle query are counted.
+        say: prints progress.
     """
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory, server() as running:
         notes = Path(directory) / "notes"
@@ -249,7 +250,7 @@ def _results(found: Sequence[tuple[float, ...]], rate: float) -> list[Result]:
 
 
 def main() -> int:
-    """Measure and print; 1 when a bar is missed."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batches", type=int, default=40)

@@ -1,24 +1,24 @@
-"""A store of 20 GiB with 10,000 queues: memory, start, pulls beside a small store's, verifying.
+"""Measure a store of 20 GiB with 10,000 queues: memory, start, pulls and ``store verify``.
 
     python -m benchmarks.store_scale [--gigabytes 20] [--queues 10000] [--in-a-row 32]
         [--rounds 5] [--dir DIR] [--json FILE]
-    python -m benchmarks.store_scale --gigabytes 1 --queues 1000     to see that it works
+    python -m benchmarks.store_scale --gigabytes 1 --queues 1000     a quick check
 
-A broker makes the topics, four queues each; then the store is filled in this process,
-``--in-a-row`` messages of 1 KiB with a unique key to one queue after the other. The broker that
-opens it next is the one measured, and beside it, in turns, one with 64 MiB and 16 queues.
+A broker creates the topics with four queues each. Then the store is filled in this process:
+``--in-a-row`` messages of 1 KiB with a unique key to one queue after the other, repeatedly. The
+broker that opens it next is measured, alternating with one that has 64 MiB and 16 queues.
 
-A pull asks for 32 messages near the end of its queue, half of which came in one turn of the queues
-and half in the next: at 10,000 queues they lie 0.4 GB apart. All that is pulled was pulled once
-before it counts, so that it is in memory; how many pulls had to wait for the disk all the same is
-the broker's own number.
+A pull requests 32 messages near the end of its queue, half of which were stored in one pass over
+the queues and half in the next: with 10,000 queues these are 0.4 GB apart in the commit log. All
+pulls are done once before they are counted, so that the messages are in memory. The number of pulls
+that had to wait for the disk nevertheless is taken from the broker's metrics.
 
-A queue that is read needs its file mapped, which takes a descriptor. Where ``ulimit -n`` is so low
-that not all fit, each pull of a round maps its queue anew; so the limit is printed.
+A queue that is read has its file mapped, which takes a file descriptor. If ``ulimit -n`` is too low
+for all queues, each pull of a round maps its queue again; so the limit is printed.
 
-Two figures for memory: ``private`` is what the process has for itself, as everywhere in these
-benchmarks. ``rollup`` is Private_Clean + Private_Dirty of smaps_rollup, which counts pages of the
-page cache as well, those of the store's files that no other process maps at the moment.
+There are two figures for memory. ``private`` is the private memory of the process, as in all these
+benchmarks. ``rollup`` is Private_Clean + Private_Dirty of smaps_rollup, which includes pages of the
+page cache that belong to store files mapped by no other process.
 """
 
 from __future__ import annotations
@@ -61,7 +61,11 @@ BARS: Final = {"private_mb": 150.0, "p99_ratio": 2.0, "verify_mb_per_s": 500.0}
 
 
 def run(running: Running, places: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Pull from each place, one after the other, and see that it gives what it has; us."""
+    """Pull from each (queue, offset), one after the other, and check the answers.
+
+    Returns:
+        The number of pulls, latencies in microseconds, and pulls that had to wait for the disk.
+    """
     requests = [
         (pull_frame(*topic_of(queue), offset, count=PULL_MESSAGES), offset)
         for queue, offset in places
@@ -98,10 +102,10 @@ def _receive(peer: socket.socket) -> bytearray:
 
 
 def check(answer: bytearray, offset: int) -> None:
-    """See that an answer has the messages that were asked for.
+    """Check that an answer has the requested messages.
 
     Raises:
-        BenchmarkError: it has others.
+        BenchmarkError: it doesn't.
     """
     found = cut(bytes(answer))
     assert found is not None
@@ -118,7 +122,7 @@ def check(answer: bytearray, offset: int) -> None:
 
 
 def pull(shapes: dict[str, Shape], rounds: int) -> dict[str, Any]:
-    """Both brokers, memory, and pulls in turns A B B A."""
+    """Measure the memory of both brokers, and pulls that alternate in the order A B B A."""
     pulls = shapes["big"].queues
     places = {name: list(shape.places(pulls, rounds)) for name, shape in shapes.items()}
     with serving(shapes["big"].root) as big, serving(shapes["small"].root) as small:
@@ -144,13 +148,13 @@ def pull(shapes: dict[str, Shape], rounds: int) -> dict[str, Any]:
 
 
 def ratio(result: dict[str, Any], figure: str) -> Spread:
-    """The big store's over the small one's, of each round."""
+    """Return the ratio big/small of a figure in each round."""
     pairs = zip(result["pulls"]["big"], result["pulls"]["small"], strict=True)
     return spread([big[figure] / small[figure] for big, small in pairs])
 
 
 def text(result: dict[str, Any]) -> str:
-    """What is printed."""
+    """Return the report."""
     lines = [
         f"{result['log_bytes'] / 2**30:.2f} GiB of log, {result['queues']:,} queues, filled in "
         f"{result['fill_s']:.0f} s",
@@ -198,15 +202,15 @@ def _yes(kept: bool) -> str:
 
 
 def say(words: str) -> None:
-    """Progress; the result goes to stdout."""
+    """Print progress to stderr; the result goes to stdout."""
     print(words, file=sys.stderr, flush=True)
 
 
 def measure(home: Path, size: int, queues: int, in_a_row: int, rounds: int) -> dict[str, Any]:
-    """Everything.
+    """Build both stores and run all measurements.
 
     Raises:
-        BenchmarkError: the disk is too small, or something failed.
+        BenchmarkError: the disk is too small, or a step failed.
     """
     if shutil.disk_usage(home).free < size + SPARE_BYTES:
         raise BenchmarkError(f"{home} has no room for {size / 2**30:.0f} GiB: give another --dir")
@@ -233,7 +237,7 @@ def measure(home: Path, size: int, queues: int, in_a_row: int, rounds: int) -> d
 
 
 def main() -> int:
-    """Measure, print, and write JSON; 1: something could not be measured."""
+    """Measure, print, and write JSON; return 1 if something could not be measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--gigabytes", type=float, default=20.0, help="GiB of log")
     parser.add_argument("--queues", type=int, default=10_000)

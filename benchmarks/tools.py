@@ -1,4 +1,4 @@
-"""The programs that make the load: built on first use, with what is lacking said in a sentence."""
+"""The programs that generate the load: building them on first use, and running them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ VERSION: Final = "4.9.7"
 HERE: Final = Path(__file__).parent
 BUILT: Final = HERE.parent / ".tools" / "benchmarks"
 MOST_REFUSED: Final = 0.05
-"""Apache's broker refuses some sends when it is overloaded; they are shown, but a run of more is
-not a measurement."""
+"""The largest share of refused requests in a valid run: Apache's broker refuses some sends when it
+is overloaded. Their number is shown."""
 
 FILL_TIMEOUT: Final = 600.0
 RUN_MARGIN: Final = 60.0
-"""Seconds that a run may take over its own time."""
+"""Seconds that a run may take in addition to its planned time."""
 
 
 class BenchmarkError(Exception):
-    """Something that is needed is lacking, or a run failed; the text is the whole story."""
+    """A required program is missing, or a run failed; the text is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A running broker, as the load sees it."""
+    """A running broker: name server and broker addresses (``host:port``), and process id."""
 
     nameserver: str
     broker: str
@@ -39,7 +39,7 @@ class Target:
 
 
 def check() -> None:
-    """Raise BenchmarkError that names everything this machine lacks."""
+    """Raise BenchmarkError with all missing programs, if any is missing."""
     lacking = [
         f"{program} ({why})"
         for program, why in (
@@ -59,7 +59,7 @@ def _is_older(made: Path, sources: Sequence[Path]) -> bool:
 
 
 def compiled(made: Path, sources: Sequence[Path]) -> Path:
-    """A program in C, built of the first of its sources where it is older than any of them."""
+    """Compile a C program from its first source, if it is older than any of its sources."""
     if _is_older(made, sources):
         BUILT.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cc", "-O2", "-Wall", "-o", str(made), str(sources[0])], check=True)
@@ -67,12 +67,12 @@ def compiled(made: Path, sources: Sequence[Path]) -> Path:
 
 
 def loadgen() -> Path:
-    """The load generator in C."""
+    """Return the path of the load generator in C, after compiling it if necessary."""
     return compiled(BUILT / "loadgen", [HERE / "loadgen.c", HERE / "loadgen.h"])
 
 
 def java(program: str) -> list[str]:
-    """The command that runs one of our programs for the Java client, without its arguments."""
+    """Return the command that runs one of the Java programs here, without its arguments."""
     source = HERE / f"{program}.java"
     jars = apache.jars(VERSION)
     if _is_older(BUILT / f"{program}.class", [source]):
@@ -83,12 +83,16 @@ def java(program: str) -> list[str]:
 
 
 def fill(target: Target, topic: str, messages: int, *, queues: int = 4, vary: bool = False) -> None:
-    """Send so many messages of 1 KiB one by one to a topic, as applications do.
+    """Send messages of 1 KiB to a topic, one per request.
+
+    A few more than ``messages`` may be stored: those in flight at the end.
 
     Args:
-        vary: they have 256 to 1,792 bytes, a tag, a key and a property.
-
-    A few more than were asked for may be stored: what was under way.
+        target: the broker.
+        topic: the topic, created by the first send.
+        messages: the number of messages.
+        queues: the number of queues of the topic.
+        vary: send messages of 256 to 1,792 bytes with a tag, a key and a property.
     """
     command = [
         *(str(loadgen()), "send", "--addr", target.broker, "--topic", topic),
@@ -99,17 +103,19 @@ def fill(target: Target, topic: str, messages: int, *, queues: int = 4, vary: bo
 
 
 def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> dict[str, float]:
-    """One run of a scenario.
+    """Run a scenario once.
 
     Args:
-        seconds: that count.
-        warm: seconds before them that don't.
+        scenario: the scenario.
+        target: the broker.
+        seconds: the counted time.
+        warm: the seconds before it, which are not counted.
 
     Returns:
         The figures of the program's last line: per_s, p50_us, p99_us, cpu_us_per and others.
 
     Raises:
-        BenchmarkError: it failed, or too many requests did.
+        BenchmarkError: the program failed, or too many requests did.
     """
     if scenario.by_java_client:
         command = _java_command(scenario, target, seconds, warm)
@@ -142,13 +148,14 @@ def _java_command(scenario: Scenario, target: Target, seconds: float, warm: floa
 
 
 def run(command: Sequence[str], seconds: float) -> dict[str, float]:
-    """Run a program of ours that measures; the figures of its last line, key=value each.
+    """Run a load program and return the figures of its last line (``key=value ...``).
 
     Args:
-        seconds: what it takes at least; a minute more and it hangs.
+        command: the command.
+        seconds: its planned time; it is stopped a minute later.
 
     Raises:
-        BenchmarkError: it hung, or failed.
+        BenchmarkError: it did not end in time, or failed.
     """
     try:
         done = subprocess.run(
