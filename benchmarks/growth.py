@@ -1,11 +1,11 @@
-"""How PocketMQ does as things get more: connections, queues, bytes, backlog, parked consumers.
+"""Measure scaling with connections, queues, message sizes, backlog and parked consumers.
 
     python -m benchmarks.growth [--seconds 3] [--axis queues ...] [--json growth.json]
         [--chart growth.svg]
 
-One broker with default settings in a process of its own, the load from this one; both share the
-machine, so the figures of an axis are to be compared with each other. On each axis all but one
-thing stays as it is: 4 connections with 64 requests of 1 KiB in flight, 4 queues.
+The broker runs with default settings in a separate process, the load in this one. Both share the
+machine, so figures are comparable only within an axis. Each axis varies one parameter; the others
+are 4 connections with 64 requests of 1 KiB in flight on each, and 4 queues.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Row = dict[str, Any]
 
 @contextmanager
 def server() -> Iterator[testing.StandaloneServer]:
-    """A broker with the files of a real one."""
+    """Run a broker with file sizes as in production."""
     settings = {"mappedFileSizeCommitLog": str(1 << 30), "pocketmqMaxParkedPulls": "20000"}
     with testing.broker(settings=settings) as running:
         yield running
 
 
 def frames_for(queues: int, size: int = KIB, *, prefix: str = "growth") -> list[bytes]:
-    """A message for each of so many queues, four to a topic."""
+    """Return a send request for each of ``queues`` queues, in topics of four queues."""
     return [
         send_frame(
             f"{prefix}-{number // QUEUES_OF_A_TOPIC}",
@@ -64,7 +64,7 @@ def sending(
     queues: int = QUEUES_OF_A_TOPIC,
     size: int = KIB,
 ) -> Row:
-    """Messages to queues in turns."""
+    """Send messages to the queues in rotation and return the figures."""
     frames = frames_for(queues, size)
     send_each(running.broker, frames)
     inflight = max(1, min(64, MOST_IN_FLIGHT_BYTES // (size * connections)))
@@ -80,13 +80,13 @@ def sending(
 
 
 def by_connections(count: int, seconds: float) -> Row:
-    """So many producers at once."""
+    """Measure sends on ``count`` connections."""
     with server() as running:
         return sending(running, seconds, connections=count)
 
 
 def by_queues(count: int, seconds: float) -> Row:
-    """So many queues, all of them written to; what one of them takes in memory."""
+    """Measure sends to ``count`` queues, a restart, and the memory of each queue."""
     with server() as running:
         sending(running, 0.5)
         before = private_bytes(running.pid)
@@ -101,14 +101,14 @@ def by_queues(count: int, seconds: float) -> Row:
 
 
 def by_size(size: int, seconds: float) -> Row:
-    """Bodies of so many bytes."""
+    """Measure sends of bodies of ``size`` bytes."""
     with server() as running:
         figures = sending(running, seconds, size=size)
         return {**figures, "mb_per_s": round(figures["per_s"] * size / 1e6, 1)}
 
 
 def by_backlog(count: int, seconds: float) -> Row:
-    """A consumer that reads a queue from its beginning, which is so many messages ago."""
+    """Measure pulls of a queue with ``count`` messages, from its start."""
     with server() as running:
         message = send_frame("backlog", 0, KIB, queues=1)
         for start in range(0, count, BACKLOG_BATCH):
@@ -127,7 +127,7 @@ def by_backlog(count: int, seconds: float) -> Row:
 
 
 def by_parked(count: int, seconds: float) -> Row:
-    """So many consumers that wait for a message: what they cost at rest, and others' sends."""
+    """Measure the idle CPU time of ``count`` parked pulls, and sends to other topics."""
     with server() as running, ExitStack() as stack:
         send_each(running.broker, frames_for(count, 1, prefix="parked"))
         lanes = parked(running.broker, count)
@@ -143,7 +143,7 @@ def by_parked(count: int, seconds: float) -> Row:
 
 
 def parked(address: str, count: int) -> list[Lane]:
-    """Connections with so many pulls in all that wait behind the only message of their queue."""
+    """Return connections with ``count`` pulls in total, parked at the ends of their queues."""
     frames = [
         pull_frame(
             f"parked-{number // QUEUES_OF_A_TOPIC}",
@@ -162,7 +162,7 @@ def parked(address: str, count: int) -> list[Lane]:
 
 
 def _answered(lanes: Sequence[Lane]) -> int:
-    """How many of the parked pulls were answered, which they should not be."""
+    """Return how many of the parked pulls were answered: there should be none."""
     with selectors.DefaultSelector() as selector:
         for lane in lanes:
             selector.register(lane.socket, selectors.EVENT_READ, lane)
@@ -179,7 +179,7 @@ AXES: Final[dict[str, tuple[Callable[[int, float], Row], Sequence[int]]]] = {
 
 
 def table(axis: str, rows: Sequence[Row]) -> str:
-    """The rows of one axis."""
+    """Return the table of one axis."""
     names = [axis, *(name for name in rows[0] if name != axis)]
     cells = [names, *([f"{row[name]:,}" for name in names] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(names))]

@@ -1,6 +1,7 @@
-"""A load generator in Python for what the one in C has no place for: thousands of queues, parked
-pulls. Requests are encoded once and sent again and again; a broker answers the requests of one
-connection in their order, so nothing of an answer is looked at but its length and its code.
+"""A load generator in Python for loads that the one in C lacks: thousands of queues, parked pulls.
+
+Requests are encoded once and sent repeatedly. Of the answers only the length is read, because a
+broker answers the requests of one connection in order.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TICKS: Final = 100
 
 
 def send_frame(topic: str, queue_id: int, size: int, *, queues: int) -> bytes:
-    """One message of ``size`` bytes to a queue of a topic that is made with the first one."""
+    """Encode a send of ``size`` bytes to a queue; the first send creates the topic."""
     header = SendMessageRequestHeaderV2(
         producer_group="growth",
         topic=topic,
@@ -50,7 +51,7 @@ def send_frame(topic: str, queue_id: int, size: int, *, queues: int) -> bytes:
 def pull_frame(
     topic: str, queue_id: int, offset: int, *, count: int = 32, wait_s: int = 0
 ) -> bytes:
-    """A pull from an offset on, parked for so many seconds when there is nothing."""
+    """Encode a pull from an offset, parked for up to ``wait_s`` seconds at the end of the queue."""
     header = PullMessageRequestHeader(
         consumer_group="growth",
         topic=topic,
@@ -67,27 +68,27 @@ def pull_frame(
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """``host:port`` in its parts."""
+    """Split ``host:port``."""
     host, _, port = text.rpartition(":")
     return host, int(port)
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used."""
+    """Return the CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @dataclass(slots=True)
 class Figures:
-    """What came of a load."""
+    """The figures of a load; times in seconds."""
 
     seconds: float
     latencies_s: list[float] = field(repr=False)
     cpu_s: float
 
     def as_json(self) -> dict[str, float]:
-        """The numbers that are printed and kept."""
+        """Return the figures for tables and JSON files."""
         count = len(self.latencies_s)
         cuts = statistics.quantiles(self.latencies_s, n=1000) if count > 1 else [0.0] * 999
         return {
@@ -100,7 +101,7 @@ class Figures:
 
 
 class Lane:
-    """One connection with so many requests in flight."""
+    """One connection with several requests in flight."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.create_connection(address_of(address), timeout=ANSWER_WITHIN)
@@ -109,13 +110,13 @@ class Lane:
         self._sent: deque[float] = deque()
 
     def send(self, frames: Sequence[bytes]) -> None:
-        """Send requests, whose time runs from now."""
+        """Send requests and record the time of sending."""
         now = time.perf_counter()
         self._sent.extend([now] * len(frames))
         self.socket.sendall(b"".join(frames))
 
     def receive(self) -> list[float]:
-        """Read once; how long each request took whose answer has come whole."""
+        """Read once; return the latencies of the requests whose answers are complete."""
         data = self.socket.recv(READ_BYTES)
         if not data:
             msg = "the broker closed the connection"
@@ -136,7 +137,7 @@ class Lane:
 
     @property
     def unanswered(self) -> int:
-        """Requests in flight."""
+        """The number of requests in flight."""
         return len(self._sent)
 
 
@@ -151,12 +152,17 @@ def pump(
     pid: int,
     between: Callable[[], None] = lambda: None,
 ) -> Figures:
-    """Keep ``inflight`` requests under way on each connection; those after ``warm`` count.
+    """Keep ``inflight`` requests in flight on each connection and return the figures.
 
     Args:
-        frames: the requests, taken in turns.
-        pid: of the process whose CPU time is counted.
-        between: called between two looks at the connections.
+        address: the broker.
+        frames: the requests, sent in rotation.
+        connections: the number of connections.
+        inflight: the number of requests in flight on each.
+        seconds: the counted time.
+        warm: the time before it, which is not counted.
+        pid: the process whose CPU time is measured.
+        between: called after each poll of the connections.
     """
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         lanes = [Lane(address) for _ in range(connections)]
@@ -184,7 +190,7 @@ def pump(
 
 
 def send_each(address: str, frames: Sequence[bytes], *, inflight: int = 256) -> None:
-    """Send every request once and wait for all answers."""
+    """Send each request once and wait for all answers."""
     lane = Lane(address)
     try:
         rest = iter(frames)

@@ -1,11 +1,11 @@
-"""Our push consumer as an application would use it: the twin of JavaConsume.java.
+"""A load program with our push consumer; ``JavaConsume.java`` is the same for Java.
 
     python -m benchmarks.push_lane concurrent|orderly NAMESERVER GROUP BATCH \
         WARM_TOPIC WARM_MESSAGES TOPIC MESSAGES
     python -m benchmarks.push_lane deliver NAMESERVER GROUP TOPIC SIZE RATE SECONDS RESIDENT_SECONDS
 
-Prints one line of key=value. CPU time is this process's own, from the first handled message to the
-last. Everything is at its default but the batch size, as in the twin.
+Prints one line of key=value. CPU time is that of this process, from the first handled message to
+the last. All settings except the batch size are the defaults, as in ``JavaConsume.java``.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from remoting.tasks import run
 
 PATIENCE: Final = 120.0
 EXTRA_WATCHED: Final = 0.2
-"""Seconds in which a message that comes twice is noticed."""
+"""Seconds after the last message in which duplicates are counted."""
 
 _STAMP: Final = Struct(">qq")
-"""When a message was sent, and its number."""
+"""The start of a body: the time of sending in nanoseconds, and the message's number."""
 
 
 class Count:
-    """Counts what is handled, and takes the time of the first message and of the last."""
+    """Counts handled messages, and records the times of the first and the last one."""
 
     def __init__(self, wanted: int) -> None:
         self.wanted = wanted
@@ -38,7 +38,7 @@ class Count:
         self.began = self.ended = (0.0, 0.0)
 
     async def one(self, _: client.ReceivedMessage[bytes]) -> None:
-        """The empty handler."""
+        """Handle one message: only count it."""
         if not self.handled:
             self.began = _now()
         self.handled += 1
@@ -46,7 +46,7 @@ class Count:
             self._end()
 
     async def some(self, messages: list[client.ReceivedMessage[bytes]]) -> None:
-        """The empty handler of batches."""
+        """Handle a batch: only count its messages."""
         before = self.handled
         if not before:
             self.began = _now()
@@ -74,7 +74,7 @@ def _now() -> tuple[float, float]:
 async def consume(
     mode: str, nameserver: str, group: str, batch: int, topic: str, messages: int
 ) -> Count:
-    """Consume a topic from its beginning with a fresh group."""
+    """Consume a topic from its start with a new group."""
     count = Count(messages)
     async with client.PushConsumer(
         nameserver,
@@ -92,7 +92,7 @@ async def consume(
 
 
 class Delivery:
-    """Sends at a steady pace and notes how long each message takes to its handler."""
+    """Sends at a constant rate and records the latency of each message to its handler."""
 
     def __init__(self, size: int, rate: float, warm: int, counted: int) -> None:
         self._filler = b"x" * (size - _STAMP.size)
@@ -105,7 +105,7 @@ class Delivery:
         self._all = asyncio.Event()
 
     async def handle(self, message: client.ReceivedMessage[bytes]) -> None:
-        """Note one."""
+        """Record the latency of a message."""
         now = time.perf_counter_ns()
         sent, number = _STAMP.unpack_from(message.body)
         self.latencies[number] = now - sent
@@ -114,7 +114,7 @@ class Delivery:
             self._all.set()
 
     async def send(self, producer: client.Producer[bytes], topic: str) -> None:
-        """Send all, and wait for them."""
+        """Send all messages, and wait until they are handled."""
         due = time.perf_counter()
         for number in range(len(self.latencies)):
             if number == self._warm:
@@ -139,7 +139,7 @@ class Delivery:
 
 
 async def deliver(words: Sequence[str]) -> str:
-    """Producer and push consumer in one process, as in the twin."""
+    """Run producer and push consumer in this process, as ``JavaConsume.java`` does."""
     nameserver, group, topic, size = *words[:3], int(words[3])
     rate, seconds, warm = (float(word) for word in words[4:7])
     delivery = Delivery(size, rate, int(rate * warm), int(rate * seconds))
@@ -158,7 +158,7 @@ async def deliver(words: Sequence[str]) -> str:
 
 
 async def measure(words: Sequence[str]) -> str:
-    """Do what the command line says; the line to print."""
+    """Run the mode given on the command line; return the line to print."""
     if words[0] == "deliver":
         return await deliver(words[1:])
     mode, nameserver, group, batch = *words[:3], int(words[3])

@@ -1,11 +1,11 @@
-"""How soon a killed broker is back, and a stopped one, on a log of one GiB.
+"""Measure the restart of a killed and of a stopped broker with a commit log of one GiB.
 
     python -m benchmarks.recovery [--rounds 5] [--megabytes 1024] [--body 1024] [--apache]
 
-A process fills a store as fast as it can and goes on for three seconds at 5,000 messages a second;
-then it is killed, or stopped. Each round takes another copy of that store (``cp --reflink=auto``)
-and counts from the start of a broker's process to its first acknowledged send. With ``--apache``
-the killed store is also opened by Apache's broker 4.9.7, in turns.
+A process fills a store at full speed, then for three seconds at 5,000 messages per second; then it
+is killed, or stopped. Each round uses a new copy of the killed store (``cp --reflink=auto``) and
+measures from the start of a broker's process to its first acknowledged send. With ``--apache``
+Apache's broker 4.9.7 opens copies of the killed store too, alternating with ours.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
 
 
 def fill(root: Path, megabytes: int, body: int, *, kill: bool) -> None:
-    """Leave a store behind."""
+    """Create a store of a broker that was killed or stopped."""
     command = [sys.executable, "-c", WRITER, str(root), str(megabytes << 20), str(body)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None
@@ -68,10 +68,11 @@ def fill(root: Path, megabytes: int, body: int, *, kill: bool) -> None:
 
 
 def copy_of(store: Path) -> Path:
-    """Another copy, at the place where a broker looks for it below a new directory."""
+    """Copy a store to ``store`` in a new directory, where Apache's broker expects it."""
     home = Path(tempfile.mkdtemp(prefix="recovery-", dir=store.parent)) / "store"
     subprocess.run(["cp", "-r", "--reflink=auto", "--sparse=always", store, home], check=True)
-    # A killed broker has all but the last half second on the disk; a fresh copy has nothing.
+    # The store of a killed broker is on the disk except for the last half second; without a sync
+    # the copy would be in memory only.
     os.sync()
     return home
 
@@ -100,14 +101,14 @@ def main() -> None:
                 place = home.parent if name == "Apache" else home
                 results.setdefault(name, []).append(start_once(make(port, place), port))
                 shutil.rmtree(home.parent)
-            # A copy is another store: what a stop left is believed only where it was left.
+            # Not a copy: the state written by a clean stop is used only in its original directory.
             results.setdefault("stopped", []).append(stop_and_start(stopped))
     for name, figures in results.items():
         measure(name, figures)
 
 
 def stop_and_start(store: Path) -> tuple[float, float]:
-    """Start a broker on a stopped store, then fill nothing and stop it cleanly again."""
+    """Measure a start on a stopped store, then open it again and stop cleanly."""
     port = free_ports(3)
     result = start_once(ours(port, store), port)
     fill(store, 0, 1024, kill=False)

@@ -1,24 +1,24 @@
-"""Everything about Spark in one run: decoder, store reader, source, sink, streams, and Kafka's.
+"""Run all Spark benchmarks: decoder, store reader, source, sink, streams, and Kafka's source.
 
-    make bench-spark                                     # on a quiet machine
-    make bench-spark BENCH=--quick                       # whether it runs; its figures mean little
+    make bench-spark                                     # on an otherwise idle machine
+    make bench-spark BENCH=--quick                       # a short check, not for reliable figures
     python -m benchmarks.spark --only tcp --only kafka --json figures.json
 
 =========  =======================================================================================
 part       what is measured, with Spark's ``local[2]`` unless said otherwise
 =========  =======================================================================================
-decoder    pull answers made into Arrow batches of all columns, on one core, without Spark
+decoder    decoding pull answers to Arrow batches of all columns, on one core, without Spark
 store      ``format("rocketmq.store")``, all columns, files in the page cache
-tcp        ``format("rocketmq")`` in batch, all columns, from a broker of ours on the same machine
+tcp        ``format("rocketmq")`` in batch, all columns, from a broker on the same machine
 sink       ``df.write.format("rocketmq")`` to such a broker
 stream     the connector's share of an empty micro-batch, and the requests of an idle query
 kafka      Spark's own Kafka source and ours, in turns; see ``benchmarks.spark_kafka``
 =========  =======================================================================================
 
-Each part is a process and a JVM of its own, and a module that can be run alone and shows more:
+Each part runs in a separate process and JVM, and is a module that can be run alone and prints more:
 ``benchmarks.spark_decode``, ``spark_store``, ``spark_tcp``, ``spark_sink``, ``spark_stream``. Sizes
-and ways take turns within a round, the first round of each warms up (of ``kafka`` the first two),
-and what has a bar is the median of the others. All of it takes some twenty minutes.
+and variants alternate within a round. The first round of each part (of ``kafka`` the first two) is
+a warm-up; the bars apply to the median of the others. The whole run takes about twenty minutes.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ from benchmarks.spark_kafka.tools import SPARK_VERSION
 from benchmarks.spark_results import Result, table
 
 BYTES_A_MESSAGE: Final = 1_000
-"""What a message takes on the disk in all parts, a store of 1 KiB beside one of 100 B included."""
+"""Bytes on the disk per message of ``--messages``, in the part that needs most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything.
+    """The amounts of a run.
 
     Attributes:
-        rounds: that count.
-        messages: of 100 B in each part; there are a quarter as many of 1 KiB.
+        rounds: the number of counted rounds.
+        messages: messages of 100 B in each part; a quarter as many have 1 KiB.
         batches: empty micro-batches of a round.
-        idle: seconds for which an idle query's requests are counted.
-        where: folder for the stores that are read from; None: the system's.
+        idle: seconds for which the requests of an idle query are counted.
+        where: the directory for the stores that are read directly; None for temporary files.
     """
 
     rounds: int
@@ -70,12 +70,12 @@ QUICK: Final = Plan(rounds=1, messages=160_000, batches=12, idle=10.0)
 
 
 def say(text: str) -> None:
-    """Progress; the table alone goes to stdout."""
+    """Print progress to stderr; only the table goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 def decoder(plan: Plan) -> list[Result]:
-    """The decoder alone."""
+    """Measure the decoder without Spark."""
     found = spark_decode.rates(plan.rounds + 1)
     return [
         Result(
@@ -89,7 +89,7 @@ def decoder(plan: Plan) -> list[Result]:
 
 
 def store(plan: Plan) -> list[Result]:
-    """The store reader."""
+    """Measure the store reader."""
     from benchmarks import spark_store
 
     with tempfile.TemporaryDirectory(prefix="bench-spark-", dir=plan.where) as directory:
@@ -104,7 +104,7 @@ def store(plan: Plan) -> list[Result]:
 
 
 def tcp(plan: Plan) -> list[Result]:
-    """The source, in batch."""
+    """Measure batch reads of the source."""
     from benchmarks import spark_tcp
 
     found = spark_tcp.measure(plan.rounds, plan.messages)
@@ -112,7 +112,7 @@ def tcp(plan: Plan) -> list[Result]:
 
 
 def sink(plan: Plan) -> list[Result]:
-    """The sink, in batch. Each round stores its messages anew, so they are half as many."""
+    """Measure batch writes of the sink, with half the messages, as each round stores them again."""
     from benchmarks import spark_sink
 
     found = spark_sink.measure(plan.rounds, plan.messages // 2)
@@ -133,14 +133,14 @@ def _by_size(
 
 
 def stream(plan: Plan) -> list[Result]:
-    """Micro-batches with nothing in them, and none at all."""
+    """Measure empty micro-batches and an idle query."""
     from benchmarks import spark_stream
 
     return spark_stream.measure(plan.rounds, plan.batches, plan.idle, say)
 
 
 def kafka(plan: Plan) -> list[Result]:
-    """Spark's Kafka source beside ours."""
+    """Compare with Spark's Kafka source."""
     from benchmarks.spark_kafka import compare
 
     return compare.measure(plan.rounds, plan.messages, say)
@@ -167,7 +167,7 @@ def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]
 
 
 def check_disk(plan: Plan) -> None:
-    """Raise SystemExit when the stores would not fit."""
+    """Exit if the disk has no room for the stores."""
     folder = plan.where or Path(tempfile.gettempdir())
     needed = plan.messages * BYTES_A_MESSAGE
     if shutil.disk_usage(folder).free < needed:
@@ -178,7 +178,7 @@ def check_disk(plan: Plan) -> None:
 
 
 def options(words: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark",
         description=__doc__,
@@ -196,7 +196,7 @@ def options(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def plan_of(given: argparse.Namespace) -> Plan:
-    """The plan that the options make."""
+    """Return the plan for the options."""
     base = QUICK if given.quick else FULL
     return Plan(
         given.rounds or base.rounds,
@@ -210,7 +210,7 @@ def plan_of(given: argparse.Namespace) -> Plan:
 def document(
     facts: dict[str, Any], plan: Plan, results: Sequence[Result], absent: dict[str, str]
 ) -> dict[str, Any]:
-    """All there is to know of a run, for programs."""
+    """Return the content of the JSON file."""
     import pyspark
 
     return {
@@ -227,7 +227,7 @@ def document(
 
 
 def main() -> int:
-    """Measure and print; 1: a bar was missed, or something could not be measured."""
+    """Measure and print; return 1 if a bar was missed or something could not be measured."""
     given = options()
     plan = plan_of(given)
     check_disk(plan)

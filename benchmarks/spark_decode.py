@@ -1,12 +1,12 @@
-"""How many records a second become Arrow batches, on one core and without Spark.
+"""Measure the decoding of records to Arrow batches, on one core and without Spark.
 
     python -m benchmarks.spark_decode [--tries 5] [--rows 2000] [--json decode.json]
 
-A pull answer's body is made up as a broker stores it: bodies of random bytes whose lengths vary by
-a fifth, four properties of which two differ from message to message. It is decoded again and again
-into batches of all columns, finding where the records begin included; the best try counts. The
-time on the clock is what a bar is held against, and the processor time beside it tells how much of
-it others took. One row more is for the plain way, record by record, that all others have to equal.
+The input is a pull answer's body in the format of the commit log: bodies of random bytes whose
+lengths vary by a fifth, and four properties, two of which differ between messages. It is decoded
+repeatedly to batches of all columns, including the search for the starts of the records; the best
+try counts. The bars apply to wall-clock time; the CPU time shows how much of it other processes
+took. An additional row shows the fallback decoder, which decodes record by record.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from spark_connector.schema import COLUMNS, KAFKA_COLUMNS, STORE_COLUMNS, Column
 
 BODY_BYTES: Final = (100, 1024)
 BARS: Final = {100: 2_000_000, 1024: 1_500_000}
-"""Records a second with all columns."""
+"""The bars in records per second with all columns, by body size in bytes."""
 
 RECORDS: Final = {100: 16_000, 1024: 4_000}
 SECONDS_PER_TRY: Final = 0.5
@@ -57,8 +57,11 @@ class Outcome:
     """The best of several tries.
 
     Attributes:
-        rate: records a second of the clock.
-        cpu_ns: processor time for one record.
+        lane: the columns, and how they are decoded.
+        body_bytes: the average body size.
+        record_bytes: the average record size.
+        rate: records per second of wall-clock time.
+        cpu_ns: CPU time per record in nanoseconds.
     """
 
     lane: str
@@ -69,7 +72,7 @@ class Outcome:
 
 
 def answer(body_bytes: int, number: int) -> bytes:
-    """So many records, back to back."""
+    """Return ``number`` adjacent records, the body of a pull answer."""
     chance = random.Random(7)
     return b"".join(
         encode_record(
@@ -97,7 +100,7 @@ def answer(body_bytes: int, number: int) -> bytes:
 
 
 def best(work: Callable[[], None], records: int, tries: int) -> tuple[float, float]:
-    """Records a second and processor nanoseconds of a record, each of its best try."""
+    """Return records per second and CPU nanoseconds per record, each from its best try."""
     seconds, cpu = float("inf"), float("inf")
     for _ in range(tries):
         rounds = 0
@@ -111,7 +114,7 @@ def best(work: Callable[[], None], records: int, tries: int) -> tuple[float, flo
 
 
 def measure(body_bytes: int, *, rows: int, tries: int) -> Iterator[Outcome]:
-    """All lanes of one size of bodies."""
+    """Measure all lanes with one body size."""
     number = RECORDS[body_bytes]
     buffer = answer(body_bytes, number)
     starts = walk(buffer)
@@ -131,7 +134,7 @@ def measure(body_bytes: int, *, rows: int, tries: int) -> Iterator[Outcome]:
 
 
 def rates(rounds: int, *, rows: int = 2_000) -> dict[int, list[float]]:
-    """Records a second with all columns, by bytes of the body, the sizes taking turns."""
+    """Return records per second with all columns in each round, by body size in bytes."""
     buffers = {size: answer(size, RECORDS[size]) for size in BODY_BYTES}
     found: dict[int, list[float]] = {size: [] for size in BODY_BYTES}
     for _ in range(rounds):
@@ -159,11 +162,11 @@ def _figures(
 
 
 def _discard(_: object) -> None:
-    """Nothing is done with it, as if it had gone to Spark."""
+    """Drop a batch."""
 
 
 def main() -> None:
-    """Measure, print, and say whether the bars were met."""
+    """Measure and print, with a verdict for each bar."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--rows", type=int, default=2_000, help="of a batch")

@@ -1,4 +1,4 @@
-"""What ``make bench-spark`` prints: a row a figure, with its range and its bar."""
+"""The report of ``make bench-spark``: a row for each figure, with its range and its bar."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Result:
 
     Attributes:
         name: what was measured.
-        unit: of ``found`` and ``bar``.
+        unit: the unit of ``found`` and ``bar``.
         found: median and range over the rounds.
-        bar: what the median has to be; None: nothing depends on it.
-        at_most: the bar is an upper one.
+        bar: the limit for the median, or None.
+        at_most: whether the bar is an upper limit.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Result:
 
     @property
     def reached(self) -> bool:
-        """Whether the median is as good as it has to be."""
+        """Whether the median reaches the bar; true without a bar."""
         if self.bar is None:
             return True
         if self.at_most:
@@ -39,7 +39,7 @@ class Result:
         return self.found.median >= self.bar
 
     def cells(self) -> tuple[str, ...]:
-        """The row of the table, without its verdict's ratio when it has no bar."""
+        """Return the row of the table."""
         spread = (
             f"{_number(self.found.median)} ({_number(self.found.low)}-{_number(self.found.high)})"
         )
@@ -51,7 +51,7 @@ class Result:
         return self.name, spread, self.unit, bar, verdict
 
     def as_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the figure for the JSON file."""
         return {
             "name": self.name,
             "unit": self.unit,
@@ -67,7 +67,7 @@ def _number(value: float) -> str:
 
 
 def table(results: Sequence[Result]) -> str:
-    """All rows, aligned."""
+    """Return the table, with aligned columns."""
     rows = [HEAD, *(result.cells() for result in results)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
     return "\n".join(

@@ -1,12 +1,12 @@
-"""How fast ``format("rocketmq")`` writes: the encoder, one task without Spark, and through Spark.
+"""Measure how fast ``format("rocketmq")`` writes: the encoder, one task, and Spark.
 
     python -m benchmarks.spark_sink [--rounds 5] [--messages 1000000] [--json FILE]
 
-Rows have a body of 100 B or 1 KiB (a quarter as many), a key of their own and a tag. Every round
-writes each size all ways: encoded into nothing, sent by one task to a broker of ours in a process
-of its own, and by ``df.write`` with Spark's ``local[2]``, round robin, by key, and one way. The
-first round warms up and is not counted. What counts is the median through Spark, round robin; the
-broker works on the same processors, and what Spark's own source of rows takes is in the figure.
+Rows have a body of 100 B or 1 KiB (a quarter as many), a unique key and a tag. Every round writes
+each size in all variants: encoded only, sent by one task without Spark to a broker in a separate
+process, and by ``df.write`` with Spark's ``local[2]``, round robin, by key, and one-way. The first
+round is a warm-up. The bars apply to the median with Spark, round robin. The broker runs on the
+same machine, and the figure includes the generation of the rows by Spark.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from remoting.protocol.queue import MessageQueue
 TOPIC: Final = "SparkSink"
 SIZES: Final = (100, 1024)
 BARS: Final = {100: 100_000, 1024: 60_000}
-"""Rows a second through Spark, by bytes of the body."""
+"""The bars in rows per second with Spark, by body size in bytes."""
 
 BATCH_ROWS: Final = 10_000
-"""What Spark hands to a writer at once."""
+"""The rows of a batch that Spark passes to a writer."""
 
 WAYS: Final[dict[str, dict[str, str]]] = {
     "spark": {},
     "spark, by key": {"partitioner": "hashKeys"},
     "spark, one way": {"sendMode": "oneway"},
 }
-"""Options of each way through Spark; the first has the bar."""
+"""The options of each variant with Spark; the bars apply to the first one."""
 
 FIELDS: Final = [("body", "binary"), ("keys", "string"), ("tags", "string")]
 
 
 def rows_of(size: int) -> Any:
-    """One batch as Spark hands it over, bodies of ``size`` bytes give or take a fifth."""
+    """Return a batch as passed by Spark, with bodies of ``size`` bytes plus or minus a fifth."""
     import pyarrow as pa
 
     noise = os.urandom(3 * size)
@@ -63,7 +63,7 @@ def rows_of(size: int) -> Any:
 
 
 def encoded(batch: Any, count: int) -> float:
-    """Seconds for encoding ``count`` rows."""
+    """Return the seconds for encoding ``count`` rows."""
     from spark_connector.sink.encoder import Encoder, Recipe
     from spark_connector.sink.unique_keys import PositionKeys
 
@@ -78,7 +78,7 @@ def encoded(batch: Any, count: int) -> float:
 
 
 def sent(server: StandaloneServer, batch: Any, count: int) -> float:
-    """Seconds one task takes for ``count`` rows, without Spark."""
+    """Return the seconds in which one task without Spark sends ``count`` rows."""
     from spark_connector.sink.options import sink_options
     from spark_connector.sink.writer import SinkPlan, write_rows
 
@@ -92,7 +92,7 @@ def sent(server: StandaloneServer, batch: Any, count: int) -> float:
 def through_spark(
     spark: Any, server: StandaloneServer, size: int, count: int, options: dict[str, str]
 ) -> float:
-    """Seconds that ``df.write`` takes for ``count`` rows."""
+    """Return the seconds in which ``df.write`` writes ``count`` rows."""
     frame = spark.range(0, count, 1, 2).selectExpr(
         f"cast(rpad(cast(id as string), {size}, '.') as binary) as body",
         "concat('key-', id) as keys",
@@ -105,14 +105,14 @@ def through_spark(
 
 
 def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
-    """Rows a second of every size and way."""
+    """Return the rows per second of every size and variant."""
     rates: dict[int, dict[str, list[float]]] = {size: {} for size in SIZES}
     spark = session()
     try:
         for number in range(rounds + 1):
             for size in SIZES:
                 count = messages if size == SIZES[0] else messages // 4
-                # A store of its own for each: nobody's disk has to hold all rounds.
+                # A new store for each, so that the disk doesn't have to hold all rounds.
                 with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
                     found = _round(spark, server, size, count - count % BATCH_ROWS)
                 if number:
@@ -134,7 +134,7 @@ def _round(spark: Any, server: StandaloneServer, size: int, count: int) -> dict[
 
 
 def table(figures: dict[int, dict[str, Spread]]) -> str:
-    """The figures as text, with the bars."""
+    """Return a table of the figures and bars."""
     lines = [f"{'':28}{'median':>12}{'range':>24}{'bar':>12}  rows/s"]
     for size, ways in figures.items():
         for way, found in ways.items():
@@ -145,7 +145,7 @@ def table(figures: dict[int, dict[str, Spread]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 when a bar is missed."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     parser.add_argument("--messages", type=int, default=1_000_000, help="of 100 B, in each round")

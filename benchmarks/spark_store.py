@@ -1,11 +1,12 @@
-"""How fast ``rocketmq.store`` reads a store: alone in one process, and through Spark.
+"""Measure how fast ``rocketmq.store`` reads a store: in one process without Spark, and with Spark.
 
     python -m benchmarks.spark_store [--rounds 5] [--messages 4000000] [--json FILE] [--where DIR]
 
-Two stores are filled, with bodies of 100 B and of 1 KiB (a quarter as many), four queues taking
-turns. Then every round reads each of them both ways, by queues and by the log, into nowhere: all
-columns, and the body alone. The first round warms up and is not counted. What counts is the median
-through Spark, ``local[2]``, of all columns read by queues; the files are in the page cache.
+Two stores are filled, with bodies of 100 B and of 1 KiB (a quarter as many), with four queues in
+rotation. Then every round reads each of them with and without Spark, by queues and by the commit
+log, to the ``noop`` sink: all columns, and the body alone. The first round is a warm-up. The bars
+apply to the median with Spark, ``local[2]``, of all columns read by queues. The files are in the
+page cache.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ TOPIC: Final = "SparkStore"
 TAG: Final = "TagA"
 SIZES: Final = (100, 1024)
 BARS: Final = {100: 600_000, 1024: 300_000}
-"""Rows a second through Spark, by bytes of the body."""
+"""The bars in rows per second with Spark, by body size in bytes."""
 
 BODY_ONLY: Final = "body binary"
 
 
 def fill(root: Path, size: int, count: int) -> None:
-    """A store of ``count`` messages, bodies of ``size`` bytes give or take a fifth."""
+    """Create a store of ``count`` messages, with bodies of ``size`` bytes plus or minus a fifth."""
     store = MessageStore(StoreConfig(root=root))
     store.open()
     noise = os.urandom(3 * size)
@@ -65,7 +66,7 @@ def fill(root: Path, size: int, count: int) -> None:
 
 
 def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
-    """Rows read in this process, and seconds."""
+    """Read a store in this process; return the number of rows and the seconds."""
     from spark_connector.schema import STORE_COLUMNS
     from spark_connector.source.pushdown import Pushed
     from spark_connector.store.options import store_options
@@ -82,7 +83,7 @@ def alone(root: Path, scan: str, columns: str | None) -> tuple[int, float]:
 
 
 def through_spark(spark: Any, root: Path, scan: str, columns: str | None) -> float:
-    """Seconds that a query takes which reads everything."""
+    """Return the seconds of a query that reads the whole store."""
     reader = spark.read.format("rocketmq.store").option("path", str(root)).option("scan", scan)
     if columns is not None:
         reader = reader.schema(columns)
@@ -92,7 +93,7 @@ def through_spark(spark: Any, root: Path, scan: str, columns: str | None) -> flo
 
 
 def session(settings: Mapping[str, str] | None = None) -> Any:
-    """Spark with two threads, and some settings more."""
+    """Start Spark with two threads and additional settings."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
     from pyspark.sql import SparkSession
@@ -112,7 +113,7 @@ def session(settings: Mapping[str, str] | None = None) -> Any:
 
 
 def cases() -> Iterator[tuple[int, str, str | None]]:
-    """Size, scan and columns of what is measured."""
+    """Yield size, scan and columns of each case."""
     for size in SIZES:
         for scan in ("queue", "log"):
             yield size, scan, None
@@ -120,13 +121,13 @@ def cases() -> Iterator[tuple[int, str, str | None]]:
 
 
 def name_of(case: tuple[int, str, str | None]) -> str:
-    """A case in words."""
+    """Return the name of a case for the table."""
     size, scan, columns = case
     return f"{size} B, scan={scan}, {'all columns' if columns is None else 'body only'}"
 
 
 def measure(where: Path, rounds: int, messages: int) -> dict[str, dict[str, Spread]]:
-    """Rows a second of every case, alone and through Spark."""
+    """Return the rows per second of every case, without and with Spark."""
     roots, counts = {}, {}
     for size in SIZES:
         roots[size] = where / f"store-{size}"
@@ -152,7 +153,7 @@ def measure(where: Path, rounds: int, messages: int) -> dict[str, dict[str, Spre
 
 
 def show(results: dict[str, dict[str, Spread]]) -> bool:
-    """Print a table; whether all bars are reached."""
+    """Print a table; return whether all bars are reached."""
     print(f"{'k rows/s: median (range)':40} {'one process, no Spark':>24} {'Spark local[2]':>24}")
     for name, ways in results.items():
         texts = [
@@ -169,7 +170,7 @@ def show(results: dict[str, dict[str, Spread]]) -> bool:
 
 
 def main() -> int:
-    """Measure and print; 1 if a bar is not reached."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--messages", type=int, default=4_000_000)

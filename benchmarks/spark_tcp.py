@@ -1,12 +1,12 @@
-"""How fast ``format("rocketmq")`` reads from a broker: one task alone, and through Spark.
+"""Measure how fast ``format("rocketmq")`` reads from a broker, without and with Spark.
 
     python -m benchmarks.spark_tcp [--rounds 5] [--messages 2000000] [--json FILE]
 
-A broker of ours, in a process of its own on the same processors, gets two topics of four queues,
-with bodies of 100 B and of 1 KiB (a quarter as many), keys, tags and unique keys. Then every round
-reads each of them all ways into nowhere: the pulls of one task without decoding, one task with all
-columns, and ``local[2]`` with all columns and with the body alone. The first round warms up and is
-not counted. What counts is the median through Spark of all columns.
+A broker in a separate process on the same machine has two topics of four queues, with bodies of
+100 B and of 1 KiB (a quarter as many), keys, tags and unique keys. Every round reads each topic in
+four ways: one task that pulls without decoding, one task with all columns, and Spark's ``local[2]``
+with all columns and with the body alone, to the ``noop`` sink. The first round is a warm-up. The
+bars apply to the median of all columns with Spark.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from tests.integration.spark_connector.filling import Filler
 QUEUES: Final = 4
 SIZES: Final = (100, 1024)
 BARS: Final = {100: 300_000, 1024: 120_000}
-"""Rows a second through Spark, by bytes of the body."""
+"""The bars in rows per second with Spark, by body size in bytes."""
 
 BROKER_NAME: Final = "broker-a"
 COUNTED: Final = "spark"
 
 
 def topic_of(size: int) -> str:
-    """The topic with bodies of this size."""
+    """Return the topic with bodies of this size."""
     return f"SparkTcp{size}"
 
 
 def fill(server: StandaloneServer, size: int, count: int) -> None:
-    """A topic of ``count`` messages, bodies of ``size`` bytes give or take a fifth."""
+    """Create a topic of ``count`` messages, with bodies of ``size`` bytes plus or minus a fifth."""
     noise = os.urandom(3 * size)
     filler = Filler(server.broker)
     filler.create(topic_of(size), queues=QUEUES)
@@ -54,19 +54,19 @@ def fill(server: StandaloneServer, size: int, count: int) -> None:
 
 
 class NoDecoder:
-    """Counts instead of decoding."""
+    """A replacement for the decoder that only counts."""
 
     def batches(
         self, _: memoryview, *, first_offset: int, end_offset: int, **__: Any
     ) -> Iterator[Any]:
-        """One "batch" of as many rows as there are offsets."""
+        """Yield one "batch" with as many rows as there are offsets."""
         rows = end_offset - first_offset
         batch = SimpleNamespace(num_rows=rows)
         yield SimpleNamespace(batch=batch, rows=rows, skipped=0, damaged=0)
 
 
 def decoder() -> Any:
-    """The real one, for all columns."""
+    """Return the real decoder for all columns."""
     from spark_connector.decode.decoder import Decoder
     from spark_connector.decode.model import DecodeSettings
     from spark_connector.schema import COLUMNS
@@ -75,7 +75,7 @@ def decoder() -> Any:
 
 
 def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[], Any]) -> float:
-    """Seconds that one task takes for all queues, one after the other."""
+    """Return the seconds in which one task reads all queues, one after the other."""
     from spark_connector.source.options import ReadOptions
     from spark_connector.source.pull import RangeReader
     from spark_connector.source.ranges import RangePartition
@@ -95,7 +95,7 @@ def one_task(server: StandaloneServer, size: int, count: int, make: Callable[[],
 
 
 def through_spark(spark: Any, server: StandaloneServer, size: int, columns: str | None) -> float:
-    """Seconds that a query takes which reads everything."""
+    """Return the seconds of a query that reads the whole topic."""
     reader = spark.read.format("rocketmq").option("nameServer", server.nameserver)
     reader = reader.option("topic", topic_of(size))
     if columns is not None:
@@ -106,7 +106,7 @@ def through_spark(spark: Any, server: StandaloneServer, size: int, columns: str 
 
 
 def one_round(spark: Any, server: StandaloneServer, size: int, count: int) -> dict[str, float]:
-    """Rows a second of each way."""
+    """Return the rows per second of each variant."""
     seconds = {
         "one task, not decoded": one_task(server, size, count, NoDecoder),
         "one task": one_task(server, size, count, decoder),
@@ -117,7 +117,7 @@ def one_round(spark: Any, server: StandaloneServer, size: int, count: int) -> di
 
 
 def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
-    """Rows a second of every size and way."""
+    """Return the rows per second of every size and variant."""
     counts = {SIZES[0]: messages // QUEUES * QUEUES, SIZES[1]: messages // 16 * QUEUES}
     rates: dict[int, dict[str, list[float]]] = {size: {} for size in SIZES}
     with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
@@ -138,7 +138,7 @@ def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
 
 
 def table(figures: dict[int, dict[str, Spread]]) -> str:
-    """The figures as text, with the bars."""
+    """Return a table of the figures and bars."""
     lines = [f"{'':32}{'median':>12}{'range':>24}{'bar':>12}  rows/s"]
     for size, ways in figures.items():
         for way, found in ways.items():
@@ -149,7 +149,7 @@ def table(figures: dict[int, dict[str, Spread]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; 1 when a bar is missed."""
+    """Measure and print; return 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
     parser.add_argument("--messages", type=int, default=2_000_000, help="of 100 B")

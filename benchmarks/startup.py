@@ -1,10 +1,10 @@
-"""How soon a broker acknowledges its first message, and how much memory it holds.
+"""Measure the time from a broker's start to its first acknowledged message, and its memory.
 
     python -m benchmarks.startup [--rounds 7] [--messages 1000000] [--apache]
 
-Time runs from the start of the process to the first acknowledged send, over a raw socket that
-tries to connect all the while. Memory is what only the process has; shared file maps do not count.
-With ``--apache`` the same is done to Apache's broker 4.9.7, in turns.
+The time is that from the start of the process to the first acknowledged send, over a raw socket
+with repeated attempts to connect. The memory is private memory, without shared file mappings. With
+``--apache`` Apache's broker 4.9.7 is measured too, alternating with ours.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BODY = b"x" * 1024
 
 
 def first_send() -> bytes:
-    """The frame of one message to a topic that the send creates."""
+    """Return the frame of a send that creates its topic."""
     header = SendMessageRequestHeaderV2(
         producer_group="startup",
         topic="startup",
@@ -53,7 +53,7 @@ def first_send() -> bytes:
 
 
 def seconds_until_acknowledged(port: int, started: float) -> float:
-    """Try until a send is acknowledged; the seconds since ``started``."""
+    """Try until a send is acknowledged; return the seconds since ``started`` (monotonic)."""
     request = first_send()
     while time.monotonic() - started < GIVE_UP_AFTER:
         try:
@@ -72,7 +72,7 @@ def seconds_until_acknowledged(port: int, started: float) -> float:
 
 @contextmanager
 def process(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], float]]:
-    """A broker's process and the time it was started."""
+    """Run a broker; yield its process and the time it was started."""
     started = time.monotonic()
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -83,7 +83,7 @@ def process(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], f
 
 
 def ours(port: int, home: Path, python: Path = Path(sys.executable)) -> list[str]:
-    """The command line of our broker with default settings."""
+    """Return the command line of our broker with default settings."""
     return [
         *(str(python), "-P", "-m", "pocketmq", "broker"),
         *(f"--port={port}", f"--store={home}"),
@@ -91,19 +91,19 @@ def ours(port: int, home: Path, python: Path = Path(sys.executable)) -> list[str
 
 
 def theirs(port: int, home: Path) -> list[str]:
-    """The command line of Apache's broker with default settings and a 1 GiB heap."""
+    """Return the command line of Apache's broker with default settings and a heap of 1 GiB."""
     return apache.broker_command("4.9.7", home, port, heap="1g")
 
 
 def start_once(command: list[str], port: int) -> tuple[float, float]:
-    """Seconds to the first acknowledgement, and megabytes right after it."""
+    """Start a broker; return seconds to the first acknowledgement, and private MB after it."""
     with process(command) as (running, started):
         seconds = seconds_until_acknowledged(port, started)
         return seconds, private_megabytes(running.pid)
 
 
 def measure(name: str, results: list[tuple[float, float]]) -> float:
-    """Print median and range; the median seconds."""
+    """Print median and range; return the median seconds."""
     seconds = sorted(result[0] for result in results)
     median = statistics.median(seconds)
     megabytes = statistics.median(result[1] for result in results)
@@ -115,7 +115,7 @@ def measure(name: str, results: list[tuple[float, float]]) -> float:
 
 
 async def load(nameserver: str, messages: int) -> None:
-    """Send so many messages of 1 KiB."""
+    """Send messages of 1 KiB."""
     async with client.Producer(nameserver, group="load") as producer:
         for start in range(0, messages, 10_000):
             batch = [
@@ -126,7 +126,7 @@ async def load(nameserver: str, messages: int) -> None:
 
 
 def memory_after(messages: int) -> None:
-    """Print what a broker holds idle and after so many messages."""
+    """Print the private memory of a broker when idle and after receiving messages."""
     with testing.broker() as server:
         print(f"standalone, idle: {private_megabytes(server.pid):.1f} MB private")
         asyncio.run(load(server.nameserver, messages))

@@ -1,18 +1,18 @@
-"""What an acknowledgement that waits for the disk takes beyond what the disk itself takes.
+"""Measure the time a SYNC_FLUSH acknowledgement takes in addition to the flush itself.
 
     python -m benchmarks.sync_floor [--rounds 10] [--seconds 2] [--dir DIR] [--json FILE]
 
-In turns, in one run, on one disk:
+Four lanes alternate on one disk:
 
-- ``disk``: a loop that writes a record of 1 KiB behind the last one, into a file whose blocks are
-  all written already, and waits for fdatasync;
-- ``store``: the same by the store's own calls, those of its ``Region``;
-- ``broker``: SYNC_FLUSH, the load generator with one message of 1 KiB in flight;
-- ``many``: the same with 4 connections and 64 in flight each, to see how many messages share one
-  fdatasync; that number is the broker's own, from its metrics.
+- ``disk``: a loop that appends records of 1 KiB to a file whose blocks have been written before,
+  with fdatasync after each;
+- ``store``: the same with the calls of the store, those of its ``Region``;
+- ``broker``: a broker with SYNC_FLUSH and the load generator with one message of 1 KiB in flight;
+- ``many``: the same with 4 connections and 64 messages in flight on each, to measure how many
+  messages share one fdatasync; the number of flushes is taken from the broker's metrics.
 
-What counts is the difference of the p50 of ``broker`` and ``disk`` in the same round. The load
-generator's quantiles are right to 3 %.
+The result is the difference between the p50s of ``broker`` and ``disk`` in the same round. The
+quantiles of the load generator have an error of up to 3 %.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ FILE_BYTES: Final = 64 << 20
 CHUNK: Final = bytes(1 << 20)
 MOST_ADDED_US: Final = 200.0
 MOST_SYNCS: Final = 0.1
-"""Of the log, per message at 4 x 64: each message its own would be 1, a perfect share 1/256."""
+"""The most flushes of the commit log per message at 4 x 64: without sharing it would be 1, with
+perfect sharing 1/256."""
 
 ONE, MANY = (
     next(scenario for scenario in SCENARIOS if scenario.name == name)
@@ -58,7 +59,7 @@ Row = dict[str, float]
 
 @contextmanager
 def by_write(path: Path) -> Iterator[Append]:
-    """write + fdatasync, as plain as can be."""
+    """Yield a function that appends with pwrite and fdatasync."""
     preallocate(path)
     record = b"x" * RECORD_BYTES
     descriptor = os.open(path, os.O_RDWR)
@@ -75,7 +76,7 @@ def by_write(path: Path) -> Iterator[Append]:
 
 @contextmanager
 def by_store(path: Path) -> Iterator[Append]:
-    """What the store does for a small record."""
+    """Yield a function that appends with the store's calls for a small record."""
     preallocate(path)
     record = b"x" * RECORD_BYTES
     region = Files().open_mapped(path, FILE_BYTES, create=False)
@@ -88,7 +89,7 @@ def by_store(path: Path) -> Iterator[Append]:
 
 
 def preallocate(path: Path) -> None:
-    """A file whose blocks are all written and on the disk."""
+    """Write a file so that all its blocks are allocated and on the disk."""
     with path.open("wb") as file:
         for _ in range(FILE_BYTES // len(CHUNK)):
             file.write(CHUNK)
@@ -97,14 +98,14 @@ def preallocate(path: Path) -> None:
 
 
 class Appender:
-    """Goes through a file, again and again, a record at a time."""
+    """Appends records to a file, starting again at its beginning when it is full."""
 
     def __init__(self, append: Append) -> None:
         self._append = append
         self._position = 0
 
     def run(self, seconds: float) -> Row:
-        """Append for so long; quantiles in us."""
+        """Append for some seconds; return the count and the quantiles in microseconds."""
         took = []
         stop = time.perf_counter() + seconds
         while (begun := time.perf_counter()) < stop:
@@ -116,7 +117,7 @@ class Appender:
 
 
 def syncs(address: str) -> float:
-    """How often the broker has synced its log."""
+    """Return how often the broker has flushed its commit log."""
     with urllib.request.urlopen(address, timeout=10) as answer:
         found = _SYNCS.search(answer.read().decode())
     if found is None:
@@ -125,18 +126,18 @@ def syncs(address: str) -> float:
 
 
 class Broker:
-    """Our broker in SYNC mode, and the two loads."""
+    """The two loads on a broker with SYNC_FLUSH."""
 
     def __init__(self, target: Target, metrics: str) -> None:
         self._target = target
         self._metrics = metrics
 
     def one(self, seconds: float) -> Row:
-        """One message in flight."""
+        """Run the load with one message in flight."""
         return self._run(ONE, seconds)
 
     def many(self, seconds: float) -> Row:
-        """256 in flight."""
+        """Run the load with 256 messages in flight."""
         return self._run(MANY, seconds)
 
     def _run(self, scenario: Scenario, seconds: float) -> Row:
@@ -148,7 +149,7 @@ class Broker:
 
 
 def measure(rounds: int, seconds: float, where: Path | None) -> dict[str, list[Row]]:
-    """All rounds; every other one backward."""
+    """Run all rounds; the order of the lanes is reversed in every other one."""
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))
         port = free_ports(1)
@@ -177,18 +178,18 @@ def _last(results: dict[str, list[Row]]) -> str:
 
 
 def added(results: dict[str, list[Row]], to: str, figure: str = "p50_us") -> Spread:
-    """What the broker with one in flight takes more than another lane of the same round."""
+    """Return the differences between the lane ``broker`` and another one, of each round."""
     pairs = zip(results["broker"], results[to], strict=True)
     return spread([broker[figure] - floor[figure] for broker, floor in pairs])
 
 
 def shared(results: dict[str, list[Row]], name: str) -> Spread:
-    """Syncs of the log per message."""
+    """Return the flushes of the commit log per message."""
     return spread([row["syncs_per_message"] for row in results[name]])
 
 
 def verdicts(results: dict[str, list[Row]]) -> list[tuple[str, float, float]]:
-    """What is asked for: text, figure, the most it may be."""
+    """Return the checks: description, figure and upper limit of each."""
     return [
         ("broker p50 - disk p50, us", added(results, "disk").median, MOST_ADDED_US),
         ("syncs per message at 4 x 64", shared(results, "many").median, MOST_SYNCS),
@@ -196,7 +197,7 @@ def verdicts(results: dict[str, list[Row]]) -> list[tuple[str, float, float]]:
 
 
 def text(results: dict[str, list[Row]]) -> str:
-    """The tables and the bars."""
+    """Return the report."""
     rows: list[Sequence[str]] = [("lane", "p50 us", "p99 us", "syncs per message")]
     for name, lane in results.items():
         cells = [_spread(spread([row[figure] for row in lane])) for figure in ("p50_us", "p99_us")]
@@ -220,7 +221,7 @@ def _spread(values: Spread, digits: int = 0) -> str:
 
 
 def main() -> int:
-    """Measure, print, and write JSON; 1: something could not be measured."""
+    """Measure, print, and write JSON; return 1 if something could not be measured."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
