@@ -19,12 +19,13 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * The unmodified push consumer of rocketmq-client: the twin of push_lane.py, with the same words.
+ * A load program with the unmodified push consumer of rocketmq-client. It has the same arguments
+ * and output as push_lane.py.
  *
  * <pre>java JavaConsume concurrent|orderly NAMESERVER GROUP BATCH WARM_TOPIC WARM_MESSAGES TOPIC MESSAGES
  *java JavaConsume deliver NAMESERVER GROUP TOPIC SIZE RATE SECONDS WARM_SECONDS</pre>
  *
- * It prints one line of key=value. CPU time is this process's own, from the first handled message
+ * It prints one line of key=value. CPU time is that of this process, from the first handled message
  * to the last.
  */
 public class JavaConsume {
@@ -33,7 +34,7 @@ public class JavaConsume {
     private static final OperatingSystemMXBean SYSTEM =
             (OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
 
-    /** Counts what is handled, and takes the time of the first message and of the last. */
+    /** Counts handled messages, and records the times of the first and the last one. */
     private static final class Count {
         private final long wanted;
         private final AtomicLong handled = new AtomicLong();

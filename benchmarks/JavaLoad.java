@@ -14,13 +14,13 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Load through the unmodified producer of rocketmq-client.
+ * A load program with the unmodified producer of rocketmq-client.
  *
  * <pre>java JavaLoad sync|async|mixed NAMESERVER TOPIC THREADS|IN_FLIGHT SIZE SECONDS WARM_SECONDS PID</pre>
  *
- * mixed: async, and three groups of push consumers that commit ten times a second; what they get
- * counts as messages too, latencies are those of the sends. PID is the broker's process, whose CPU time is read while the sends count. It prints one line of
- * key=value, as loadgen does.
+ * mixed: async, and three groups of push consumers that commit ten times a second; the messages they
+ * receive are counted too, latencies are those of the sends. PID is the broker's process, whose CPU
+ * time is measured while sends are counted. It prints one line of key=value, like loadgen.
  */
 public class JavaLoad {
     private static final int MAX_LATENCIES = 1 << 23;
@@ -51,7 +51,7 @@ public class JavaLoad {
         ends = begins + (long) (Double.parseDouble(arguments[5]) * 1e9);
     }
 
-    /** The first send creates the topic, which takes the route a moment. */
+    /** The first send creates the topic; its route takes a moment to appear. */
     private void sendUntilAcknowledged() throws Exception {
         for (int attempt = 1;; attempt++) {
             try {
@@ -66,7 +66,7 @@ public class JavaLoad {
         }
     }
 
-    /** A producer writes properties into what it sends. */
+    /** Creates a new message for each send, because the producer adds properties to it. */
     private Message copy() {
         return new Message(message.getTopic(), message.getBody());
     }
@@ -131,7 +131,7 @@ public class JavaLoad {
         free.acquire(parallel);
     }
 
-    /** Three groups read what is sent from now on. */
+    /** Starts three groups that read the messages sent from now on. */
     private void consume(String nameserver) throws Exception {
         for (int group = 0; group < 3; group++) {
             DefaultMQPushConsumer consumer =

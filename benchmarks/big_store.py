@@ -1,4 +1,4 @@
-"""Stores of any size to measure with: filled in this process, opened by a real broker."""
+"""Creates stores of any size: topics by a broker, messages by this process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BODY: Final = b"x" * 1024
 TAG: Final = b"\x02TAGS\x01t"
 TAGS_CODE: Final = ord("t")
 RECORD_BYTES: Final = 1200
-"""About: with topic, unique key and tag."""
+"""Approximate size of a record, with topic, unique key and tag."""
 
 ANSWER_WITHIN: Final = 60.0
 STOP_WITHIN: Final = 300.0
@@ -38,7 +38,7 @@ _COLD: Final = re.compile(r"^pocketmq_cold_pulls_total ([0-9.e+]+)", re.MULTILIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """How a store is filled: ``rounds`` times ``in_a_row`` messages to each queue."""
+    """How a store is filled: in ``rounds`` passes with ``in_a_row`` messages to each queue."""
 
     root: Path
     queues: int
@@ -47,22 +47,21 @@ class Shape:
 
     @classmethod
     def of(cls, root: Path, size: int, queues: int, in_a_row: int) -> Shape:
-        """For at least so many bytes of log, and enough messages for a pull."""
+        """Return a shape with at least ``size`` bytes of log, and enough messages for a pull."""
         each = queues * in_a_row * RECORD_BYTES
         least = 2 * PULL_MESSAGES // in_a_row + 1
         return cls(root=root, queues=queues, in_a_row=in_a_row, rounds=max(-(-size // each), least))
 
     @property
     def max_offset(self) -> int:
-        """Of each queue, which has one more from the broker that made its topic."""
+        """The maximum offset of each queue, including the message that created its topic."""
         return 1 + self.rounds * self.in_a_row
 
     def places(self, pulls: int, rounds: int) -> Iterator[list[tuple[int, int]]]:
-        """Queue and offset of so many pulls in each round: all queues in turns, each forward.
+        """Yield for each round the queue and offset of each pull: queues in rotation, each forward.
 
-        No place comes twice soon, because a broker remembers which records it found sound last.
-        Half of what a pull gets came in one turn of the queues when they were filled, half in the
-        next.
+        An offset is not repeated soon, because a broker caches which records it has checked last.
+        Half of the messages of a pull were stored in one pass over the queues, half in the next.
         """
         order = list(range(self.queues))
         random.Random(7).shuffle(order)
@@ -80,7 +79,7 @@ class Shape:
 
 
 def build(shape: Shape) -> float:
-    """Make a store; the seconds it took."""
+    """Create a store; return the seconds it took."""
     begun = time.monotonic()
     with serving(shape.root) as running:
         send_each(running.address, frames_for(shape.queues, len(BODY), prefix=TOPIC))
@@ -122,11 +121,11 @@ def _messages(queue: int, messages: int, numbers: Iterator[int]) -> list[Pending
 
 
 def topic_of(queue: int) -> tuple[str, int]:
-    """Of the queue with this number."""
+    """Return topic and queue id of the queue with this number."""
     return f"{TOPIC}-{queue // QUEUES_OF_A_TOPIC}", queue % QUEUES_OF_A_TOPIC
 
 
-# --- a broker, and what it holds
+# --- a broker and its memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class Running:
     start_seconds: float
 
     def memory(self) -> dict[str, float]:
-        """In MB of 1,000,000 bytes."""
+        """Return its private memory in MB (1,000,000 bytes); see ``store_scale``."""
         rollup = sum(
             1024 * int(line.split()[1])
             for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
@@ -151,7 +150,7 @@ class Running:
         }
 
     def cold_pulls(self) -> float:
-        """How many pulls have had to wait for the disk."""
+        """Return how many pulls have had to wait for the disk."""
         with urllib.request.urlopen(self.metrics, timeout=ANSWER_WITHIN) as answer:
             found = _COLD.search(answer.read().decode())
         if found is None:
@@ -161,7 +160,7 @@ class Running:
 
 @contextmanager
 def serving(store: Path) -> Iterator[Running]:
-    """A broker with default settings; stopped cleanly in the end."""
+    """Run a broker with default settings; stopped cleanly at the end."""
     port, metrics = free_ports(3), free_ports(1)
     command = [*startup.ours(port, store), f"--metrics-port={metrics}"]
     started = time.monotonic()

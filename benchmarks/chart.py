@@ -1,4 +1,4 @@
-"""The headline ratios as bars, in SVG."""
+"""Draws the headline ratios as a bar chart in SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INK, FILL, LINE = "#1f2933", "#3e7cb1", "#c0392b"
 
 
 def svg(outcomes: Sequence[Outcome], subtitle: str) -> str:
-    """Bars with their ranges; the red line is the bar to reach, the dotted one is Apache."""
+    """Return the chart: bars with ranges; a red line is the ratio to reach, the dotted one is 1."""
     ratios = [outcome.ratio(outcome.scenario.headline) for outcome in outcomes]
     longest = max([1.0, *(ratio.high for ratio in ratios)])
     scale = WIDTH / (longest * 1.05)

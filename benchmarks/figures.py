@@ -1,4 +1,4 @@
-"""Ratios of interleaved runs, and whether they reach the bars."""
+"""The figures of interleaved runs, their ratios, and whether these reach the bars."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RATIOS: Final = {
     "p99": ("p99_us", False),
     "cpu": ("cpu_us_per", False),
 }
-"""Name of a ratio -> the figure it is made of, and whether more of that is better."""
+"""Maps the name of a ratio to its figure, and to whether a larger figure is better."""
 
 
 class Spread(NamedTuple):
@@ -29,25 +29,25 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and range of some values."""
+    """Return median and range of some values."""
     return Spread(statistics.median(values), min(values), max(values))
 
 
 @dataclass(slots=True)
 class Outcome:
-    """All rounds of a scenario; one entry of ``ours`` and one of ``theirs`` ran side by side."""
+    """All rounds of a scenario; runs with the same index are consecutive."""
 
     scenario: Scenario
     ours: list[Figures] = field(default_factory=list)
     theirs: list[Figures] = field(default_factory=list)
     pure: list[Figures] = field(default_factory=list)
-    """Ours on its Python path; empty where that is not measured."""
+    """PocketMQ on its Python path; empty if that is not measured."""
 
     memory: dict[str, float] = field(default_factory=dict)
     """Private megabytes after the load: ``ours`` and ``theirs``."""
 
     def ratio(self, name: str, whose: str = "ours") -> Spread:
-        """The ratios of the rounds of ``ours`` or ``pure``: more than 1 is better for PocketMQ."""
+        """Return the ratios of ``ours`` or ``pure`` to Apache; above 1 is better for PocketMQ."""
         runs: list[Figures] = getattr(self, whose)
         figure, more_is_better = RATIOS[name]
         pairs = [(a[figure], b[figure]) for a, b in zip(runs, self.theirs, strict=True)]
@@ -56,18 +56,18 @@ class Outcome:
         return spread([a / b if b else 0.0 for a, b in pairs])
 
     def median(self, whose: str, figure: str) -> float:
-        """A figure's median over the rounds of ``ours`` or ``theirs``."""
+        """Return a figure's median over the rounds of ``ours`` or ``theirs``."""
         rounds: list[Figures] = getattr(self, whose)
         return statistics.median(figures[figure] for figures in rounds)
 
     def refused(self, whose: str) -> int:
-        """Requests of ``ours`` or ``theirs`` that were refused, in all rounds."""
+        """Return the number of refused requests of ``ours`` or ``theirs`` in all rounds."""
         rounds: list[Figures] = getattr(self, whose)
         return sum(int(figures["errs"]) for figures in rounds)
 
     @property
     def below(self) -> list[str]:
-        """The bars that are not reached, in words."""
+        """The bars that are not reached, as text."""
         return [
             f"{name} {self.ratio(name).median:.2f} < {bar:g}"
             for name, bar in self.scenario.all_bars.items()
@@ -75,7 +75,7 @@ class Outcome:
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {
             "name": self.scenario.name,
             "text": self.scenario.text,

@@ -3,8 +3,8 @@
  *
  *   cc -O2 -o floor floor.c && ./floor PORT
  *
- * What it reaches is what sockets, wake-ups and the load generator leave to any broker on this
- * machine. One thread and epoll, one answer per frame, one write per read. */
+ * Its rate is an upper limit, set by sockets, wake-ups and the load generator, for any broker on
+ * this machine. One thread and epoll, one answer per frame, one write per read. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -86,7 +86,7 @@ static size_t answer(unsigned char *at, const unsigned char *header, size_t leng
   return 8 + text;
 }
 
-/* Whether the peer is still there. */
+/* Answer the complete requests that have arrived; return whether the connection is still open. */
 static int serve(int descriptor) {
   struct peer *peer = &peers[descriptor];
   ssize_t got = read(descriptor, peer->buffer + peer->length, READ_BYTES);

@@ -1,10 +1,9 @@
-"""What a server that stores nothing reaches: ``python -m benchmarks.floor [--apache]``.
+"""Measure servers that store nothing: ``python -m benchmarks.floor [--apache]``.
 
-A program takes the place of the broker: it answers every send with the same text, and every pull
-with records copied from memory. The rest, sockets, wake-ups and the load generator, is what any
-broker on this machine has to live with. There are two, which take turns: one in C, and one in
-Python, which shows how much a broker in Python could reach if its own work took no time at all.
-With ``--apache`` the real brokers take turns with them.
+Such a server answers every send with the same text, and every pull with records copied from memory.
+What remains is the cost of sockets, wake-ups and the load generator, an upper limit for any broker
+on this machine. There are two servers, whose runs alternate: one in C, and one in Python, which is
+the limit for a broker in Python. With ``--apache`` PocketMQ and Apache's broker are measured too.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ OURS, APACHE = "PocketMQ", "Apache"
 
 @contextmanager
 def server(command: Sequence[str]) -> Iterator[Target]:
-    """A server that stores nothing, which is told its port."""
+    """Run a server that stores nothing; its port is added to the command."""
     port = free_port()
     running = subprocess.Popen([*command, str(port)])
     try:
@@ -61,7 +60,7 @@ def _wait(address: str) -> None:
 
 
 def measure(scenario: Scenario, targets: Mapping[str, Target], rounds: int) -> None:
-    """Print what each reaches: medians of the rounds, the range of the rate, and ratios."""
+    """Measure and print medians, the range of the rate, and ratios to Apache's broker."""
     if scenario.mode == "pull":
         for name in targets.keys() & {OURS, APACHE}:
             fill(targets[name], scenario.name, PREFILL)
@@ -70,7 +69,7 @@ def measure(scenario: Scenario, targets: Mapping[str, Target], rounds: int) -> N
     runs: dict[str, list[Figures]] = {name: [] for name in targets}
     for number in range(rounds):
         for name in list(targets)[:: 1 if number % 2 else -1]:
-            # What ours puts off would be done at the others' expense, and pass for free.
+            # Work that our broker defers would slow down other runs and not be counted.
             run_one = resting.load if name == OURS else load
             runs[name].append(run_one(scenario, targets[name], seconds=SECONDS, warm=0.5))
     for name, found in runs.items():

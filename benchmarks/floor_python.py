@@ -1,9 +1,9 @@
 """A server in Python that stores nothing: the same as ``floor.c``, for ``benchmarks.floor``.
 
-It reads of a request what has to go into the answer, by a regular expression, and nothing else. A
-pull gets its 32 records as any broker in Python has to bring them, if they lie scattered in a log:
-sliced out of it one by one, joined with the header, and written. What it reaches is what uvloop and
-the interpreter leave to a broker that still has to decode, check, store and count.
+It reads only those fields of a request that the answer needs, with a regular expression. The 32
+records of a pull are scattered in a log, so they are sliced one by one, joined with the header, and
+written, as in any broker in Python. Its rate is an upper limit for a broker on uvloop and this
+interpreter, which in addition has to decode, check, store and count.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Floor(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Somebody is there."""
+        """Store the transport."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer each whole frame, all with one write."""
+        """Answer all complete frames with one write."""
         data = self._rest + data if self._rest else data
         parts: list[bytes | memoryview] = []
         at = 0

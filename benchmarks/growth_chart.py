@@ -1,4 +1,4 @@
-"""What ``benchmarks.growth`` measured as a page of small charts, in SVG."""
+"""Draws the results of ``benchmarks.growth`` as a page of small charts in SVG."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 
 PANEL: Final = 300
-"""Width of a chart, with its margin, in pixels."""
+"""The width of a chart with its margin, in pixels."""
 
 HEIGHT: Final = 190
 PLOT: Final = 110
@@ -17,12 +17,12 @@ INK, BAR, LINE = "#1f2933", "#9fc0dd", "#c0392b"
 
 
 class Panel(NamedTuple):
-    """One axis.
+    """The chart of one axis.
 
     Attributes:
-        title: what grows.
-        rate: the row's name of what is drawn as bars.
-        unit: of the bars.
+        title: its title: the parameter that is varied.
+        rate: the key of the figure that is drawn as bars.
+        unit: the unit of the bars.
     """
 
     title: str
@@ -40,7 +40,7 @@ PANELS: Final[Mapping[str, Panel]] = {
 
 
 def svg(axes: Mapping[str, Sequence[Mapping[str, Any]]], subtitle: str) -> str:
-    """A chart for each axis: bars are rates, the line is the p99 of a request in ms."""
+    """Return a page with a chart per axis: bars are rates, the line is the p99 latency in ms."""
     lines = -(-len(axes) // COLUMNS)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMNS * PANEL + LEFT}" '
@@ -88,7 +88,7 @@ def _text(x: float, y: float, text: str, fill: str = INK) -> str:
 
 
 def short(number: float) -> str:
-    """A number in few characters: 12.3k, 1.25M."""
+    """Format a number in few characters: 12.3k, 1.25M."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""Start and recovery: seconds from the start of a process to its first acknowledged send."""
+"""Compares start and recovery: the time from a process's start to its first acknowledged send."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _makers(python: Path) -> dict[str, Command]:
 
 @dataclass(slots=True)
 class Lives:
-    """Seconds of each round, and private megabytes right after the first acknowledgement."""
+    """Seconds of each start, and private MB after the first acknowledgement."""
 
     name: str
     seconds: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "theirs": []})
     megabytes: dict[str, list[float]] = field(default_factory=lambda: {"ours": [], "theirs": []})
 
     def add(self, whose: str, result: tuple[float, float]) -> None:
-        """One start."""
+        """Add the result of a start."""
         self.seconds[whose].append(result[0])
         self.megabytes[whose].append(result[1])
 
     def text(self) -> str:
-        """A line for the report."""
+        """Return a line for the report."""
         ours, theirs = (spread(self.seconds[whose]) for whose in SIDES)
         memory = [spread(self.megabytes[whose]).median for whose in SIDES]
         ratio = spread(
@@ -52,12 +52,12 @@ class Lives:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {"name": self.name, "seconds": self.seconds, "private_megabytes": self.megabytes}
 
 
 def starts(rounds: int, where: Path | None, python: Path) -> Lives:
-    """Start each broker with an empty store."""
+    """Measure starts of both brokers with empty stores."""
     lives = Lives("start to first acknowledged send")
     for _ in range(rounds):
         for whose, make in _makers(python).items():
@@ -68,7 +68,7 @@ def starts(rounds: int, where: Path | None, python: Path) -> Lives:
 
 
 def recoveries(rounds: int, where: Path | None, python: Path, messages: int) -> Lives:
-    """Fill each broker's log, kill it, start it again."""
+    """Measure starts of both brokers after filling their logs and killing them."""
     lives = Lives(f"start after kill -9 with {messages:,} messages of 1 KiB")
     for _ in range(rounds):
         for whose, make in _makers(python).items():

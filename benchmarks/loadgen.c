@@ -1,4 +1,4 @@
-/* A load generator for the RocketMQ remoting protocol that favours no broker.
+/* A load generator for the RocketMQ remoting protocol, the same for all brokers.
  *
  *   cc -O2 -o loadgen loadgen.c
  *   loadgen send  --addr H:P --topic T --conns C --inflight K --size S --secs N
@@ -10,8 +10,8 @@
  * messages), --pid P (may be repeated: the CPU time of that process while it counts), --topics T
  * (by chance), --vary 1 (bodies of S/4 to 7S/4 bytes and five properties; pulls keep one tag of
  * five), --forms 1 (the connections write headers as Java's JSON, Java's ROCKETMQ, Go and C++ do,
- * in turns; otherwise Java's JSON). One thread and epoll: it takes a tenth of a core where a
- * generator in Python would be the limit. It prints one line of key=value.
+ * in rotation; otherwise Java's JSON). One thread and epoll: it takes a tenth of a core, where a
+ * generator in Python would be the bottleneck. It prints one line of key=value.
  * Exit code 3: the broker closed the connection. */
 
 #include "loadgen.h"

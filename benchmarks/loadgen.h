@@ -1,4 +1,4 @@
-/* What every mode of loadgen.c needs: options, time, latencies, CPU time, connections. */
+/* The common code of all modes of loadgen.c: options, time, latencies, CPU time, connections. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -75,7 +75,7 @@ static uint32_t get32(const unsigned char *at) {
   return ntohl(value);
 }
 
-/* Latencies: 64 buckets for each power of two, so that a quantile is right to 3 %. */
+/* Latencies: 64 buckets for each power of two, so that the error of a quantile is at most 3 %. */
 
 static uint64_t buckets[64 * 64], latencies;
 
@@ -94,7 +94,7 @@ static double quantile_us(double share) {
   return 0;
 }
 
-/* CPU seconds of the processes we were told to watch. */
+/* CPU seconds of the processes given with --pid. */
 static double cpu_seconds(void) {
   double total = 0;
   for (int i = 0; i < opt.pid_count; i++) {

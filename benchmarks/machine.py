@@ -1,4 +1,4 @@
-"""What the figures were measured on, and how quiet it was."""
+"""Describes the machine of a benchmark, and detects other load on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CALIBRATION_TRIES: Final = 5
 
 
 def calibration_ms() -> float:
-    """How long a fixed loop takes: it moves when something else uses the machine."""
+    """Return the time of a fixed loop in ms: it varies when other processes use the machine."""
     best = float("inf")
     for _ in range(CALIBRATION_TRIES):
         started = time.perf_counter()
@@ -32,14 +32,14 @@ def calibration_ms() -> float:
 
 
 def is_profile_guided() -> bool:
-    """Whether the interpreter's build was optimised by a profile."""
+    """Return whether the interpreter was built with profile-guided optimisation."""
     flags = ("CONFIG_ARGS", "PY_CORE_CFLAGS", "PGO_PROF_USE_FLAG")
     text = " ".join(str(sysconfig.get_config_var(flag) or "") for flag in flags[:2])
     return "--enable-optimizations" in text or "-fprofile-use" in text
 
 
 def facts() -> dict[str, Any]:
-    """The machine, the interpreter and the libraries."""
+    """Return a description of the machine, the interpreter and the libraries."""
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),

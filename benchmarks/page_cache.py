@@ -1,9 +1,9 @@
-"""A machine as a broker finds it that has run for a while: its memory is full of cached files.
+"""Fills the memory with cached files, as on a machine that has been running for a while.
 
-A virtual machine's host may take back the memory that its guest leaves free. The first use of such
-a page costs ten times what a page costs that a cached file gave up (on the machine of
-docs/performance.md 0.97 instead of 0.10 us for each KiB written), so a run's figures would tell how
-much memory was free when it began.
+The host of a virtual machine may reclaim memory that the guest leaves free. The first use of such a
+page takes ten times as long as reusing a page of a cached file (0.97 instead of 0.10 us for each
+KiB written, on the machine of docs/performance.md). So without this the figures of a run would
+depend on the amount of free memory at its start.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ STEP: Final = 8 << 20
 
 
 def settle() -> None:
-    """Write back what waits for the disk, and fill the free memory with the pages of a file.
+    """Write dirty pages to the disk, and fill the free memory with the cached pages of a file.
 
-    The first call takes as long as it takes to touch all of the free memory, each later one as long
-    as what has been freed since.
+    The first call has to touch all free memory, later ones what has been freed since.
     """
     os.sync()
     if MEMORY.exists():
@@ -32,14 +31,14 @@ def settle() -> None:
         for _ in range(0, _told("MemTotal"), STEP):
             if _told("MemFree") < LEFT_FREE:
                 break
-            # From where the last call ended: the kernel gave up the oldest pages.
+            # Continue where the last call ended: the kernel evicts the oldest pages first.
             if file.readinto(buffer) < STEP:  # type: ignore[attr-defined]
                 file.seek(0)
 
 
 @cache
 def _file() -> IO[bytes]:
-    """A file as large as the memory, of holes, without a name."""
+    """Return a sparse temporary file of the size of the memory."""
     file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it stays as long as the program
     file.truncate(_told("MemTotal"))
     return file

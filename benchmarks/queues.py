@@ -1,4 +1,4 @@
-"""Sends to 10,000 queues in turns, beside our own rate over four."""
+"""Compares the rate of sends to 10,000 queues with that to four queues."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from benchmarks.tools import Target, fill, load
 FEW: Final = 4
 MANY: Final = 10_000
 LEAST: Final = 0.5
-"""The bar: the rate over many queues is at least so much of the rate over few."""
+"""The bar: the least ratio of the rate with many queues to that with few."""
 
 
 def scenario(queues: int) -> Scenario:
-    """Sends of 1 KiB to so many queues of a topic."""
+    """Return a scenario that sends 1 KiB to ``queues`` queues of a topic."""
     return Scenario(
         name=f"queues-{queues}",
         text=f"send 1 KiB, 4 x 64, {queues} queues",
@@ -33,13 +33,13 @@ def scenario(queues: int) -> Scenario:
 
 @dataclass(slots=True)
 class Queues:
-    """Each round's figures, over few queues and over many."""
+    """The figures of each round, with few queues and with many."""
 
     few: list[Figures] = field(default_factory=list)
     many: list[Figures] = field(default_factory=list)
 
     def text(self) -> str:
-        """A line for the report."""
+        """Return a line for the report."""
         pairs = zip(self.few, self.many, strict=True)
         rate = spread([many["per_s"] / few["per_s"] for few, many in pairs])
         verdict = "met" if rate.median >= LEAST else "missed"
@@ -50,12 +50,12 @@ class Queues:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {"name": "send-queues", "few": self.few, "many": self.many}
 
 
 def create(target: Target, loads: tuple[Scenario, ...]) -> None:
-    """Create the loads' topics: a send alone makes one of at most eight queues."""
+    """Create the topics of the loads; a send would create at most eight queues."""
 
     async def create_all() -> None:
         async with client.Admin(target.nameserver) as admin:
@@ -68,7 +68,7 @@ def create(target: Target, loads: tuple[Scenario, ...]) -> None:
 def measure(
     rounds: int, seconds: float, where: Path | None, python: Path = HERE, many: int = MANY
 ) -> Queues:
-    """Both loads in turns on one broker."""
+    """Alternate both loads on one broker."""
     result = Queues()
     loads = (scenario(FEW), scenario(many))
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def measure(
         target = stack.enter_context(ours(home / "pocketmq", sync_flush=False, python=python))
         create(target, loads)
         for each in loads:
-            # The first message of a queue creates its file, which is not what is measured.
+            # The first message of a queue creates its file, which is not to be measured.
             count = each.options["queues"]
             fill(target, each.name, 2 * count, queues=count)
         for number in range(rounds):

@@ -1,4 +1,4 @@
-"""What is printed: a row a scenario, each ratio beside its bar."""
+"""The report: a table with a row per scenario, with ratios and bars."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HEAD = (
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The table; a ratio is median (low-high), and >= its bar where it has one."""
+    """Return the table; ratios are median (low-high), followed by their bar, if any."""
     return aligned([HEAD, *(_row(outcome) for outcome in outcomes)])
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows whose columns stand below each other."""
+    """Return rows as text with aligned columns."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
@@ -64,7 +64,7 @@ def _ratio(ratio: Spread, bar: float | None) -> str:
 
 
 def heading(facts: dict[str, Any]) -> str:
-    """What it was measured on."""
+    """Return the heading: machine, interpreter and environment, and how to read the table."""
     build = "profile-guided" if facts["profile_guided"] else "not profile-guided"
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB; "

@@ -1,7 +1,7 @@
-"""Loads whose CPU time counts until the broker has come to rest.
+"""Runs loads and counts the broker's CPU time until it is idle.
 
-An index and safe points are made behind the messages' back, partly when the load is over: that is
-part of what a message costs, and whoever is measured next is not to be disturbed by it.
+The broker builds its index and writes checkpoints asynchronously, partly after the load. That CPU
+time is part of the cost of a message, and must not disturb the next measurement.
 """
 
 from __future__ import annotations
@@ -14,22 +14,27 @@ from benchmarks.scenarios import Scenario
 from benchmarks.tools import Target
 
 REST_SECONDS: Final = 2.25
-"""What is done behind the messages' back begins so late: a busy broker puts its index off until it
-has found itself idle for a second, looking once a second."""
+"""The latest start of asynchronous work after a load: a busy broker defers its index until it has
+been idle for a second, which it checks once a second."""
 
 MOST_REST_SECONDS: Final = 8.0
 LOOK_SECONDS: Final = 0.25
 RESTING_SHARE: Final = 0.03
-"""Of a core: what a broker that has nothing to do takes at most."""
+"""The share of a core below which a broker is considered idle."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time a process and its threads have used, in steps of 1 ns (see clock_getcpuclockid)."""
+    """Return the CPU time of a process, with a resolution of 1 ns (see clock_getcpuclockid)."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def rest(pid: int, at_least: float) -> None:
-    """Wait until a broker does nothing more of its own."""
+    """Wait until a broker is idle.
+
+    Args:
+        pid: its process.
+        at_least: the least time to wait, in seconds.
+    """
     begun = time.monotonic()
     while True:
         before = cpu_seconds(pid)
@@ -43,10 +48,10 @@ def rest(pid: int, at_least: float) -> None:
 def load(
     scenario: Scenario, target: Target, *, seconds: float, warm: float = 0.0
 ) -> dict[str, float]:
-    """One run: see ``tools.load``; what is done afterwards is part of ``cpu_us_per``.
+    """Run a scenario once, see ``tools.load``, and wait until the broker is idle.
 
-    What was done while the load ran is ``cpu_us_at_once``. Of the rest, the seconds that count have
-    their share.
+    ``cpu_us_per`` includes the CPU time after the load, in the proportion of the counted seconds;
+    ``cpu_us_at_once`` is without it.
     """
     figures = tools.load(scenario, target, seconds=seconds, warm=warm)
     ended = cpu_seconds(target.pid)

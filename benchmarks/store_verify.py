@@ -1,4 +1,4 @@
-"""How fast ``pocketmq store verify`` goes through a store, beside how fast the disk alone is."""
+"""Measures the speed of ``pocketmq store verify``, and of reading the commit log alone."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from benchmarks.tools import BenchmarkError
 
 READ_BYTES: Final = 1 << 20
 MOST_READ: Final = 4 << 30
-"""Of the log, to see how fast the disk alone is."""
+"""The most bytes of the log that are read to measure the disk."""
 
 
 def log_files(root: Path) -> list[Path]:
-    """The log's files, oldest first."""
+    """Return the files of the commit log, oldest first."""
     return sorted((root / "commitlog").iterdir())
 
 
 def log_bytes(root: Path) -> int:
-    """Of records in the log, without the rest of its last file."""
+    """Return the bytes of records in the log, without the unused part of its last file."""
     told = _pocketmq("store", "info", str(root), "--json")
     facts = json.loads(told.stdout)
     return int(facts["end_offset"]) - int(facts["first_offset"])
@@ -38,7 +38,7 @@ def _pocketmq(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def share_in_memory(root: Path, size: int) -> float:
-    """How much of so many bytes of log the page cache has; mincore asks without reading."""
+    """Return the share of the first ``size`` bytes of the log that are in the page cache."""
     found = asked = 0
     for path in log_files(root):
         length = min(path.stat().st_size, size - asked * mmap.PAGESIZE)
@@ -52,10 +52,10 @@ def share_in_memory(root: Path, size: int) -> float:
 
 
 def cached_pages(descriptor: int, length: int) -> bytes:
-    """For each page of the beginning of a file: bit 0, whether the page cache has it.
+    """Return a byte for each page of the start of a file; bit 0: it is in the page cache.
 
     Raises:
-        OSError: the system does not say.
+        OSError: mincore failed.
     """
     pages = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
     with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY) as mapped:
@@ -63,7 +63,7 @@ def cached_pages(descriptor: int, length: int) -> bytes:
         libc = ctypes.CDLL(None, use_errno=True)
         address = ctypes.c_void_p(ctypes.addressof(place))
         failed = libc.mincore(address, ctypes.c_size_t(length), pages)
-        # The map can't be closed while anything points into it.
+        # The map can't be closed while an object refers to its memory.
         del place
     if failed:
         raise OSError(ctypes.get_errno(), "mincore")
@@ -71,7 +71,7 @@ def cached_pages(descriptor: int, length: int) -> bytes:
 
 
 def disk_mb_per_s(root: Path, size: int) -> float:
-    """The disk alone: the log read from its beginning, nothing of it in memory."""
+    """Return the speed of reading the log from its start, with an empty page cache."""
     drop_from_page_cache(root)
     most = min(size, MOST_READ)
     done, begun = 0, time.monotonic()
@@ -83,7 +83,11 @@ def disk_mb_per_s(root: Path, size: int) -> float:
 
 
 def verify(root: Path, size: int) -> dict[str, Any] | None:
-    """``pocketmq store verify`` with nothing in memory, and again; None when there is no such."""
+    """Measure ``pocketmq store verify``, first with an empty page cache, then again.
+
+    Returns:
+        None if this version has no such command.
+    """
     if _pocketmq("store", "verify", "--help").returncode:
         return None
     disk = disk_mb_per_s(root, size)

@@ -1,4 +1,4 @@
-"""Two workers beside one: messages a second together, and the CPU time that a message costs."""
+"""Compares two workers with one: total messages per second, and CPU time per message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.ports import free_port, free_ports
 WORKERS: Final = 2
 NAME: Final = "bench"
 MOST_EXTRA: Final = 1.15
-"""The bar: a message at two workers costs at most so many times the CPU time of one at one."""
+"""The bar: the largest ratio of CPU time per message with two workers to that with one."""
 
 LOAD: Final = Scenario(
     name="workers",
@@ -30,13 +30,13 @@ LOAD: Final = Scenario(
 
 @dataclass(slots=True)
 class Workers:
-    """Each round's figures: of one worker alone, and of each of both at the same time."""
+    """The figures of each round: one worker alone, and both workers at the same time."""
 
     alone: list[Figures] = field(default_factory=list)
     together: list[list[Figures]] = field(default_factory=list)
 
     def text(self) -> str:
-        """A line for the report."""
+        """Return a line for the report."""
         rates, costs = [], []
         for one, both in zip(self.alone, self.together, strict=True):
             rates.append(sum(figures["per_s"] for figures in both) / one["per_s"])
@@ -50,19 +50,19 @@ class Workers:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for programs."""
+        """Return all results for the JSON file."""
         return {"name": "workers", "alone": self.alone, "together": self.together}
 
 
 def _pid(supervisor: int, number: int) -> int:
-    """The process of a worker, found by its broker name."""
+    """Return the process id of a worker, found by its broker name."""
     children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
     name = f"brokerName={NAME}-{number}".encode()
     return next(int(pid) for pid in children if name in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
 def measure(rounds: int, seconds: float, where: Path | None, python: Path = HERE) -> Workers:
-    """Load on the first worker alone and on both, in turns."""
+    """Alternate load on the first worker with load on both."""
     result = Workers()
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))

@@ -1,7 +1,7 @@
-"""Our Python client on our broker beside those of Kafka and NATS on theirs.
+"""Comparison of our Python client and broker with those of Kafka and NATS.
 
     make bench-clients                                  # seven rounds, ten minutes
-    make bench-clients BENCH=--quick                    # whether it runs; its figures mean little
+    make bench-clients BENCH=--quick                    # a short check, not for reliable figures
     python -m benchmarks.clients --only pocketmq,confluent-kafka --json figures.json
 
 =================  ===================  ==========================================================
@@ -9,24 +9,25 @@ client             server               an acknowledged message is
 =================  ===================  ==========================================================
 pocketmq           PocketMQ             in the commit log (``ASYNC_FLUSH``)
 confluent-kafka    Kafka, one node      in the leader's log (``acks=1``)
-confluent-default  the same Kafka       the same; none of its settings changed for speed
+confluent-default  the same Kafka       the same; with the default settings otherwise
 aiokafka           the same Kafka       in the leader's log (``acks=1``)
 nats-py            nats-server          in a JetStream stream with file storage
 =================  ===================  ==========================================================
 
-In every one the system writes the log to the disk in its own time, and each acknowledgement comes
-back to the application. Bodies have 1 KiB and are not compressed; topics have four partitions
-(queues, streams). Each client is used as its documentation has it for throughput, or for latency
-where latency is measured; ``lanes/`` shows how, one short program each. The clients of a loop run
-on uvloop, all on the interpreter that runs this.
+In all of them the operating system writes the log to the disk asynchronously, and each
+acknowledgement is passed to the application. Bodies have 1 KiB and are not compressed; topics have
+four partitions (queues, streams). Each client is used as its documentation recommends for
+throughput, or for latency where latency is measured; see the short programs in ``lanes/``. The
+asyncio clients run on uvloop, all clients on the interpreter that runs this program.
 
-All servers run all the time, on loopback, and are warm; one client works at a time, in a process
-of its own, first round A B C D, second D C B A and so on, so that a slow minute of the machine
-meets all alike. Before each phase, dirty pages are written to the disk. Ratios are taken within a
-round; absolute figures say as much about the machine.
+All servers run all the time on loopback, and are warmed up. One client runs at a time, in a
+separate process. The order is A B C D in the first round, D C B A in the second and so on, so that
+slow phases of the machine affect all. Before each phase dirty pages are written to the disk. Ratios
+are those within a round; absolute figures depend on the machine.
 
-Needs Java and Maven for Kafka and Go for nats-server; what is missing is left out and named. The
-foreign clients live in ``.tools``, pinned in ``requirements.lock``, which is renewed with
+Needs Java and Maven for Kafka and Go for nats-server; servers that can't be installed are skipped
+and reported. The other clients are installed in ``.tools``, pinned in ``requirements.lock``, which
+is renewed with
 ``uv pip compile --universal --generate-hashes --no-emit-index-url --python-version 3.11
 benchmarks/clients/requirements.in -o benchmarks/clients/requirements.lock``.
 """

@@ -1,4 +1,4 @@
-"""Run the servers and the rounds; print the table."""
+"""Runs the servers and the rounds, and prints the table."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ PHASE_TIMEOUT = 300.0
 PARTITIONS = 4
 BODY_BYTES = 1024
 STORED_BYTES = 1300
-"""A message on the disk, with what its server keeps beside it."""
+"""Bytes on the disk per message, including those the server adds."""
 
 DELIVERIES_PER_SECOND = 500
 
 
 class LaneFailed(Exception):
-    """A client could not do its phase; the text says what it said."""
+    """A client failed in a phase; the text has its output."""
 
 
 class Client(NamedTuple):
-    """What is compared: a lane and the server it runs on."""
+    """A client: its lane, its server, and what an acknowledged message means."""
 
     lane: str
     server: str
@@ -59,7 +59,7 @@ SERVERS: Mapping[str, Callable[[Path], AbstractContextManager[str]]] = {
 
 
 class Amounts(NamedTuple):
-    """How much of everything."""
+    """The amounts of a run."""
 
     rounds: int
     warm_up: int
@@ -71,14 +71,18 @@ QUICK = Amounts(rounds=2, warm_up=0, messages=20_000, deliveries=250)
 
 
 def say(text: str) -> None:
-    """Progress; the table alone goes to stdout."""
+    """Print progress to stderr; only the table goes to stdout."""
     print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def running(names: Sequence[str], absent: dict[str, str]) -> Iterator[dict[str, str]]:
-    """Start the servers of these clients; their addresses by name. What is missing goes
-    into ``absent`` with its reason."""
+    """Start the servers of some clients and yield their addresses by name.
+
+    Args:
+        names: the clients.
+        absent: filled with the servers that can't be started, and the reasons.
+    """
     addresses: dict[str, str] = {}
     with ExitStack() as stack:
         for server in dict.fromkeys(CLIENTS[name].server for name in names):
@@ -92,13 +96,16 @@ def running(names: Sequence[str], absent: dict[str, str]) -> Iterator[dict[str, 
 
 
 def run_phase(name: str, phase: str, work: Work) -> Run | None:
-    """One phase of one client, in a process of its own.
+    """Run one phase of one client in a separate process.
+
+    Returns:
+        The figures, or None for a phase that is not measured.
 
     Raises:
-        LaneFailed: Not all messages went through.
+        LaneFailed: the process failed, for example because messages were lost.
     """
     python = sys.executable if name == OURS else foreign.python()
-    # What the client before left for the disk must not be this one's burden.
+    # The dirty pages of the previous client must not slow this one down.
     page_cache.settle()
     done = subprocess.run(
         [python, *measuring.command(CLIENTS[name].lane, phase, work)],
@@ -125,7 +132,7 @@ def run_phase(name: str, phase: str, work: Work) -> Run | None:
 def run_round(
     order: Sequence[str], addresses: Mapping[str, str], amounts: Amounts, topic: str
 ) -> dict[str, dict[str, Run]]:
-    """Every phase, each by all clients in their turn."""
+    """Run all phases, each by all clients in the given order."""
     found: dict[str, dict[str, Run]] = {name: {} for name in order}
     for phase in ("prepare", *PHASES):
         for name in order:
@@ -149,7 +156,7 @@ def run_round(
 def run_rounds(
     names: Sequence[str], addresses: Mapping[str, str], amounts: Amounts
 ) -> dict[str, dict[str, list[Run]]]:
-    """All rounds, after those that only warm the servers up."""
+    """Run the warm-up rounds and all counted rounds; return the latter."""
     runs: dict[str, dict[str, list[Run]]] = {
         name: {phase: [] for phase in PHASES} for name in names
     }
@@ -165,10 +172,12 @@ def run_rounds(
 
 
 def check_disk(names: Sequence[str], amounts: Amounts) -> None:
-    """Everything stays on the disk until the end: deleting it would run beside the next client.
+    """Check that the disk has room for all messages.
+
+    They are not deleted before the end, as that would disturb the next client.
 
     Raises:
-        SystemExit: There is not room enough.
+        SystemExit: there is not enough room.
     """
     rounds = amounts.warm_up + amounts.rounds
     needed = len(names) * rounds * amounts.messages * STORED_BYTES
@@ -181,7 +190,7 @@ def check_disk(names: Sequence[str], amounts: Amounts) -> None:
 
 
 def options() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.clients",
         description="Our client beside confluent-kafka, aiokafka and nats-py.",
@@ -204,7 +213,7 @@ def main() -> None:
     arguments = options()
     amounts = QUICK if arguments.quick else Amounts(arguments.rounds, 2, arguments.messages, 1750)
     check_disk(arguments.names, amounts)
-    # So that the servers end with this process.
+    # Exit normally on SIGTERM, so that the servers are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     absent: dict[str, str] = {}
     calibration_ms = [machine.calibration_ms()]

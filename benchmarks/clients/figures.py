@@ -1,6 +1,6 @@
-"""What the rounds amount to: medians, ranges, ratios within rounds, and the bars they have to meet.
+"""The results of the rounds: medians, ranges, ratios within rounds, and bars.
 
-Ratios say how many times better ours is: of rates ours to theirs, of latencies theirs to ours.
+Ratios above 1 are better for us: our rate divided by theirs, and their latency divided by ours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BARS: Final[Mapping[tuple[str, str], float]] = {
     ("aiokafka", CONSUME): 2.5,
     ("aiokafka", DELIVER): 1.0,
 }
-"""How many times better ours has to be, by the client it is compared with."""
+"""The least ratios, by the other client and phase."""
 
 _WHAT: Final = {
     PRODUCE: "produce, messages/s",
@@ -32,7 +32,7 @@ _MICROSECONDS: Final = 1e6
 
 
 class Run(NamedTuple):
-    """One phase of one round: messages per second, microseconds of everything else."""
+    """One phase of one round: messages per second, all other figures in microseconds."""
 
     rate: float
     cpu_us: float
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
     @classmethod
     def of(cls, messages: int, seconds: float, cpu: float, latencies: Sequence[float]) -> Run:
-        """From what a lane measured, in seconds."""
+        """Compute the figures from the times measured by a lane, in seconds."""
         ordered = sorted(latencies)
         return cls(
             messages / seconds,
@@ -52,17 +52,17 @@ class Run(NamedTuple):
 
 
 Runs: TypeAlias = Mapping[str, Mapping[str, Sequence[Run]]]
-"""By client, by phase, the runs of all rounds in their order."""
+"""The runs of all rounds in order, by client and phase."""
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The value below which ``share`` of them lie."""
+    """Return a percentile of sorted values; ``share`` is between 0 and 1."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure of ours and of another client, round by round."""
+    """The ratios between us and another client in one phase, by round."""
 
     client: str
     phase: str
@@ -71,23 +71,23 @@ class Comparison:
 
     @property
     def median(self) -> float:
-        """The ratio that counts."""
+        """The median ratio, to which the bar applies."""
         return statistics.median(self.ratios)
 
     @property
     def met(self) -> bool | None:
-        """Whether it is as good as it has to be; None: it has to be nothing."""
+        """Whether the bar is met; None without a bar."""
         return None if self.bar is None else self.median >= self.bar
 
     def line(self) -> str:
-        """One line for people."""
+        """Return a line for the report."""
         bar = "" if self.bar is None else f"  bar {self.bar:g}: {'met' if self.met else 'MISSED'}"
         extent = f"({min(self.ratios):.2f} to {max(self.ratios):.2f})"
         return f"{self.client:17} {_WHAT[self.phase]:26} {self.median:6.2f} {extent:18}{bar}"
 
 
 def compare(runs: Runs) -> list[Comparison]:
-    """Ours with every other client that was measured."""
+    """Compare our client with every other client that was measured."""
     ours = runs.get(OURS, {})
     return [
         Comparison(
@@ -110,7 +110,7 @@ def _ratio(ours: Run, theirs: Run) -> float:
 
 
 def table(runs: Runs, guarantees: Mapping[str, str]) -> str:
-    """The medians and ranges of every client, and how ours compares."""
+    """Return a table with the medians and ranges of every client, and the comparisons."""
     lines = [
         f"{'':17} {'produce, messages/s':30} {'CPU us':>6}  {'consume, messages/s':32}"
         f" {'CPU us':>6}  {'delivery p50 / p99, us':24} guarantee"
@@ -144,7 +144,7 @@ def _latency(runs: Sequence[Run]) -> str:
 
 
 def report(runs: Runs) -> dict[str, object]:
-    """The same as JSON has it: every run, and every ratio."""
+    """Return every run and every ratio for the JSON file."""
     return {
         "runs": {
             client: {phase: [run._asdict() for run in found] for phase, found in phases.items()}

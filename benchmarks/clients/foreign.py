@@ -1,4 +1,4 @@
-"""The environment of the foreign clients, apart from ours: built once, from a lock file."""
+"""The virtual environment of the other clients, created from a lock file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PIN = re.compile(r"^([a-z0-9-]+)==([^ ]+)", re.MULTILINE)
 
 
 def python() -> str:
-    """The interpreter that has the foreign clients; it is the one that runs this, again.
+    """Return the interpreter of the environment, which is created if it is not up to date.
 
     Raises:
-        subprocess.CalledProcessError: The packages can't be installed; pip said why.
+        subprocess.CalledProcessError: the packages can't be installed; pip prints the reason.
     """
     stamp = hashlib.sha256(sys.version.encode() + LOCK.read_bytes()).hexdigest()
     ready, program = HOME / ".ready", HOME / "bin" / "python"
@@ -37,5 +37,5 @@ def python() -> str:
 
 
 def versions() -> dict[str, str]:
-    """The pinned version of each package."""
+    """Return the pinned version of each package."""
     return dict(_PIN.findall(LOCK.read_text()))

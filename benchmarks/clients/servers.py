@@ -1,11 +1,12 @@
-"""The servers of the comparison, each in a process of its own on loopback, all idle until asked.
+"""The servers of the comparison, each in a separate process on loopback.
 
-Kafka comes from Maven Central (``pom.xml``), nats-server from the Go module proxy, and both stay
-in ``.tools``. Each keeps its messages in a directory that is deleted at the end. What they promise
-when they acknowledge is alike: the message is in the log, which the system writes to the disk in
-its own time (Kafka with ``acks=1``, JetStream with file storage, RocketMQ's ``ASYNC_FLUSH``).
+Kafka is installed from Maven Central (``pom.xml``), nats-server from the Go module proxy, both into
+``.tools``. Each stores its messages in a directory that is deleted at the end. Acknowledgements
+mean the same in all of them: the message is in the log, which the operating system writes to the
+disk asynchronously (Kafka with ``acks=1``, JetStream with file storage, RocketMQ with
+``ASYNC_FLUSH``).
 
-Everything not set here is the server's default; Kafka's Java gets the options of its own start
+Settings not given here are the servers' defaults; the Java options are those of Kafka's start
 script.
 """
 
@@ -32,7 +33,7 @@ NATS_VERSION = "2.14.9"
 START_TIMEOUT = 60.0
 FETCH_TIMEOUT = 900.0
 RELEASE_FILE_BYTES = str(1024 * 1024 * 1024)
-"""The commit log's default file size; brokers for tests take smaller ones."""
+"""The default file size of the commit log, which ``testing.broker`` reduces otherwise."""
 
 _KAFKA_JAVA = (
     *("-server", "-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
@@ -56,7 +57,7 @@ group.initial.rebalance.delay.ms=0
 
 
 class Unavailable(Exception):
-    """A server can't be had on this machine; the text says why."""
+    """A server can't be installed or started on this machine; the text is the reason."""
 
 
 def _needs(*programs: str) -> None:
@@ -102,7 +103,7 @@ def _running(command: Sequence[str], port: int, log: Path) -> Iterator[None]:
             time.sleep(0.1)
         yield
     finally:
-        # A clean stop would only save what is deleted next.
+        # No need for a clean stop: the data is deleted.
         process.kill()
         process.wait()
 
@@ -131,10 +132,10 @@ def _kafka_class_path() -> str:
 
 @contextmanager
 def kafka(home: Path) -> Iterator[str]:
-    """One Kafka node, broker and controller in one; its address.
+    """Run one Kafka node, broker and controller in one process; yield its address.
 
     Raises:
-        Unavailable: Java or Maven is missing, or it did not start.
+        Unavailable: Java or Maven is missing, or the server did not start.
     """
     _needs("java")
     java = ["java", *_KAFKA_JAVA, "-cp", _kafka_class_path()]
@@ -161,10 +162,10 @@ def _nats_program() -> Path:
 
 @contextmanager
 def nats(home: Path) -> Iterator[str]:
-    """One nats-server with JetStream; its address.
+    """Run one nats-server with JetStream; yield its address.
 
     Raises:
-        Unavailable: Go is missing, or it did not start.
+        Unavailable: Go is missing, or the server did not start.
     """
     program = _nats_program()
     (port,) = _free_ports(1)
@@ -175,7 +176,7 @@ def nats(home: Path) -> Iterator[str]:
 
 @contextmanager
 def pocketmq(home: Path) -> Iterator[str]:
-    """A name server and a broker with the settings they come with; the name server's address."""
+    """Run a name server and a broker with default settings; yield the name server's address."""
     settings = {"mappedFileSizeCommitLog": RELEASE_FILE_BYTES}
     with testing.broker(store=home / "store", settings=settings) as server:
         yield server.nameserver

@@ -1,4 +1,4 @@
-"""Rounds of Kafka's source and ours: their rates, and the ratio of each round."""
+"""Runs the rounds of Kafka's source and ours, and computes rates and ratios."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 
 BAR: Final = 1.5
-"""How many times faster than Kafka's source ours has to be, with properties and headers."""
+"""The least ratio of our rate to that of Kafka's source, with properties and headers."""
 
 WARM_ROUNDS: Final = 2
-"""Rounds before those that count: Kafka's JVM has filled its topics before, ours did nothing."""
+"""Warm-up rounds: Kafka's JVM has been warmed up by filling its topics, ours has not."""
 
 FULL: Final = "all columns"
 BODY: Final = "body only"
 KINDS: Final[dict[str, str | None]] = {FULL: None, BODY: "body binary"}
-"""What is read, and the columns of ours it takes."""
+"""The comparisons, and the schema for our source; None for all columns."""
 
 Rates = dict[tuple[int, str, str], list[float]]
-"""Rows a second of every round, by size, kind and whose."""
+"""Rows per second of every round, by size, kind and source."""
 
 
 def measure(rounds: int, messages: int, say: Callable[[str], None] = print) -> list[Result]:
-    """Rates of both and the ratios.
+    """Measure the rates of both sources and their ratios.
 
     Args:
-        rounds: that count, after those that warm up.
-        messages: of 100 B; a quarter as many of 1 KiB.
+        rounds: the number of counted rounds, after the warm-up.
+        messages: the number of messages of 100 B; a quarter as many have 1 KiB.
+        say: prints progress.
 
     Raises:
-        Unavailable: Kafka or its Spark can't be had.
+        Unavailable: Kafka or its Spark can't be installed.
     """
     counts = {SIZES[0]: messages // 16 * 16, SIZES[1]: messages // 16 * 4}
     with (

@@ -1,7 +1,7 @@
-"""Spark's Kafka source, driven by lines on stdin: fill a topic, read one, say how long it took.
+"""A process with Spark's Kafka source, controlled by JSON lines on stdin: fill a topic, read one.
 
-Runs in a process with Spark 4.0 and needs no Python workers: the source is the JVM's, and rows go
-nowhere.
+It runs Spark 4.0 and needs no Python workers: the source runs in the JVM, and rows go to the
+``noop`` sink.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HEADERS = ("UNIQ_KEY", "KEYS", "TAGS")
 
 
 def create(spark: Any, kafka: str, topic: str) -> None:
-    """A topic with four partitions."""
+    """Create a topic with four partitions."""
     java = spark.sparkContext._jvm
     properties = java.java.util.Properties()
     properties.setProperty("bootstrap.servers", kafka)
@@ -35,7 +35,7 @@ def create(spark: Any, kafka: str, topic: str) -> None:
 
 
 def fill(spark: Any, kafka: str, topic: str, size: int, count: int) -> None:
-    """So many messages, bodies of ``size`` bytes give or take a fifth, in large batches."""
+    """Send messages with bodies of ``size`` bytes plus or minus a fifth, in large batches."""
     create(spark, kafka, topic)
     noise = os.urandom(3 * size).hex()
     texts = {
@@ -61,7 +61,7 @@ def fill(spark: Any, kafka: str, topic: str, size: int, count: int) -> None:
 
 
 def read(spark: Any, kafka: str, topic: str, *, body_only: bool) -> float:
-    """Seconds that a query takes which reads everything."""
+    """Return the seconds of a query that reads the whole topic."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka)
     reader = reader.option("subscribe", topic)
     if not body_only:
@@ -75,14 +75,14 @@ def read(spark: Any, kafka: str, topic: str, *, body_only: bool) -> float:
 
 
 def count(spark: Any, kafka: str, topic: str) -> int:
-    """Messages of a topic."""
+    """Return the number of messages of a topic."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka)
     found: int = reader.option("subscribe", topic).load().count()
     return found
 
 
 def serve(spark: Any, kafka: str, answers: IO[str]) -> None:
-    """Do what the lines of stdin say until it closes."""
+    """Run the commands on stdin until it is closed."""
     for line in sys.stdin:
         given = json.loads(line)
         topic = given["topic"]
@@ -98,7 +98,7 @@ def main() -> None:
     """Start Spark and serve."""
     kafka, jars = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    # The JVM inherits what is 1, and may print.
+    # The JVM inherits file descriptor 1 and may print to it: redirect it to stderr.
     os.dup2(2, 1)
     spark = session({"spark.driver.extraClassPath": f"{jars}/*"})
     try:

@@ -1,4 +1,4 @@
-"""Spark 4.0 and its jars for Kafka, fetched once into ``.tools``; a conversation with the lane."""
+"""Installs Spark 4.0 and its jars for Kafka into ``.tools``, and controls the process ``lane``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ STOP_TIMEOUT: Final = 30.0
 
 
 def _run(command: list[str]) -> None:
-    """Run it, or say why that can't be.
+    """Run a command.
 
     Raises:
-        Unavailable: it failed.
+        Unavailable: it failed; with the end of its output.
     """
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False
@@ -40,10 +40,10 @@ def _run(command: list[str]) -> None:
 
 
 def fetch() -> None:
-    """Have Spark 4.0 and the jars.
+    """Install Spark 4.0 and the jars, unless they are installed.
 
     Raises:
-        Unavailable: Java or Maven is missing, or they can't be fetched.
+        Unavailable: Java or Maven is missing, or a download failed.
     """
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
@@ -53,7 +53,7 @@ def fetch() -> None:
 
 
 def _once(target: Path, source: Path, command: list[str]) -> None:
-    """Fill a folder, unless it was filled from this very source."""
+    """Run a command that fills a directory, unless that was done for the same source file."""
     ready, stamp = target / ".ready", hashlib.sha256(source.read_bytes()).hexdigest()
     if ready.exists() and ready.read_text() == stamp:
         return
@@ -78,17 +78,17 @@ def _maven(target: Path) -> list[str]:
 
 
 class Lane:
-    """Spark 4.0 in its process: takes a line of JSON, answers with one."""
+    """The process with Spark 4.0: takes a line of JSON, answers with one."""
 
     def __init__(self, commands: IO[str], answers: IO[str]) -> None:
         self._commands = commands
         self._answers = answers
 
     def ask(self, command: str, **given: Any) -> dict[str, Any]:
-        """Have it do something; what it measured.
+        """Send a command and return the answer.
 
         Raises:
-            Unavailable: it could not, and said why on stderr.
+            Unavailable: the command failed; the reason is on stderr.
         """
         self._commands.write(json.dumps({"command": command, **given}) + "\n")
         self._commands.flush()

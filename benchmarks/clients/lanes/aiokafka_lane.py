@@ -1,7 +1,7 @@
-"""aiokafka, with its compiled records, on uvloop.
+"""The lane of aiokafka, with its compiled extension, on uvloop.
 
-Producing: ``send`` for a future per message, larger batches than its default of 16 KiB; a linger
-makes it slower. Consuming: ``getmany``. Deliveries: ``send``, ``getone``.
+Producing: ``send`` with a future per message, and larger batches than the default of 16 KiB; a
+linger would make it slower. Consuming: ``getmany``. Deliveries: ``send`` and ``getone``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MILLISECONDS = 1000
 
 
 async def prepare(work: Work) -> None:
-    """Make the topic."""
+    """Create the topic."""
     admin = AIOKafkaAdminClient(bootstrap_servers=work.address)
     await admin.start()
     await admin.create_topics([NewTopic(work.topic, work.partitions, 1)])
@@ -60,7 +60,7 @@ async def produce(work: Work) -> Figures:
 
 
 async def consume(work: Work) -> Figures:
-    """Read everything from the beginning."""
+    """Read all messages from the start."""
     consumer = AIOKafkaConsumer(bootstrap_servers=work.address)
     async with consumer:
         partitions = [TopicPartition(work.topic, number) for number in range(work.partitions)]
@@ -79,7 +79,7 @@ async def consume(work: Work) -> Figures:
 
 
 async def deliver(work: Work) -> Figures:
-    """Send at a steady pace to a task that waits."""
+    """Send at a constant rate to a waiting task."""
     consumer = AIOKafkaConsumer(bootstrap_servers=work.address)
     producer = AIOKafkaProducer(bootstrap_servers=work.address, acks=1)
     async with producer, consumer:

@@ -1,4 +1,4 @@
-"""confluent-kafka with its default settings, but for ``acks=1``; see ``confluent_lane``."""
+"""The lane of confluent-kafka with default settings except ``acks=1``; see ``confluent_lane``."""
 
 from __future__ import annotations
 

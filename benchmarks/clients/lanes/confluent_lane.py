@@ -1,13 +1,13 @@
-"""confluent-kafka, librdkafka underneath, as its guide for throughput has it.
+"""The lane of confluent-kafka (librdkafka), with the settings its guide recommends for throughput.
 
-Producing: a linger, ``produce_batch``, a delivery report for each message (our receipts say as
-much), ``poll`` to serve them. Consuming: ``consume`` of many. Deliveries: no linger, ``poll`` in a
-thread of its own.
+Producing: a linger, ``produce_batch``, a delivery report per message (the equivalent of our
+receipts), and ``poll`` to serve them. Consuming: ``consume`` of many messages. Deliveries: no
+linger, and ``poll`` in a separate thread.
 
-By default a consumer whose queue is full asks again only after a second, and that comes to pass
-when Python reads more slowly than librdkafka fetches; its guide says to lower
-``fetch.queue.backoff.ms`` then, which doubles or trebles the rate. ``confluent_default_lane`` has
-the same without any such setting.
+By default a consumer whose queue is full fetches again only after a second, which happens when
+Python reads more slowly than librdkafka fetches. The guide recommends to lower
+``fetch.queue.backoff.ms`` in this case, which doubles or trebles the rate.
+``confluent_default_lane`` is the same without these settings.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ class Reports:
 
 
 def prepare(work: Work) -> None:
-    """Make the topic."""
+    """Create the topic."""
     admin = AdminClient({"bootstrap.servers": work.address})
     made = admin.create_topics([NewTopic(work.topic, work.partitions, 1)])
     made[work.topic].result(PATIENCE)
 
 
 def produce(work: Work, settings: Settings = PRODUCER) -> Figures:
-    """Offer everything, as fast as the queue takes it; wait for all reports."""
+    """Send all messages as fast as the queue accepts them; wait for all reports."""
     producer = _producer(work, settings)
     producer.produce(work.topic, work.body, on_delivery=Reports())
     producer.flush(PATIENCE)
@@ -104,11 +104,11 @@ def _consumer(work: Work, start: int, settings: Settings) -> Any:
 
 
 def consume(work: Work, settings: Settings = CONSUMER) -> Figures:
-    """Read everything from the beginning."""
+    """Read all messages from the start."""
     consumer = _consumer(work, OFFSET_BEGINNING, settings)
     reading, size = Reading(work.messages), 0
     while reading.left > 0:
-        # It waits for as many as it is asked for: not for more than there will be.
+        # consume() waits for the requested number, so don't request more than will come.
         messages = consumer.consume(min(READ_AT_ONCE, reading.left), PATIENCE)
         reading.took(len(messages))
         for message in messages:
@@ -119,7 +119,7 @@ def consume(work: Work, settings: Settings = CONSUMER) -> Figures:
 
 
 def deliver(work: Work, settings: Settings = PROMPT) -> Figures:
-    """Send at a steady pace to a thread that polls."""
+    """Send at a constant rate to a polling thread."""
     producer = _producer(work, settings)
     consumer = _consumer(work, OFFSET_END, {})
     consumer.poll(1.0)

@@ -1,9 +1,9 @@
-"""nats-py with JetStream, on uvloop: one stream with file storage for each partition.
+"""The lane of nats-py with JetStream, on uvloop: one stream with file storage per partition.
 
-Producing: ``publish_async``, a future per message, its default bound of pending ones. Consuming: a
-pull consumer per stream without acknowledgements, ``fetch`` of many; an ordered consumer, which is
-pushed to, is cut off as too slow. Deliveries: ordered consumers. The offset is a message's sequence
-in its stream.
+Producing: ``publish_async`` with a future per message. Consuming: a pull consumer per stream
+without acknowledgements, and ``fetch`` of many messages; the server would disconnect an ordered
+(push) consumer for being too slow. Deliveries: ordered consumers. The offset of a message is its
+sequence number in the stream.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _subjects(work: Work) -> list[str]:
 
 
 async def prepare(work: Work) -> None:
-    """Make the streams."""
+    """Create the streams."""
     async with await nats.connect(work.address) as connection:
         for subject in _subjects(work):
             await connection.jetstream().add_stream(
@@ -49,7 +49,7 @@ async def prepare(work: Work) -> None:
 
 
 async def produce(work: Work) -> Figures:
-    """Send windows of futures, round the streams."""
+    """Send windows of futures, to the streams in rotation."""
     async with await nats.connect(work.address) as connection:
         stream = connection.jetstream(publish_async_max_pending=2 * WINDOW)
         subjects, publish, body = _subjects(work), stream.publish_async, work.body
@@ -64,7 +64,7 @@ async def produce(work: Work) -> Figures:
 
 
 async def consume(work: Work) -> Figures:
-    """Read everything from the beginning, all streams at once."""
+    """Read all messages from the start, from all streams concurrently."""
     reading, size = Reading(work.messages), 0
     config = ConsumerConfig(ack_policy=AckPolicy.NONE, deliver_policy=DeliverPolicy.ALL)
 
@@ -89,7 +89,7 @@ async def consume(work: Work) -> Figures:
 
 
 async def deliver(work: Work) -> Figures:
-    """Send at a steady pace to a callback."""
+    """Send at a constant rate to a callback."""
     async with await nats.connect(work.address) as connection:
         stream, subjects, done = connection.jetstream(), _subjects(work), asyncio.Event()
 

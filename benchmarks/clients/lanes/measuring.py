@@ -1,18 +1,18 @@
-"""What the lanes share: the work they get, the clocks, and the pace of the deliveries.
+"""The common code of the lanes: their arguments, time measurement, and the rate of deliveries.
 
-A lane is a program, ``python -m benchmarks.clients.lanes.<name> PHASE WORK``, that does one phase
-with one client and prints its figures as one line of JSON. It runs in the environment that has its
-client, so this module needs nothing but the standard library.
+A lane is a program, ``python -m benchmarks.clients.lanes.<name> PHASE WORK``, that runs one phase
+with one client and prints its figures as one line of JSON. It runs in the environment of its
+client, so this module uses only the standard library.
 
 =========  ======================================================================================
 phase      what is timed
 =========  ======================================================================================
-produce    from the first message offered to the last one acknowledged; the client is connected
-consume    from the first message in hand to the last; body, topic and offset of each are read
-deliver    each message from just before it is offered until its receiver has it in hand
+produce    from the first message sent to the last one acknowledged; the client is connected
+consume    from the first message received to the last; body, topic and offset of each are read
+deliver    each message, from just before it is sent until it is received
 =========  ======================================================================================
 
-The phase ``prepare`` makes the topic and times nothing.
+The phase ``prepare`` creates the topic and measures nothing.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ from typing import Any, NamedTuple
 
 STAMP_BYTES = 20
 PATIENCE = 30.0
-"""Seconds without any message after which a phase is given up."""
+"""Seconds without any message after which a phase fails."""
 
 SETTLING = 250
-"""The first deliveries open connections and fill caches; they don't count."""
+"""The first deliveries, which open connections and fill caches, are not counted."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What to do, and where.
+    """The arguments of a phase.
 
     Attributes:
-        address: Of the server, or of the name server.
-        topic: A name no other turn has.
-        partitions: Partitions, queues or streams of the topic.
-        messages: To produce and consume.
-        body_bytes: Of each.
-        deliveries: To measure, at ``per_second``.
+        address: the address of the server, or of the name server.
+        topic: a name that is unique to the client and round.
+        partitions: the number of partitions, queues or streams of the topic.
+        messages: the number of messages to produce and consume.
+        body_bytes: the size of each body.
+        deliveries: the number of deliveries to measure.
+        per_second: the rate of the deliveries.
     """
 
     address: str
@@ -56,16 +57,16 @@ class Work:
 
     @property
     def body(self) -> bytes:
-        """The body of every message that carries no time stamp."""
+        """The body of messages without a time stamp."""
         return b"x" * self.body_bytes
 
     def stamped(self) -> bytes:
-        """A body that says when it was made."""
+        """Return a body that begins with the current time in nanoseconds."""
         return b"%020d" % time.perf_counter_ns() + b"x" * (self.body_bytes - STAMP_BYTES)
 
 
 class Figures(NamedTuple):
-    """One phase: wall-clock and CPU seconds of the process; latencies in seconds."""
+    """The figures of one phase: wall-clock and CPU seconds of the process, latencies in seconds."""
 
     messages: int
     seconds: float
@@ -74,19 +75,19 @@ class Figures(NamedTuple):
 
 
 class Stopwatch:
-    """Wall-clock and CPU time since it was made; all threads of the process count."""
+    """Measures wall-clock and CPU time since its creation, in all threads of the process."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
 
     def stop(self, messages: int, latencies: list[float] | None = None) -> Figures:
-        """The figures of a phase."""
+        """Return the figures of a phase that ends now."""
         wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
         return Figures(messages, wall, cpu, tuple(latencies or ()))
 
 
 class Reading:
-    """Counts what a consumer hands out; the clock starts with its first messages."""
+    """Counts received messages; the time is measured from the first ones on."""
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
@@ -95,14 +96,14 @@ class Reading:
 
     @property
     def left(self) -> int:
-        """Messages not handed out yet."""
+        """The number of messages not received yet."""
         return self._expected - self._seen
 
     def took(self, number: int) -> None:
-        """So many messages are in hand and will now be read.
+        """Count received messages, before they are read.
 
         Raises:
-            TimeoutError: There are none: the wait for them was in vain.
+            TimeoutError: ``number`` is 0, because the wait for messages timed out.
         """
         if not number:
             msg = f"nothing came after {self._seen} of {self._expected} messages"
@@ -112,13 +113,13 @@ class Reading:
             self._watch, self._first = Stopwatch(), number
 
     def figures(self) -> Figures:
-        """What was read after the first hand-out, and how long it took."""
+        """Return the figures for the messages after the first ones."""
         assert self._watch is not None
         return self._watch.stop(self._seen - self._first)
 
 
 class Deliveries:
-    """The latencies of stamped messages, as their receiver finds them."""
+    """Measures the latencies of messages with time stamps."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -128,25 +129,25 @@ class Deliveries:
 
     @property
     def complete(self) -> bool:
-        """Whether every message has come."""
+        """Whether every message has been received."""
         return len(self._latencies) >= self.expected
 
     def came(self, body: bytes) -> None:
-        """A message is in hand."""
+        """Record the latency of a received message."""
         now = time.perf_counter_ns()
         self._latencies.append((now - int(body[:STAMP_BYTES])) / 1e9)
 
     def pauses(self) -> Pauses:
-        """How long to sleep before each message, to keep the pace."""
+        """Return the seconds to sleep before each message, for a constant rate."""
         return Pauses(self.expected, self._work.per_second)
 
     def figures(self) -> Figures:
-        """The latencies of those that count."""
+        """Return the latencies, without the first ``SETTLING`` messages."""
         return self._watch.stop(len(self._latencies), self._latencies[SETTLING:])
 
 
 class Pauses:
-    """An iterator over the seconds to sleep before each message of a steady pace."""
+    """An iterator over the seconds to sleep before each message, for a constant rate."""
 
     def __init__(self, count: int, per_second: int) -> None:
         self._count, self._per_second = count, per_second
@@ -167,7 +168,7 @@ class Pauses:
 async def in_windows(
     count: int, window: int, offer: Callable[[int], Awaitable[Sequence[Awaitable[object]]]]
 ) -> None:
-    """Offer messages and await their acknowledgements, at most two windows in flight."""
+    """Send messages and await their acknowledgements, with at most two windows in flight."""
     before: Sequence[Awaitable[object]] = ()
     for start in range(0, count, window):
         offered = await offer(min(window, count - start))
@@ -182,7 +183,7 @@ Phase = Callable[[Work], Figures | None]
 
 
 def asynchronous(phase: Callable[[Work], Coroutine[Any, Any, Figures | None]]) -> Phase:
-    """A coroutine function as a phase; on uvloop, which is for every client here the fastest."""
+    """Return a phase that runs a coroutine function on uvloop, the fastest for all clients here."""
 
     def run(work: Work) -> Figures | None:
         try:
@@ -196,11 +197,11 @@ def asynchronous(phase: Callable[[Work], Coroutine[Any, Any, Figures | None]]) -
 
 
 def main(phases: Mapping[str, Phase]) -> None:
-    """Do the phase of the command line and print its figures."""
+    """Run the phase given on the command line and print its figures."""
     figures = phases[sys.argv[1]](Work(**json.loads(sys.argv[2])))
     print(json.dumps(figures._asdict() if figures else None))
 
 
 def command(lane: str, phase: str, work: Work) -> list[str]:
-    """The arguments of Python that do a phase."""
+    """Return the arguments of Python that run a phase."""
     return ["-m", f"benchmarks.clients.lanes.{lane}", phase, json.dumps(asdict(work))]

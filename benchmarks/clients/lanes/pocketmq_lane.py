@@ -1,4 +1,4 @@
-"""PocketMQ's own client: ``send_nowait`` and ``get_many``, default options."""
+"""The lane of PocketMQ's client: ``send_nowait`` and ``get_many``, with default options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "bench-clients"
 
 
 async def prepare(work: Work) -> None:
-    """Make the topic."""
+    """Create the topic."""
     async with client.Admin(work.address) as admin:
         await admin.create_topic(work.topic, queues=work.partitions)
 
@@ -43,7 +43,7 @@ async def produce(work: Work) -> Figures:
 
 
 async def consume(work: Work) -> Figures:
-    """Read everything from the beginning."""
+    """Read all messages from the start."""
     async with client.PullConsumer(work.address, group=GROUP) as consumer:
         consumer.assign(await consumer.queues(work.topic))
         reading, size = Reading(work.messages), 0
@@ -56,7 +56,7 @@ async def consume(work: Work) -> Figures:
 
 
 async def deliver(work: Work) -> Figures:
-    """Send at a steady pace to a task that waits."""
+    """Send at a constant rate to a waiting task."""
     async with (
         client.Producer(work.address) as producer,
         client.PullConsumer(work.address, group=GROUP) as consumer,
