@@ -12,7 +12,7 @@ store      ``format("rocketmq.store")``, all columns, files in the page cache
 tcp        ``format("rocketmq")`` in batch, all columns, from a broker on the same machine
 sink       ``df.write.format("rocketmq")`` to such a broker
 stream     the connector's share of an empty micro-batch, and the requests of an idle query
-kafka      Spark's own Kafka source and ours, in turns; see ``benchmarks.spark_kafka``
+kafka      Spark's Kafka source compared with ours; see ``benchmarks.spark_kafka``
 =========  =======================================================================================
 
 Each part runs in a separate process and JVM, and is a module that can be run alone and prints more:
@@ -152,7 +152,7 @@ PARTS: Final[Mapping[str, Callable[[Plan], list[Result]]]] = {
 
 
 def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]:
-    """Each part in a process of its own: its figures, or why it has none."""
+    """Run each part in a separate process; return the results, and the reasons for missing ones."""
     results: list[Result] = []
     absent: dict[str, str] = {}
     for name in names:

@@ -241,7 +241,7 @@ def topics(value: str) -> tuple[str, ...]:
     """Parse topic names separated by commas, dropping repeated ones. Raises ValueError."""
     found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
     if not found:
-        raise ValueError("it names nothing: write names between commas")
+        raise ValueError("it is empty: write names separated by commas")
     for name in found:
         validate_topic(name)
     return found
@@ -367,9 +367,9 @@ def _from_environment() -> tuple[str, ...]:
         raise OptionError(f"{NAME_SERVER_VARIABLE} can't be {found!r}", str(error)) from None
 
 
-_NO_TLS: Final = "TLS is not served yet: connect without it, over a network you trust"
+_NO_TLS: Final = "TLS is not supported yet: connect without it, over a network you trust"
 _NO_SECRETS: Final = (
-    "signing with keys is not served yet: use brokers without ACL, and keep keys out of options"
+    "signing with keys is not supported yet: use brokers without ACL, and keep keys out of options"
 )
 _ASK_NAME_SERVER: Final = "RocketMQ has name servers: give nameServer=host:port"
 

@@ -156,7 +156,7 @@ def understand(address: str, read: Callable[P, T], *args: P.args, **named: P.kwa
     try:
         return read(*args, **named)
     except (HeaderError, BodyError, RecordError) as error:
-        raise BrokerError(f"an answer of {address} can't be understood: {error}") from error
+        raise BrokerError(f"an answer from {address} can't be decoded: {error}") from error
 
 
 class NameServerCalls:

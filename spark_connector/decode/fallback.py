@@ -141,7 +141,7 @@ def _damaged_size(buffer: Buffer, position: int, settings: DecodeSettings) -> in
                 return size
     raise DecodeError(
         f"a record from broker {settings.broker_name} is damaged, {left} bytes before the end of "
-        f"{len(buffer)}, and where the next one begins can't be told",
+        f"{len(buffer)}, and where the next one begins can't be determined",
         "check the broker's disk; startingOffsets lets a query begin behind it",
     )
 

@@ -92,7 +92,7 @@ def _unknown(name: str) -> OptionError:
     near = get_close_matches(name.lower(), _BY_LOWER, n=1)
     advice = f"did you mean {_BY_LOWER[near[0]]!r}? " if near else ""
     return OptionError(
-        f"a message has no place for the column {name!r}",
+        f"the sink has no column {name!r}",
         f"{advice}write only {', '.join(SINK_TYPES)}; select or rename others",
     )
 

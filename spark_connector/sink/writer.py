@@ -217,7 +217,7 @@ def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Rock
     """
     if overwrite:
         raise OptionError(
-            "mode('overwrite') can't be served: messages of a topic can't be replaced",
+            "mode('overwrite') is not supported: messages of a topic can't be replaced",
             "write with mode('append')",
         )
     return RocketMQWriter(_plan(given, schema))
@@ -232,7 +232,7 @@ def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Roc
     """
     if overwrite:
         raise OptionError(
-            "outputMode('complete') can't be served: messages of a topic can't be replaced",
+            "outputMode('complete') is not supported: messages of a topic can't be replaced",
             "write with outputMode('append'); for changes as they come use outputMode('update') "
             "and df.write in foreachBatch",
         )
@@ -280,7 +280,7 @@ def _report(plan: SinkPlan, messages: list[Any], facts: dict[str, Any]) -> None:
     unconfirmed = sum(message.counts.unconfirmed for message in done)
     if unconfirmed:
         _log.warning(
-            "written, but the broker's disk or slave was too slow to confirm some; look at it",
+            "written, but the broker's disk or slave was too slow to confirm some; check it",
             **facts,
             unconfirmed=unconfirmed,
         )

@@ -60,7 +60,7 @@ def _loss(queue: MessageQueue, start: int, bounds: QueueBounds) -> DataLossError
     if start > bounds.maximum:
         return DataLossError(
             f"queue {queue} ends at offset {bounds.maximum}, before the {start} that was read "
-            "already: the topic was deleted and made anew, or its broker lost its last messages",
+            "already: the topic was deleted and recreated, or its broker lost its last messages",
             "begin with a new checkpoint; or set onDataLoss=skip to go on with new messages, or "
             "onDataLoss=earliest to read the queue from its beginning",
         )

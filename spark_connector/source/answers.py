@@ -100,7 +100,7 @@ def gone(partition: RangePartition, first: int, end: int, count: int) -> DataLos
     """
     what = f"{count} of the messages" if count < end - first else f"{count} messages"
     return DataLossError(
-        f"{what} from offset {first} up to {end} are gone: {_queue(partition)}; wanted were "
+        f"{what} from offset {first} up to {end} were deleted: {_queue(partition)}; wanted were "
         f"{partition.start} up to {partition.end}",
         f"the broker keeps messages for fileReservedTime hours: read sooner or keep them longer; "
         f"{_OR_SKIP}",
@@ -112,7 +112,7 @@ def ended(partition: RangePartition, position: int, ends: Ends) -> DataLossError
     return DataLossError(
         f"no messages from offset {position} up to {partition.end}, the queue has {ends.min_offset}"
         f" up to {ends.max_offset}: {_queue(partition)}",
-        "the topic was deleted and made anew, or the broker lost what it had not flushed: "
+        "the topic was deleted and recreated, or the broker lost what it had not flushed: "
         f"restart the query from a new checkpoint; or {_OR_SKIP}",
     )
 
@@ -122,7 +122,7 @@ def no_topic(partition: RangePartition, position: int, answer: NoTopic) -> Unkno
     return UnknownTopicError(
         f"the topic vanished while offset {position} up to {partition.end} were to be read: "
         f"{_queue(partition)} says {answer.remark}",
-        f"create it anew, leave it out of the query, or {_OR_SKIP}",
+        f"create it again, leave it out of the query, or {_OR_SKIP}",
     )
 
 
@@ -131,7 +131,7 @@ def refused(partition: RangePartition, position: int, reason: str, hint: str) ->
     return BrokerError(
         f"the broker refuses to give messages from offset {position} on: {_queue(partition)}: "
         f"{reason}",
-        hint or "look at the broker's log",
+        hint or "check the broker's log",
     )
 
 
@@ -141,7 +141,7 @@ def unreachable(
     """Return the error for a broker that has not answered for ``waited`` seconds."""
     return BrokerError(
         f"no messages from offset {position} on for {waited:.0f} s: {_queue(partition)}: {reason}",
-        "see that the broker runs and can be reached from the executors, or raise readTimeoutMs",
+        "check that the broker runs and can be reached from the executors, or raise readTimeoutMs",
     )
 
 

@@ -97,7 +97,7 @@ class Commits:
                 continue
             self._warned_of.add(queue)
             _log.warning(
-                "somebody else commits for this query's group too: give each its own consumerGroup",
+                "another consumer commits for this query's group: give each its own consumerGroup",
                 group=self._group,
                 queue=queue,
                 committed=mine,

@@ -227,7 +227,7 @@ def _subscription(reader: OptionReader) -> Subscription:
     found = reader.one_of("topic", "subscribePattern", "assign")
     if found is None:
         raise OptionError(
-            "format rocketmq was not told what to read",
+            "the source of format rocketmq needs topics to read",
             "give topic=..., subscribePattern=... or assign=...",
         )
     if reader.given("assign"):
@@ -249,7 +249,7 @@ def _limits(reader: OptionReader) -> Limits:
 def _filter(reader: OptionReader) -> str:
     if reader.given("filterSql") or reader.get("subExpressionType") == "SQL92":
         raise OptionError(
-            "filterSql is not served yet: brokers of this version filter by tags alone",
+            "filterSql is not supported yet: brokers of this version filter by tags alone",
             'use filterTags="A || B", or filter the DataFrame by its properties column',
         )
     return reader.one_of("filterTags", "subExpression") or SUBSCRIBE_ALL
@@ -301,7 +301,7 @@ def pattern(value: str) -> re.Pattern[str]:
     try:
         return re.compile(text(value))
     except re.error as error:
-        raise ValueError(f"it is no regular expression of Python: {error}") from None
+        raise ValueError(f"it is not a Python regular expression: {error}") from None
 
 
 def assignment(value: str) -> Assigned:
@@ -316,7 +316,7 @@ def assignment(value: str) -> Assigned:
             if not isinstance(ids, list) or not ids:
                 raise ValueError('write queue ids in a list: {"topic":{"broker-a":[0,1]}}')
             if any(type(number) is not int or number < 0 for number in ids):
-                raise ValueError(f"{ids} are no queue ids")
+                raise ValueError(f"{ids} are not queue ids")
             found[topic][broker] = tuple(sorted(set(ids)))
     return found
 

@@ -40,9 +40,9 @@ def ranges_of(
         addresses = addresses_of(routes, queue)
         if not addresses:
             raise UnknownTopicError(
-                f"offsets [{start}, {end}) of queue {queue} are to be read, but no name server "
-                "knows its broker",
-                "start the broker again, or begin with a new checkpoint if the topic is gone",
+                f"offsets [{start}, {end}) of queue {queue} are to be read, but its broker "
+                "is not registered at any name server",
+                "start the broker again, or begin with a new checkpoint if the topic was deleted",
             )
         found.append(
             RangePartition(queue.topic, queue.broker_name, queue.queue_id, start, end, addresses)

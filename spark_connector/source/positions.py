@@ -121,7 +121,7 @@ def load_object(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ValueError(_SHAPE) from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON ({error}); {_SHAPE}") from None
+        raise ValueError(f"it is not JSON ({error}); {_SHAPE}") from None
     if not isinstance(found, dict) or not found:
         raise ValueError(_SHAPE)
     return found
@@ -130,14 +130,14 @@ def load_object(text: str) -> dict[str, Any]:
 def queue_id(text: str) -> int:
     """Parse a queue id. Raises ValueError."""
     if not text.isdecimal() or len(text) > 9:
-        raise ValueError(f"{text!r} is no queue id; {_SHAPE}")
+        raise ValueError(f"{text!r} is not a queue id; {_SHAPE}")
     return int(text)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("it names something twice")
+        raise ValueError("it has a key twice")
     return found
 
 
@@ -161,7 +161,7 @@ def _of_broker(queues: object, value: Callable[[object], Position]) -> dict[int,
 
 def _offset(edges: tuple[Edge, ...], number: object) -> Position:
     if type(number) is not int or not EARLIEST <= number <= 2**62:
-        raise ValueError(f"{number!r} is no offset: write 0 or more, or -1 for the latest")
+        raise ValueError(f"{number!r} is not an offset: write 0 or more, or -1 for the latest")
     if number == LATEST:
         return Edge.LATEST
     if number == EARLIEST:
@@ -174,7 +174,7 @@ def _offset(edges: tuple[Edge, ...], number: object) -> Position:
 def _instant(text: object) -> Position:
     if type(text) is int or isinstance(text, str):
         return parse_instant(text)
-    raise ValueError(f"{text!r} is no instant")
+    raise ValueError(f"{text!r} is not an instant")
 
 
 def parse_instant(text: str | int) -> Instant:

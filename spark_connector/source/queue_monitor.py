@@ -369,9 +369,9 @@ class QueueMonitor:
             check_assigned(self._options, chosen)
         vanished = self.bounds.keys() - chosen.keys()
         for queue in vanished - self._vanished:
-            _log.warning("a queue is not there now; it stays at its offset", queue=queue)
+            _log.warning("a queue has vanished; the query keeps its offset", queue=queue)
         for queue in chosen.keys() - self.bounds.keys() if self.bounds else ():
-            _log.info("a queue is there", queue=queue, offsets=chosen[queue])
+            _log.info("a queue was added", queue=queue, offsets=chosen[queue])
         self._vanished = (self._vanished | vanished) - chosen.keys()
         self.bounds = chosen
 

@@ -133,7 +133,7 @@ def _check_names(positions: Positions, bounds: Mapping[MessageQueue, QueueBounds
     missing = [str(queue) for queue in bounds if positions.of(queue) is None]
     if missing:
         raise OptionError(
-            f"{positions.option} says nothing about {_some(missing)}",
+            f"{positions.option} has no position for {_some(missing)}",
             'name every queue: -2 is its earliest, -1 its latest offset, e.g. {"t":{"broker-a":'
             '{"0":-2}}}',
         )

@@ -174,7 +174,7 @@ class MessageSearch:
         addresses = addresses_of(self._routes, queue)
         if not addresses:
             raise UnknownTopicError(
-                f"no name server knows the broker of queue {queue}",
+                f"the broker of queue {queue} is not registered at any name server",
                 "check that it runs and registers",
             )
         return addresses[0]

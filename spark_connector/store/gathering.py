@@ -257,7 +257,7 @@ class Lost:
         """The message or position, for errors."""
         if self.topic is not None:
             return f"message {self.queue_offset} of queue {self.queue_id} of topic {self.topic}"
-        return f"what lies at {self.position} of the log"
+        return f"the part at {self.position} of the commit log"
 
 
 def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptions) -> Any:

@@ -135,7 +135,7 @@ def plan_log(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[Log
     log_end = view.log_end()
     if log_end.torn is not None:
         _log.warning(
-            "the log ends in what is no whole record, and that is left out",
+            "the commit log ends with an incomplete record, which is left out",
             store=options.path,
             position=log_end.position,
             why=log_end.torn,

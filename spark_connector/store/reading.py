@@ -112,7 +112,7 @@ class StoreTask:
                 starts = gathered.starts
                 if not whole.all():
                     lost = gathered.entries[~whole]
-                    reason = "the record that its queue points at is not it"
+                    reason = "the record there is not the one its queue entry describes"
                     yield self._lost_entries(lost, ranges, reason, gathered.file)
                     starts = starts[whole]
                 yield from self._decoded(gathered.buffer, starts, gathered.file)
@@ -142,8 +142,8 @@ class StoreTask:
         if len(gone):
             raise DataLossError(
                 f"message {gone[0]} of queue {part.queue_id} of topic {part.topic} in the store "
-                f"{self._options.path} is gone: the commit log begins at {start} now",
-                "retention took it since the query was planned: run it again, or read a copy",
+                f"{self._options.path} was deleted: the commit log now begins at {start}",
+                "retention deleted it after the query was planned: run it again, or read a copy",
             )
 
     def _readable(self, entries: QueueEntries) -> Any:

@@ -151,7 +151,7 @@ def test_messages_in_deleted_log_files_are_a_loss(tmp_path: Path) -> None:
     for expired in sorted((tmp_path / "store" / "commitlog").iterdir())[:2]:
         expired.unlink()
     with apache("4.9.7", tmp_path, settings=small) as there:
-        with pytest.raises(DataLossError, match=r"messages from offset 0 up to \d+ are gone"):
+        with pytest.raises(DataLossError, match=r"messages from offset 0 up to \d+ were deleted"):
             rows(range_reader(there.broker, "Old", 0, 20_000))
         reader = range_reader(there.broker, "Old", 0, 20_000, on_data_loss=OnDataLoss.SKIP)
         found = [row["queueOffset"] for row in rows(reader)]

@@ -57,7 +57,7 @@ def run_stream(frame: Any, checkpoint: Path) -> None:
         ({"startingOffsets": "start"}, "startingOffsets of format rocketmq can't be 'start'"),
         ({"subscribePattern": "a.*"}, "topic and subscribePattern contradict each other"),
         ({"failOnDataLoss": "true", "onDataLoss": "skip"}, "onDataLoss=skip contradict each other"),
-        ({"filterSql": "a > 5"}, "filterSql is not served yet"),
+        ({"filterSql": "a > 5"}, "filterSql is not supported yet"),
         ({"secretKey": "hush"}, "format rocketmq refuses the option 'secretKey'"),
     ],
 )
@@ -71,7 +71,7 @@ def test_wrong_options_are_errors_before_anything_is_asked(
 
 
 def test_a_topic_or_a_name_server_has_to_be_named(spark: Any, read: Any):
-    assert "format rocketmq was not told what to read" in complaint(read)
+    assert "the source of format rocketmq needs topics to read" in complaint(read)
     unnamed = spark.read.format("rocketmq").option("topic", "T")
     assert "nameServer of format rocketmq is missing" in complaint(unnamed.load)
 
@@ -156,7 +156,7 @@ def test_a_broker_that_dies_is_named_and_its_query_continues_later(spark: Any, t
         text = complaint(lambda: run(kill_and_collect))
         unread = r"no messages from offset 0 on for \d+ s: topic T, queue 0 of broker broker-a"
         assert re.search(unread, text)
-        assert "see that the broker runs and can be reached from the executors" in text
+        assert "check that the broker runs and can be reached from the executors" in text
         text = complaint(read.option("topic", "T").load().count)
         assert "check that its brokers run" in text
         running.broker.start()

@@ -290,7 +290,7 @@ def test_damaged_records_are_skipped_and_counted_by_option(policy: OnDecodeError
 
 @pytest.mark.parametrize("rest", [b"\0" * 200, b"xyz", record()[:-1]])
 def test_damage_that_cannot_be_skipped_is_an_error_with_every_option(rest: bytes) -> None:
-    with pytest.raises(DecodeError, match="where the next one begins can't be told"):
+    with pytest.raises(DecodeError, match="where the next one begins can't be determined"):
         decoder(on_decode_error=OnDecodeError.RAW).decode(record() + rest)
 
 

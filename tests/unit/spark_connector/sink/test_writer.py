@@ -57,9 +57,9 @@ def test_writers_and_their_results_survive_pickling() -> None:
 
 
 def test_messages_cannot_be_replaced() -> None:
-    with pytest.raises(OptionError, match=r"mode\('overwrite'\) can't be served"):
+    with pytest.raises(OptionError, match=r"mode\('overwrite'\) is not supported"):
         batch_writer(OPTIONS, SCHEMA, True)
-    with pytest.raises(OptionError, match=r"outputMode\('complete'\) can't be served"):
+    with pytest.raises(OptionError, match=r"outputMode\('complete'\) is not supported"):
         stream_writer(OPTIONS, SCHEMA, True)
 
 

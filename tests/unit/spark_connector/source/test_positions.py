@@ -90,7 +90,7 @@ def test_an_offset_beyond_either_end_is_an_error_or_the_nearest(offset: int):
 
 
 def test_every_queue_has_to_be_named_and_no_other():
-    with pytest.raises(OptionError, match="says nothing about T/broker-a/1"):
+    with pytest.raises(OptionError, match="has no position for T/broker-a/1"):
         resolve(Positions("o", None, {"T": {"broker-a": {0: 20}}}), FACTS, Brokers(), RULES, NOW_MS)
     with pytest.raises(OptionError, match=r"names queue T/broker-a/2.*doesn't read"):
         resolve(

@@ -25,7 +25,9 @@ def test_messages_deleted_at_the_beginning_fail_the_range() -> None:
     broker = FakeBroker(low=200)
     with pytest.raises(DataLossError) as caught:
         offsets(reader(broker, partition(100, 500)))
-    assert str(caught.value).startswith("100 messages from offset 100 up to 200 are gone: topic T,")
+    assert str(caught.value).startswith(
+        "100 messages from offset 100 up to 200 were deleted: topic T,"
+    )
     assert "onDataLoss=skip" in str(caught.value)
 
 
@@ -61,14 +63,16 @@ def test_retention_that_overtakes_a_reader_is_noticed_in_the_middle() -> None:
     assert reading.counts.lost == 1000 - len(found)
     broker.low = 0
     broker.asked.clear()
-    with pytest.raises(DataLossError, match="up to 800 are gone"):
+    with pytest.raises(DataLossError, match="up to 800 were deleted"):
         offsets(reader(broker, partition(0, 1000)))
 
 
 def test_a_gap_within_an_answer_is_noticed() -> None:
     broker = FakeBroker()
     broker.holes = {250, 251}
-    with pytest.raises(DataLossError, match="2 of the messages from offset 0 up to 500 are gone"):
+    with pytest.raises(
+        DataLossError, match="2 of the messages from offset 0 up to 500 were deleted"
+    ):
         offsets(reader(broker, partition(0, 500)))
     reading = reader(broker, partition(0, 500), on_data_loss=OnDataLoss.SKIP)
     assert offsets(reading) == [n for n in range(500) if n not in {250, 251}]
@@ -100,7 +104,7 @@ def test_a_recreated_topic_fails_the_range(clock: Clock, high: int) -> None:
     with pytest.raises(DataLossError) as caught:
         offsets(reader(broker, partition(450, 500), clock))
     assert f"offset 450 up to 500, the queue has 0 up to {high}" in str(caught.value)
-    assert "deleted and made anew" in str(caught.value)
+    assert "deleted and recreated" in str(caught.value)
     assert LOSS_PATIENCE <= clock.now < LOSS_PATIENCE + 1.1
 
 

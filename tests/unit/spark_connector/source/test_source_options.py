@@ -83,7 +83,7 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name():
     "name", ["tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey", "secretKeyFile"]
 )
 def test_unsupported_options_are_refused_without_showing_their_value(name: str):
-    with pytest.raises(OptionError, match="not served yet") as caught:
+    with pytest.raises(OptionError, match="not supported yet") as caught:
         of(**{name: "hush-hush"})
     assert "hush-hush" not in str(caught.value)
 
@@ -99,7 +99,7 @@ def test_sparks_own_options_are_ignored():
 
 @pytest.mark.parametrize("expression", [{"filterSql": "a > 5"}, {"subExpressionType": "SQL92"}])
 def test_sql_filters_are_refused(expression: dict[str, str]):
-    with pytest.raises(OptionError, match=r"filterSql is not served yet.*filterTags"):
+    with pytest.raises(OptionError, match=r"filterSql is not supported yet.*filterTags"):
         of(**expression)
 
 
@@ -263,7 +263,7 @@ def test_a_wrong_value_is_an_error_that_names_option_and_value(name: str, value:
 
 
 def test_a_wrong_pattern_is_an_error():
-    with pytest.raises(OptionError, match="no regular expression of Python"):
+    with pytest.raises(OptionError, match="not a Python regular expression"):
         SourceOptions.of({"nameServer": "a:1", "subscribePattern": "a("})
 
 

@@ -155,10 +155,10 @@ def test_a_record_without_a_head_is_an_error_or_a_row(root: Path) -> None:
         rows(root)
     assert str(raised.value) == (
         f"message {lost['queueOffset']} of queue {lost['queueId']} of topic {lost['topic']} in the"
-        f" store {root} can't be read: the record that its queue points at is not it; set"
-        " onDecodeError to null or raw to get such messages as rows with crcOk=false"
+        f" store {root} can't be read: the record there is not the one its queue entry describes;"
+        " set onDecodeError to null or raw to get such messages as rows with crcOk=false"
     )
-    with pytest.raises(DecodeError, match=f"what lies at {at} of the log in the store"):
+    with pytest.raises(DecodeError, match=f"the part at {at} of the commit log in the store"):
         rows(root, scan="log")
     found = rows(root, onDecodeError="null")
     assert len(found) == COUNT
@@ -224,7 +224,7 @@ def test_a_missing_file_of_the_log_is_one_row(root: Path) -> None:
 def test_messages_deleted_after_planning_are_data_loss(root: Path) -> None:
     queues, log = planned(root), planned(root, scan="log")
     (root / "commitlog" / f"{0:020d}").unlink()
-    with pytest.raises(DataLossError, match=r"message 0 of queue 0 of topic Bills .* is gone"):
+    with pytest.raises(DataLossError, match=r"message 0 of queue 0 of topic Bills .* was deleted"):
         table(root, pieces=queues)
     with pytest.raises(DataLossError, match=f"begins at {LOG_FILE} now"):
         table(root, pieces=log)
