@@ -96,7 +96,7 @@ def test_one_key_stays_in_one_queue_and_in_order(
 @pytest.mark.parametrize(
     ("frame", "options", "words"),
     [
-        ("'x' as text", {}, "no place for the column 'text'"),
+        ("'x' as text", {}, "the sink has no column 'text'"),
         ("'x' as body", {"uniqKye": "random"}, "no option 'uniqkye'.*did you mean 'uniqKey'"),
         ("'x' as body", {"uniqKey": "column"}, "needs the column uniqKey"),
         ("'x' as body", {"mode": "overwrite"}, "messages of a topic can't be replaced"),

@@ -20,8 +20,8 @@ def test_kafkas_names_and_any_case_are_understood() -> None:
         ([("keys", "string")], "no column 'body' or 'value', but keys"),
         ([("body", "binary"), ("value", "string")], "'body' and 'value' to write both mean body"),
         ([("body", "int")], "'body' to write is of type int, it has to be binary or string"),
-        ([("body", "binary"), ("tag", "string")], "no place for the column 'tag'.*mean 'tags'"),
-        ([("body", "binary"), ("queueOffset", "bigint")], "no place for the column 'queueOffset'"),
+        ([("body", "binary"), ("tag", "string")], "the sink has no column 'tag'.*mean 'tags'"),
+        ([("body", "binary"), ("queueOffset", "bigint")], "the sink has no column 'queueOffset'"),
         ([("body", "binary"), ("properties", "string")], "has to be map<string,string>"),
     ],
 )

@@ -171,7 +171,9 @@ def test_lost_messages_are_skipped_and_counted_on_request():
 
 
 def test_a_recreated_topic_has_its_own_error():
-    with pytest.raises(DataLossError, match=r"ends at offset 7, before the 50.*deleted and made"):
+    with pytest.raises(
+        DataLossError, match=r"ends at offset 7, before the 50.*deleted and recreated"
+    ):
         admission().end(offsets(50), bounds((0, 7)), 1.0)
 
 

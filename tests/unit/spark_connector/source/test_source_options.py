@@ -116,7 +116,7 @@ def test_one_way_to_name_topics_is_enough(one: str, other: str):
 
 
 def test_a_query_needs_a_topic():
-    with pytest.raises(OptionError, match=r"not told what to read.*topic="):
+    with pytest.raises(OptionError, match=r"needs topics to read.*topic="):
         SourceOptions.of({"nameServer": "a:1"})
 
 
