@@ -188,7 +188,7 @@ class Link:
 
     def _told(self, command: Command) -> None:
         if not self.closed:
-            self.client.told(command)
+            self.client.receive(command)
 
     def close(self) -> None:
         if not self.closed:
@@ -273,7 +273,7 @@ class SimulatedClient:
         self.members.leave(member)
         await self.heartbeats.say_goodbye(consumer_group=member.group)
 
-    def told(self, command: Command) -> None:
+    def receive(self, command: Command) -> None:
         member = self.members.membership(group_of(command) or "")
         if command.code in GROUP_REQUESTS and member is not None:
             member.asked(command)

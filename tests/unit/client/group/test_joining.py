@@ -131,7 +131,7 @@ async def test_a_reset_waits_for_handlers_and_restarts_the_queue(tmp_path: Path)
         one = await cluster.consumer("a").start()
         await asyncio.sleep(1)
         one.progress = {queue(1): 500}
-        one.client.told(reset({queue(1): 3, queue(9): 4}))
+        one.client.receive(reset({queue(1): 3, queue(9): 4}))
         await asyncio.sleep(1)
         assert one.reading[queue(1)].offset == 3
         assert one.reading[queue(1)].reason == "reset"
