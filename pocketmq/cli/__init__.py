@@ -17,20 +17,23 @@ import click
 import pocketmq
 
 COMMANDS: Final = {
-    "standalone": ("pocketmq.cli.servers:standalone", "Run a name server and a broker in one."),
+    "standalone": (
+        "pocketmq.cli.servers:standalone",
+        "Run a name server and a broker in one process.",
+    ),
     "nameserver": ("pocketmq.cli.servers:nameserver", "Run a name server."),
     "broker": ("pocketmq.cli.servers:broker", "Run a broker."),
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
-    "group": ("pocketmq.cli.group:group", "Look at consumer groups, and move them."),
-    "message": ("pocketmq.cli.message:message", "Find single messages; look at dead letters."),
-    "store": ("pocketmq.cli.store:store", "Check a store's directory, and see what is in it."),
-    "cluster": ("pocketmq.cli.cluster:cluster", "Look at brokers and their clusters."),
+    "group": ("pocketmq.cli.group:group", "Inspect consumer groups, and reset their offsets."),
+    "message": ("pocketmq.cli.message:message", "Find and export messages; handle dead letters."),
+    "store": ("pocketmq.cli.store:store", "Inspect, verify and copy a store's directory."),
+    "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
-    "health": ("pocketmq.cli.health:health", "Say in one line whether a server answers."),
-    "doctor": ("pocketmq.cli.doctor:doctor", "Find out what is wrong, and what to do."),
-    "bench": ("pocketmq.cli.bench:bench", "Put a load on a cluster and say how it did."),
-    "demo": ("pocketmq.cli.demo:demo", "Send and read 336,776 flights, and check them all."),
+    "health": ("pocketmq.cli.health:health", "Check whether a server answers."),
+    "doctor": ("pocketmq.cli.doctor:doctor", "Check a cluster for problems, and show remedies."),
+    "bench": ("pocketmq.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "demo": ("pocketmq.cli.demo:demo", "Send, read and verify 336,776 flights."),
     "completion": ("pocketmq.cli.completion:completion", "Print the shell's completion script."),
 }
 """Command name -> (module:attribute, its line in the help)."""
@@ -101,9 +104,7 @@ def import_structlog() -> None:
 
 
 def _hides_ours(directory: str) -> bool:
-    """Return whether a directory has a module that would be imported instead of a package of
-    PocketMQ.
-    """
+    """Return whether a module in this directory would hide one of PocketMQ's packages."""
     found = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
     return any(
         spec is not None

@@ -27,14 +27,14 @@ def common_options(function: F) -> F:
             shell_complete=topic_names,
             default=TOPIC,
             show_default=True,
-            help="It stays there.",
+            help="It is not deleted afterwards.",
         ),
         click.option(
             "--duration",
             type=click.FloatRange(min=0, min_open=True),
             default=10.0,
             show_default=True,
-            help="Seconds at most.",
+            help="Maximum time in seconds.",
         ),
         nameserver_option,
         json_option,
@@ -49,27 +49,27 @@ queues_option = click.option(
     type=click.IntRange(1),
     default=8,
     show_default=True,
-    help="At each broker, if the topic has to be created.",
+    help="Queues per broker, if the topic is created.",
 )
 size_option = click.option(
     "--size",
     type=click.IntRange(1, MAX_MESSAGE_BYTES),
     default=1024,
     show_default=True,
-    help="Bytes of a body.",
+    help="Size of a body in bytes.",
 )
 warm_up_option = click.option(
     "--warm-up",
     type=click.FloatRange(min=0),
     default=1.0,
     show_default=True,
-    help="Seconds before, that don't count.",
+    help="Seconds before the measurement.",
 )
 
 
 @click.group(epilog="Example: pocketmq bench produce --size 256 --concurrency 128 --duration 30")
 def bench() -> None:
-    """Put a load on a cluster, PocketMQ's or Apache's, and say how it did."""
+    """Measure throughput and latency of a cluster, PocketMQ's or Apache's."""
 
 
 @bench.command(name="produce", epilog="Example: pocketmq bench produce --rate 5000 --duration 60")
@@ -78,7 +78,7 @@ def bench() -> None:
     type=click.IntRange(1, 100_000),
     default=64,
     show_default=True,
-    help="Sends that wait for their acknowledgement at one time.",
+    help="Sends in flight.",
 )
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
 @size_option
@@ -100,7 +100,7 @@ def produce_(as_json: bool, **load: Any) -> None:
 )
 @common_options
 def consume_(as_json: bool, **load: Any) -> None:
-    """Read what the topic holds, from its first message on; no offset is committed."""
+    """Read all messages of the topic; no offset is committed."""
     _measure(consume, Load(warm_up=0.0, **load), as_json=as_json)
 
 
@@ -117,7 +117,7 @@ def consume_(as_json: bool, **load: Any) -> None:
 @warm_up_option
 @common_options
 def latency_(as_json: bool, **load: Any) -> None:
-    """Send at a rate, and say how soon messages are acknowledged and delivered."""
+    """Send at a rate, and measure when messages are acknowledged and delivered."""
     _measure(latency, Load(**load), as_json=as_json)
 
 

@@ -12,7 +12,7 @@ from pocketmq.formats import iso_of_ms
 
 @click.group(epilog="Example: pocketmq cluster list")
 def cluster() -> None:
-    """Look at brokers and their clusters."""
+    """Show brokers and their clusters."""
 
 
 @cluster.command(name="list", epilog="Example: pocketmq cluster list --json")
@@ -28,7 +28,7 @@ def list_(nameserver: str, as_json: bool) -> None:
 @nameserver_option
 @json_option
 def status(nameserver: str, as_json: bool) -> None:
-    """Ask every broker how it is; exit code 1 when one doesn't answer."""
+    """Show the state of every broker; exit code 1 if one doesn't answer."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
         async def one(broker: client.BrokerInfo) -> dict[str, object]:

@@ -65,14 +65,14 @@ class DemoResult:
 
 
 @click.command(epilog="Example: pocketmq demo --limit 10000")
-@click.option("--limit", type=click.IntRange(1, COUNT), help="Only so many flights.")
+@click.option("--limit", type=click.IntRange(1, COUNT), help="Number of flights.  [default: all]")
 @json_option
 def demo(limit: int | None, as_json: bool) -> None:
-    """Send every flight that left New York in 2013 to a broker of its own, and read them back.
+    """Send every flight that left New York in 2013 to a temporary broker, and read them back.
 
     Three consumers read the flights from their queues, and a consumer group of three members
     handles them, each queue in order. Count, order per destination and every byte are checked. The
-    broker is a process of its own with a temporary store; both are gone afterwards.
+    broker runs in a separate process with a temporary store, which is deleted afterwards.
     """
     quiet()
     try:

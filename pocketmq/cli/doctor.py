@@ -23,15 +23,15 @@ COLOURS: Final[dict[object, str]] = {
 
 @click.command(epilog="Example: pocketmq doctor --topic orders --group billing")
 @click.option(
-    "--topic", shell_complete=topic_names, help="Look at this topic's route and permission too."
+    "--topic", shell_complete=topic_names, help="Check the route and permissions of this topic too."
 )
-@click.option("--group", shell_complete=group_names, help="Look at this consumer group too.")
+@click.option("--group", shell_complete=group_names, help="Check this consumer group too.")
 @nameserver_option
 @json_option
 def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool) -> None:
-    """Find out what is wrong, and what to do; exit code 1 if something is.
+    """Check a cluster for problems and show remedies; exit code 1 if a check failed.
 
-    Looks at this machine, the name servers, and every broker at the address it advertises.
+    Checks this machine, the name servers, and every broker at the address it advertises.
     """
     results = list(examine(Case(name_servers=addresses(nameserver), topic=topic, group=group)))
     failed = sum(result.verdict is CheckVerdict.FAILED for result in results)

@@ -36,9 +36,7 @@ from remoting.protocol.names import RETRY_PREFIX
 
 @click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option(
-    "--topic", shell_complete=topic_names, required=True, help="The topic whose queues are meant."
-)
+@click.option("--topic", shell_complete=topic_names, required=True, help="The topic.")
 @click.option(
     "--to",
     "place",
@@ -64,9 +62,9 @@ def reset(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Make GROUP go on elsewhere in a topic, whether its consumers run or not.
+    """Set the offsets of GROUP in a topic, whether its consumers run or not.
 
-    Consumers that run are told; they may take ten seconds to go on.
+    Running consumers are notified; they may take ten seconds to continue.
     """
 
     async def move(admin: client.Admin, *, only_look: bool) -> client.Reset:
@@ -102,10 +100,9 @@ def skip(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Move GROUP past the message it wants next in one queue, e.g. one that blocks it.
+    """Move GROUP past its next message in one queue, e.g. one that blocks it.
 
-    The message stays where it is: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows
-    it.
+    The message is not deleted: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows it.
     """
     question = f"Skip {output.count(messages, 'message')} of {queue} for {name}?"
     confirm(question, yes=yes or dry_run)
@@ -170,7 +167,7 @@ def _row(step: client.ResetStep) -> dict[str, object]:
 
 @click.group(epilog="Example: pocketmq group lag billing")
 def group() -> None:
-    """Look at consumer groups, and move them."""
+    """Inspect consumer groups, and reset their offsets."""
 
 
 group.add_command(reset)
@@ -178,7 +175,7 @@ group.add_command(skip)
 
 
 @group.command(name="list", epilog="Example: pocketmq group list")
-@click.option("--all", "internal", is_flag=True, help="Also those of brokers and tools.")
+@click.option("--all", "internal", is_flag=True, help="Include system and tool groups.")
 @nameserver_option
 @json_option
 def list_(internal: bool, nameserver: str, as_json: bool) -> None:
@@ -227,12 +224,12 @@ def _state_colour(row: output.Row) -> str:
 @click.option(
     "--max-retries",
     type=click.IntRange(0),
-    help="Deliveries again before a message is a dead letter; 16 in a new group.",
+    help="Redeliveries before a message becomes a dead letter; 16 in a new group.",
 )
 @nameserver_option
 @json_option
 def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -> None:
-    """Create GROUP at every broker; where it exists, change only what is given."""
+    """Create GROUP at every broker, or change the given settings if it exists."""
 
     async def make(admin: client.Admin) -> bool:
         try:
@@ -253,7 +250,7 @@ def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -
 
 @group.command(epilog="Example: pocketmq group delete billing --yes")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--keep-offsets", is_flag=True, help="Don't forget how far it has come.")
+@click.option("--keep-offsets", is_flag=True, help="Keep its committed offsets.")
 @yes_option
 @nameserver_option
 @json_option
@@ -277,7 +274,7 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
 @nameserver_option
 @json_option
 def show(name: str, nameserver: str, as_json: bool) -> None:
-    """Show what GROUP is: members, subscriptions, lag, and what is wrong with it."""
+    """Show the members, subscriptions, lag and problems of GROUP."""
 
     async def ask(
         admin: client.Admin,
@@ -337,13 +334,15 @@ def _facts(
 @group.command(epilog="Example: pocketmq group lag billing --json")
 @click.argument("name", metavar="[GROUP]", required=False, shell_complete=group_names)
 @click.option("--topic", shell_complete=topic_names, help="Only this topic.")
-@click.option("--all", "internal", is_flag=True, help="Without GROUP: also brokers' and tools'.")
+@click.option(
+    "--all", "internal", is_flag=True, help="Without GROUP: include system and tool groups."
+)
 @nameserver_option
 @json_option
 def lag(
     name: str | None, topic: str | None, internal: bool, nameserver: str, as_json: bool
 ) -> None:
-    """Show how far GROUP is behind in each queue, and who reads it; all groups if none is named.
+    """Show the lag of GROUP in each queue and who reads it; without GROUP, of all groups.
 
     A queue without an offset counts from 0, as in RocketMQ's consumerProgress.
     """
@@ -430,7 +429,7 @@ def _lag_colour(row: output.Row) -> str:
 @nameserver_option
 @json_option
 def members(name: str, nameserver: str, as_json: bool) -> None:
-    """Show who consumes in GROUP now, and the queues each one reads."""
+    """Show the members of GROUP, and the queues each one reads."""
 
     async def ask(
         admin: client.Admin,

@@ -32,7 +32,7 @@ from remoting.protocol.codes import RequestCode
 )
 @json_option
 def health(nameserver: str | None, broker: str | None, timeout: float, as_json: bool) -> None:
-    """Say in one line whether servers answer; exit code 0 when all do, else 1."""
+    """Check whether servers answer; exit code 0 if all do, else 1."""
     if nameserver is None and broker is None:
         nameserver = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
     started = time.perf_counter()

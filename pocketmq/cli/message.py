@@ -38,7 +38,7 @@ _SPARE: Final = ("tag", "keys", "body", "broker", "queue")
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")
 def message() -> None:
-    """Look at single messages."""
+    """Find and export messages, and handle dead letters."""
 
 
 def parse_instant(
@@ -56,7 +56,7 @@ def parse_instant(
 @click.option(
     "--topic",
     shell_complete=topic_names,
-    help="Where it is stored; needed for the id that its producer gave it.",
+    help="Its topic; needed for an id that a producer assigned.",
 )
 @nameserver_option
 @json_option
@@ -73,7 +73,12 @@ def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> N
 @click.option("--from", "begin", callback=parse_instant, help=f"Stored since: {_TIME_HELP}")
 @click.option("--to", "end", callback=parse_instant, help=f"Stored until: {_TIME_HELP}")
 @click.option(
-    "--max", "limit", type=click.IntRange(1), default=64, show_default=True, help="The newest."
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="At most this many, the newest.",
 )
 @nameserver_option
 @json_option
@@ -101,10 +106,16 @@ def find(
 @message.command(epilog="Example: pocketmq message tail orders -n 5 --follow")
 @click.argument("topic", shell_complete=topic_names)
 @click.option(
-    "-n", "--max", "count", type=click.IntRange(1), default=10, show_default=True, help="So many."
+    "-n",
+    "--max",
+    "count",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="How many messages.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes.")
-@click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+@click.option("--follow", "-f", is_flag=True, help="Then write new messages as they arrive.")
+@click.option("--tags", default="*", show_default=True, help="Only these tags, e.g. 'A || B'.")
 @nameserver_option
 @json_option
 def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_json: bool) -> None:
@@ -146,19 +157,24 @@ message.add_command(message_export.export)
 
 @message.group(epilog="Example: pocketmq message dlq redrive billing --dry-run")
 def dlq() -> None:
-    """Look at a group's dead letters, and send them back."""
+    """List a group's dead letters, and send them back."""
 
 
 @dlq.command(name="list", epilog="Example: pocketmq message dlq list billing --json")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option(
-    "--max", "limit", type=click.IntRange(1), default=1000, show_default=True, help="At most."
+    "--max",
+    "limit",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="At most this many.",
 )
-@click.option("--all", "redriven", is_flag=True, help="Also those that were sent back already.")
+@click.option("--all", "redriven", is_flag=True, help="Include those that were sent back already.")
 @nameserver_option
 @json_option
 def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool) -> None:
-    """List the messages that GROUP has given up. --json shows bodies and properties too."""
+    """List the dead letters of GROUP. --json shows bodies and properties too."""
 
     found = ask_admin(
         nameserver, lambda admin: admin.dead_letters(name, limit=limit, redriven=redriven)
@@ -178,13 +194,13 @@ def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool)
 
 @dlq.command(epilog="Example: pocketmq message dlq redrive billing --max 10")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--max", "limit", type=click.IntRange(1), help="At most so many.")
+@click.option("--max", "limit", type=click.IntRange(1), help="At most this many.")
 @click.option(
     "--to",
     "topic",
     shell_complete=topic_names,
     metavar="TOPIC",
-    help="Send them here, not to where they came from.",
+    help="Send all to this topic instead.",
 )
 @dry_run_option
 @yes_option
@@ -201,8 +217,9 @@ def redrive(
 ) -> None:
     """Send the dead letters of GROUP back to the topics they came from.
 
-    They keep body, tag, keys and id, and every group of such a topic gets them. What was sent back
-    is remembered, so calling this again goes on; killed in between, it may send one message twice.
+    They keep body, tag, keys and id, and every group that subscribes to such a topic gets them. The
+    progress is stored at the broker, so the next call continues after the last message sent. If the
+    command is killed, one message may be sent twice.
     """
     confirm(f"Send the dead letters of {name} back?", yes=yes or dry_run)
     done = ask_admin(

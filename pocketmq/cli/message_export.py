@@ -60,7 +60,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     required=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Where to; - for stdout. Replaced when the export is whole.",
+    help="The output file; - for stdout. It is replaced when the export is complete.",
 )
 @click.option(
     "--store",
@@ -68,7 +68,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     metavar="DIR",
     help="Read this store's directory, without a broker.",
 )
-@click.option("--commit-log", metavar="PATH", help="Where the store's log is, if not in it.")
+@click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
 @queues_option
 @click.option(
     "--from",
@@ -86,7 +86,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     default="end",
     show_default=True,
     metavar=PLACE_METAVAR,
-    help="Where to stop, in the same forms: what is stored there or then is left out.",
+    help="Where to stop, in the same forms; exclusive.",
 )
 @click.option(
     "--format",
@@ -95,13 +95,18 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     help="[default: parquet for FILE.parquet, else jsonl]",
 )
 @click.option(
-    "--tag", "tags", default="*", show_default=True, callback=_parse_tags, help="Like 'A || B'."
+    "--tag",
+    "tags",
+    default="*",
+    show_default=True,
+    callback=_parse_tags,
+    help="Only messages with these tags, e.g. 'A || B'.",
 )
 @click.option("--key", help="Only messages with this key or id.")
 @click.option(
     "--body",
     type=click.Choice(list(BODIES)),
-    help="How bodies stand in JSON; auto is text if it is UTF-8, else base64.  [default: auto]",
+    help="The form of bodies in JSON; auto is text if it is UTF-8, else base64.  [default: auto]",
 )
 @nameserver_option
 def export(
@@ -120,8 +125,8 @@ def export(
 ) -> None:
     """Write the messages of TOPIC to a file: each once, queue by queue, with all its fields.
 
-    Messages that come meanwhile are not waited for. One that is damaged is named and left out, and
-    the exit code is 1 then.
+    Messages stored after the start are not exported. A damaged message is reported and left out,
+    and the exit code is 1.
     """
     form = form or ("parquet" if path.suffix == ".parquet" else "jsonl")
     if form == "parquet" and path == STDOUT:

@@ -67,14 +67,16 @@ class ReadSelection:
     metavar=PLACE_METAVAR,
     help=PLACE_HELP + "  [default: where the group is, else begin]",
 )
-@click.option("--max", "limit", type=click.IntRange(1), help="At most so many messages.")
-@click.option("--follow", "-f", is_flag=True, help="Go on when the end is reached.")
-@click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+@click.option("--max", "limit", type=click.IntRange(1), help="At most this many messages.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new messages at the end.")
+@click.option("--tags", default="*", show_default=True, help="Only these tags, e.g. 'A || B'.")
 @queues_option
 @click.option(
     "--group", shell_complete=group_names, help="The consumer group whose offsets are used."
 )
-@click.option("--commit", is_flag=True, help="Commit what was written, for the group.")
+@click.option(
+    "--commit", is_flag=True, help="Commit the offsets of the messages written, for the group."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
 @nameserver_option
@@ -93,9 +95,9 @@ def read(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Write the messages of TOPIC, up to those that are there now.
+    """Write the messages of TOPIC, up to its current end.
 
-    Each queue is in order; queues take turns. --json is --format jsonl.
+    Messages of one queue are in order; queues are interleaved. --json is --format jsonl.
     """
     if commit and group is None:
         raise click.UsageError("--commit needs --group: whose offsets are to be committed?")

@@ -32,7 +32,7 @@ def nameserver_option(function: F) -> F:
         envvar="NAMESRV_ADDR",
         default=DEFAULT_NAMESERVER,
         show_default=True,
-        help="The name server, or several of them.",
+        help="One or more name servers.",
     )(function)
 
 
@@ -43,7 +43,7 @@ def json_option(function: F) -> F:
 
 def yes_option(function: F) -> F:
     """Add ``--yes``, which skips the confirmation."""
-    return click.option("--yes", "-y", is_flag=True, help="Don't ask at a terminal.")(function)
+    return click.option("--yes", "-y", is_flag=True, help="Don't ask for confirmation.")(function)
 
 
 def dry_run_option(function: F) -> F:

@@ -54,12 +54,12 @@ def _split_property(
     type=click.Choice(FORMATS),
     default="text",
     show_default=True,
-    help="A message a line (text), a JSON object a line, rows under a header, or all as one.",
+    help="A message per line, JSON object or CSV row (with a header); raw: the whole input is one.",
 )
 @click.option("--body-field", metavar="NAME", help="The field or column that is the body.")
 @click.option("--key-field", metavar="NAME", help="The field or column with the keys.")
 @click.option("--tag-field", metavar="NAME", help="The field or column with the tag.")
-@click.option("--sharding-field", metavar="NAME", help="Equal values keep their order.")
+@click.option("--sharding-field", metavar="NAME", help="The field or column with the sharding key.")
 @click.option("--tag", help="One word that consumers can filter by.")
 @click.option("--key", "keys", multiple=True, help="A word to find the message by.")
 @click.option("--sharding-key", help="Messages with the same one keep their order.")
@@ -69,10 +69,10 @@ def _split_property(
     multiple=True,
     callback=_split_property,
     metavar="NAME=VALUE",
-    help="A property; may be given often.",
+    help="A property; may be repeated.",
 )
 @click.option("--queue", metavar="BROKER/ID", help="Send to this queue only.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages a second.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
 @nameserver_option
 @json_option
 def send(

@@ -59,14 +59,14 @@ def server_options(function: F) -> F:
             "--config",
             "file",
             type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="A configuration file of RocketMQ's form.",
+            help="A configuration file in RocketMQ's format.",
         ),
         click.option(
             "--set",
             "assignments",
             multiple=True,
             metavar="KEY=VALUE",
-            help="One of RocketMQ's configuration keys; may be given often.",
+            help="One of RocketMQ's configuration keys; may be repeated.",
         ),
         click.option(
             "--metrics-port",
@@ -91,7 +91,7 @@ def server_options(function: F) -> F:
 store_option = click.option(
     "--store",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where messages are kept.  [default: ~/store]",
+    help="The store's directory.  [default: ~/store]",
 )
 
 
@@ -135,7 +135,7 @@ def standalone(
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 9876]")
 @server_options
 def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
-    """Run a name server: it knows which broker holds which queue."""
+    """Run a name server, where brokers register and clients get routes."""
     settings = _settings(options, listenPort=port, pocketmqBindHost=options["host"])
     from nameserver.config import NameServerConfig  # noqa: PLC0415 - see standalone
 
@@ -149,9 +149,9 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
 )
 @click.option("--nameserver", metavar="HOST:PORT[;…]", help="Where to register.")
 @click.option("--name", help="The broker's name.  [default: the store's, or the host's]")
-@click.option("--id", "broker_id", type=int, help="0, the master; there are no slaves yet.")
+@click.option("--id", "broker_id", type=int, help="The broker id: only 0, the master.")
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
-@click.option("--advertise", metavar="HOST", help="What clients are told to connect to.")
+@click.option("--advertise", metavar="HOST", help="The host that clients connect to.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -171,7 +171,7 @@ def broker(
     store: Path | None,
     **options: Unpack[ServerOptions],
 ) -> None:
-    """Run a broker: it keeps messages and hands them out."""
+    """Run a broker, which stores messages and delivers them."""
     settings = _settings(
         options,
         namesrvAddr=nameserver,

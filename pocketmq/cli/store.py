@@ -25,16 +25,16 @@ from pocketmq.formats import iso_of_ms
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
 @click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
 @click.option(
-    "--until", type=click.IntRange(0), metavar="OFFSET", help="Only what lies before in the log."
+    "--until", type=click.IntRange(0), metavar="OFFSET", help="Copy the log only up to this offset."
 )
 @json_option
 def copy(
     directory: Path, target: Path, commit_log: str | None, until: int | None, as_json: bool
 ) -> None:
-    """Copy the store at DIR into the new directory TARGET, while its broker runs or not.
+    """Copy the store at DIR to the new directory TARGET; its broker may be running.
 
-    The copy is true of the moment in which it began. Every record of it is checked; where one is
-    damaged the copy is finished all the same, and the exit code is 1.
+    The copy is the store at the moment in which it began. Every record of it is checked; if one is
+    damaged, the copy is completed nevertheless, and the exit code is 1.
     """
     begun = time.monotonic()
     try:
@@ -99,7 +99,7 @@ _UNREADABLE = 2
 
 @click.group(epilog="Example: pocketmq store verify ./data")
 def store() -> None:
-    """Look at a store's directory: no broker is asked."""
+    """Inspect, verify and copy a store's directory, without a broker."""
 
 
 store.add_command(copy)
@@ -118,16 +118,18 @@ def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]
 
 @store.command(epilog="Example: pocketmq store verify /var/lib/pocketmq --repair")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--repair", "mend", is_flag=True, help="Build anew what can be built from the log.")
+@click.option("--repair", "mend", is_flag=True, help="Rebuild what can be rebuilt from the log.")
 @click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
 @click.option(
     "--delay-levels",
     metavar="LEVELS",
     default=DEFAULT_LEVELS,
     callback=_levels,
-    help="The broker's messageDelayLevel, if it is not the usual one.",
+    help="The broker's messageDelayLevel, if it is not the default.",
 )
-@click.option("--jobs", type=click.IntRange(1, 64), help="Processes to use.  [default: one a core]")
+@click.option(
+    "--jobs", type=click.IntRange(1, 64), help="Processes to use.  [default: one per core]"
+)
 @json_option
 def verify(
     directory: Path,
@@ -137,13 +139,13 @@ def verify(
     jobs: int | None,
     as_json: bool,
 ) -> None:
-    """Check every byte of the store at DIR that can be checked, stopped or running.
+    """Check all data of the store at DIR; its broker may be running.
 
-    Each record of the log, each entry of the queues and of the index, and the small files.
-    --repair builds queues, index and checkpoint anew where they are wrong; it needs a stopped
-    broker, never writes to the log, and moves what it replaces into a directory of its own.
+    Checks each record of the log, each entry of the queues and of the index, and the small files.
+    --repair rebuilds queues, index files and checkpoint that are wrong; the broker must be stopped.
+    It never writes to the log, and moves the files it replaces to a separate directory.
 
-    The exit code is 0 when all is well, 1 when something is wrong, 2 when it can't be read.
+    The exit code is 0 if the store is sound, 1 if something is wrong, 2 if it can't be read.
     """
     options = CheckOptions(commit_log, delay_levels, jobs or os.cpu_count() or 1)
     mended: Repair | None = None

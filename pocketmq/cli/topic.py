@@ -41,14 +41,16 @@ def topic() -> None:
 
 
 @topic.command(name="list", epilog="Example: pocketmq topic list --all")
-@click.option("--all", "internal", is_flag=True, help="Also those of brokers and of groups.")
-@click.option("--rate", is_flag=True, help="Count for a second how many messages arrive.")
+@click.option(
+    "--all", "internal", is_flag=True, help="Include system, retry and dead-letter topics."
+)
+@click.option("--rate", is_flag=True, help="Measure for one second how many messages arrive.")
 @nameserver_option
 @json_option
 def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
     """List the topics, with their queues and the messages in them.
 
-    A dash stands for what a broker did not answer.
+    A dash stands for a value that a broker did not return.
     """
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -109,7 +111,7 @@ def _rate(before: Stats | None, after: Stats | None, seconds: float) -> float | 
     type=click.IntRange(1),
     default=DEFAULT_QUEUES,
     show_default=True,
-    help="At each broker.",
+    help="Queues per broker.",
 )
 @permission_option
 @click.option("--cluster", help="Only at the brokers of this cluster.")
@@ -168,9 +170,9 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
 
 @topic.command(epilog="Example: pocketmq topic update orders --queues 16")
 @click.argument("name", metavar="TOPIC", shell_complete=topic_names)
-@click.option("--queues", type=click.IntRange(1), help="To write to and read from.")
-@click.option("--write-queues", type=click.IntRange(1), help="To write to: lower this one first.")
-@click.option("--read-queues", type=click.IntRange(1), help="To read from.")
+@click.option("--queues", type=click.IntRange(1), help="Read and write queues.")
+@click.option("--write-queues", type=click.IntRange(1), help="Write queues; lower this first.")
+@click.option("--read-queues", type=click.IntRange(1), help="Read queues.")
 @permission_option
 @yes_option
 @nameserver_option
@@ -185,10 +187,10 @@ def update(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Change TOPIC at every broker that has it; what isn't given stays.
+    """Change the given settings of TOPIC at every broker that has it.
 
-    Another number of queues to write to breaks the order per key for a while: it warns, and asks
-    at a terminal unless --yes or --json is given.
+    A different number of write queues breaks the order per key for a while: the command warns, and
+    asks at a terminal unless --yes or --json is given.
     """
     if (queues, write_queues, read_queues, permission) == (None, None, None, None):
         raise click.UsageError("nothing to change: give --queues or --permission")
@@ -242,7 +244,7 @@ def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
 @nameserver_option
 @json_option
 def route(name: str, nameserver: str, as_json: bool) -> None:
-    """Show which brokers have queues of TOPIC, as the name server tells clients."""
+    """Show the route of TOPIC: its brokers and queues, as clients get it."""
     found = ask_admin(nameserver, lambda admin: admin.topic_route(name))
     addresses = {broker.broker_name: broker for broker in found.broker_datas}
     rows = [
@@ -266,7 +268,7 @@ def route(name: str, nameserver: str, as_json: bool) -> None:
 @nameserver_option
 @json_option
 def status(name: str, nameserver: str, as_json: bool) -> None:
-    """Show what each queue of TOPIC holds."""
+    """Show the offsets and messages of each queue of TOPIC."""
     found = ask_admin(nameserver, lambda admin: admin.topic_stats(name))
     rows = [
         {

@@ -62,9 +62,7 @@ thread catches up at any load."""
 
 
 def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
-    """Check for lost offsets, a changed broker name, damage found by recovery, and an index
-    backlog.
-    """
+    """Check for lost offsets, a changed name, damage found by recovery, and index backlog."""
     if table.get("pocketmqOffsetsLost") == "true":
         yield failed(
             "offsets",
