@@ -322,7 +322,7 @@ def name_servers(addresses: Addresses | None, options: ClientOptions) -> list[st
     for address in found:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise UsageError(f"{address!r} is no name server's address", hint="write host:port")
+            raise UsageError(f"{address!r} is not a name server's address", hint="write host:port")
     return list(dict.fromkeys(found))
 
 
@@ -374,7 +374,7 @@ def _from_file(file: Path, section: str) -> dict[str, Any]:
         )
     table = tables.get(section, {})
     if not isinstance(table, dict):
-        raise UsageError(f"{section} in {file} is no table", hint=f"write [{section}]")
+        raise UsageError(f"{section} in {file} is not a table", hint=f"write [{section}]")
     return table
 
 

@@ -139,7 +139,7 @@ class RetryLater(PocketMQError):
     def __init__(self, delay: Duration | None = None) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         when = "later" if seconds is None else f"in {seconds:g} s"
-        super().__init__(f"the handler wants the message again {when}")
+        super().__init__(f"the handler requests redelivery {when}")
         self.args = (delay,)
         self.delay = seconds
 
@@ -152,7 +152,7 @@ class DeadLetter(PocketMQError):
     """
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "the handler gave the message up")
+        super().__init__(reason or "the handler rejected the message")
         self.args = (reason,)
         self.reason = reason
 

@@ -368,7 +368,7 @@ class RouteKeeper:
 
 def _not_found(topic: str) -> PocketMQError:
     error = remote_error(
-        ResponseCode.TOPIC_NOT_EXIST, "the name server doesn't know it", "the route", topic=topic
+        ResponseCode.TOPIC_NOT_EXIST, "the name server doesn't have it", "the route", topic=topic
     )
     assert isinstance(error, TopicNotFound)
     return error

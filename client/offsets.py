@@ -151,7 +151,7 @@ class Offsets:
             return await self._at_or_after(queue, milliseconds(place), group)
         if type(place) is not int or place < 0:
             raise UsageError(
-                f"{place!r} is no place in a queue",
+                f"{place!r} is not a position in a queue",
                 queue=queue,
                 hint="use an offset, BEGIN, END or a datetime",
             )

@@ -125,7 +125,7 @@ def queues_of(given: Iterable[object], group: str) -> list[MessageQueue]:
             return found
         wrong = [item for item in items if not isinstance(item, MessageQueue)]
     raise UsageError(
-        f"queues are wanted, not {wrong[0]!r}",
+        f"expected queues, not {wrong[0]!r}",
         group=group,
         hint="assign(await consumer.queues(topic)), or await subscribe(topic)",
     )

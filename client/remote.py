@@ -176,7 +176,7 @@ def unavailable(
     elif isinstance(error, ConnectionLost):
         text = f"the connection ended: {error.reason}"
     elif isinstance(error, TooManyRequests):
-        text = f"{error.limit} {error.what} wait on the connection already"
+        text = f"the connection has {error.limit} waiting {error.what} already"
     else:
         text = str(error)
     return BrokerUnreachable(

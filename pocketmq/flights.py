@@ -86,7 +86,7 @@ def flights(limit: int | None = None) -> Iterator[Flight]:
 def _read(rows: IO[bytes]) -> Iterator[Flight]:
     names = rows.readline().rstrip(b"\r\n").split(b",")
     if [names[place] for place in _PLACES] != [b"carrier", b"tailnum", b"dest"]:
-        raise NoFlights(f"{_PACKAGE}'s file has other columns than expected")
+        raise NoFlights(f"{_PACKAGE}'s file has unexpected columns")
     for row in rows:
         yield flight_of(row.rstrip(b"\r\n"))
 
@@ -122,12 +122,12 @@ def differences(sent: Sum, received: Sum) -> list[str]:
     if sent.count != received.count:
         found.append(f"{sent.count} messages were sent, {received.count} received")
     if (sent.size, sent.checksum) != (received.size, received.checksum):
-        found.append("the bodies' checksum is another")
+        found.append("the checksums of the bodies differ")
     wrong = sorted(
         name
         for name in sent.chains.keys() | received.chains.keys()
         if sent.chains.get(name) != received.chains.get(name)
     )
     if wrong:
-        found.append(f"the order is another for {len(wrong)} destinations: {', '.join(wrong[:5])}")
+        found.append(f"the order differs for {len(wrong)} destinations: {', '.join(wrong[:5])}")
     return found

@@ -58,7 +58,7 @@ class MetricsPage(Collector):
         """Yield the current metrics."""
         yield InfoMetricFamily(
             "pocketmq",
-            "The version that runs, and whether on its compiled core.",
+            "PocketMQ's version, and whether it uses the compiled core.",
             value={"version": pocketmq.__version__, "core": fast_path.KIND},
         )
         servers: list[tuple[str, Counters]] = [
@@ -96,7 +96,7 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
             lambda counters: counters.connections_accepted - counters.connections_closed,
         ),
         "requests_in_progress": (
-            "Requests whose handlers are at work.",
+            "Requests being handled.",
             lambda counters: counters.requests_in_progress,
         ),
         "in_flight_bytes": (
@@ -124,7 +124,7 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         yield counter
     dropped = CounterMetricFamily(
         "pocketmq_peers_dropped",
-        "Connections dropped for what the peer did or did not do.",
+        "Connections closed because of their peer, by reason.",
         labels=["server", "reason"],
     )
     for server, counters in rows:
@@ -136,7 +136,7 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
 def _loop(stalls: Durations) -> Iterator[Metric]:
     yield HistogramMetricFamily(
         "pocketmq_loop_stall_seconds",
-        "How late the event loop called a timer: how long it was busy with one thing.",
+        "Delay of a timer of the event loop: how long a callback blocked it.",
         buckets=stalls.cumulated(),
         sum_value=stalls.total,
     )
@@ -161,21 +161,19 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         ("pocketmq_messages_in", "Messages stored.", stats.puts),
         ("pocketmq_messages_in_bytes", "Bytes of the records stored.", stats.put_bytes),
         ("pocketmq_sends_failed", "Send requests that stored nothing.", counters.sends_failed),
-        ("pocketmq_messages_out", "Messages handed to consumers.", counters.messages_pulled),
-        ("pocketmq_messages_out_bytes", "Bytes of the records handed out.", counters.bytes_pulled),
+        ("pocketmq_messages_out", "Messages delivered to consumers.", counters.messages_pulled),
+        ("pocketmq_messages_out_bytes", "Bytes of the records delivered.", counters.bytes_pulled),
     )
-    pulls = CounterMetricFamily(
-        "pocketmq_pulls", "Pull requests by what became of them.", labels=["outcome"]
-    )
+    pulls = CounterMetricFamily("pocketmq_pulls", "Pull requests by outcome.", labels=["outcome"])
     pulls.add_metric(["found"], counters.pulls_found)
     pulls.add_metric(["missed"], counters.pulls_missed)
     pulls.add_metric(["parked"], counters.pulls_parked)
     yield pulls
-    refused = "Requests with a code that is not served."
+    refused = "Requests with a code that is not supported."
     yield from _counters(
         (
             "pocketmq_commits_backwards",
-            "Consumer offsets that went back.",
+            "Commits that moved an offset backwards.",
             counters.commits_backwards,
         ),
         ("pocketmq_requests_not_supported", refused, counters.requests_not_supported),
@@ -196,11 +194,11 @@ def _delays(broker: Broker) -> Iterator[Metric]:
             "Messages that consumers sent back for a retry.",
             counters.messages_sent_back,
         ),
-        ("dead_lettered", "Messages given up.", counters.messages_dead_lettered),
+        ("dead_lettered", "Messages moved to dead-letter queues.", counters.messages_dead_lettered),
     ):
         yield CounterMetricFamily(f"pocketmq_messages_{name}", text, value=value)
     waiting = GaugeMetricFamily(
-        "pocketmq_messages_waiting", "Messages that wait for their delay.", labels=["level"]
+        "pocketmq_messages_waiting", "Messages waiting for their delay.", labels=["level"]
     )
     for queue_id in store.queue_ids(SCHEDULE_TOPIC):
         delivered = broker.state.delay_offsets.get(queue_id + 1, 0)
@@ -225,13 +223,13 @@ def _store(broker: Broker) -> Iterator[Metric]:
         ),
         (
             "pocketmq_cold_pulls",
-            "Pulls of messages that only the disk had, read in a thread.",
+            "Pulls of messages that were not in memory, read in a thread.",
             stats.cold_gets,
         ),
-        ("pocketmq_cold_read_bytes", "What these threads read.", stats.cold_bytes),
+        ("pocketmq_cold_read_bytes", "Bytes read by these threads.", stats.cold_bytes),
         (
             "pocketmq_damaged_messages",
-            "Messages that are not what was stored, and are not delivered; each counts once.",
+            "Damaged messages, which are not delivered; each counts once.",
             stats.damaged_messages,
         ),
         (
@@ -262,10 +260,10 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     retention = broker.store.engine.retention
     deleted = retention.stats
     used = GaugeMetricFamily(
-        "pocketmq_disk_used_ratio", "How full the disk of a directory is.", labels=["path"]
+        "pocketmq_disk_used_ratio", "Used share of the disk of a directory.", labels=["path"]
     )
     free = GaugeMetricFamily(
-        "pocketmq_disk_free_bytes", "What the broker may still write there.", labels=["path"]
+        "pocketmq_disk_free_bytes", "Bytes that the broker may still write there.", labels=["path"]
     )
     # Use the last measurement: statvfs may block, and a scrape must be answered.
     for path, use in deleted.places:
@@ -275,16 +273,18 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     yield free
     files = CounterMetricFamily(
         "pocketmq_log_files_deleted",
-        "Files of the commit log deleted because they were old or the disk too full.",
+        "Files of the commit log deleted by age or because the disk was too full.",
         labels=["reason"],
     )
     files.add_metric(["age"], deleted.log_files - deleted.unexpired_files)
     files.add_metric(["full_disk"], deleted.unexpired_files)
     yield files
-    yield CounterMetricFamily("pocketmq_log_bytes_deleted", "Their bytes.", value=deleted.log_bytes)
+    yield CounterMetricFamily(
+        "pocketmq_log_bytes_deleted", "Bytes of the deleted files.", value=deleted.log_bytes
+    )
     yield GaugeMetricFamily(
         "pocketmq_deleted_bytes_held",
-        "Bytes of deleted files that slow readers still hold.",
+        "Bytes of deleted files that slow readers still use.",
         value=retention.held_bytes,
     )
     yield CounterMetricFamily(
@@ -299,26 +299,26 @@ def _opening_and_index(broker: Broker) -> Iterator[Metric]:
     found, index = broker.store.recovery, broker.store.engine.index
     for name, text, value in (
         ("recovery_seconds", "How long opening the store took at the start.", found.seconds),
-        ("recovery_records", "Records looked at for that.", found.scanned_records),
+        ("recovery_records", "Records checked by the recovery.", found.scanned_records),
         (
             "recovery_stepped_over",
-            "Damaged places in the middle of the log that were found by that.",
+            "Damaged places in the middle of the log that the recovery skipped.",
             found.damaged_records,
         ),
         (
             "recovery_cut_bytes",
-            "Bytes behind the last good record that were given up.",
+            "Bytes after the last valid record that were cut off.",
             found.cut_bytes,
         ),
         (
             "offsets_lost",
-            "1 if there were messages at the start, but no file of consumer offsets.",
+            "1 if the store had messages but no consumer offsets at the start.",
             int(broker.state.offsets_lost),
         ),
         ("index_backlog_bytes", "Log that is not indexed yet.", index.backlog_bytes),
         (
             "index_broken",
-            "1 while messages can't be indexed, so that they are not found by their keys.",
+            "1 while messages can't be indexed, so that they can't be found by key.",
             int(index.trouble is not None),
         ),
     ):
@@ -331,7 +331,7 @@ def _tables(broker: Broker) -> Iterator[Metric]:
         ("topics", "Topics, the system's included.", len(state.topics.table)),
         ("groups", "Subscription groups.", len(state.groups.table)),
         ("consumer_groups_online", "Consumer groups with members.", len(state.consumers.groups)),
-        ("parked_pulls", "Pulls that wait for a message.", len(state.long_polls)),
+        ("parked_pulls", "Pulls held until a message arrives.", len(state.long_polls)),
     ):
         yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)
 
@@ -340,12 +340,12 @@ def _consumer_groups(broker: Broker) -> Iterator[Metric]:
     state = broker.state
     active = GaugeMetricFamily(
         "pocketmq_group_findings",
-        f"What is wrong with consumer groups now; {DOCS}consumer-groups.md explains each kind.",
+        f"Current problems of consumer groups; {DOCS}consumer-groups.md explains each kind.",
         labels=["group", "kind"],
     )
     age = GaugeMetricFamily(
         "pocketmq_group_finding_seconds",
-        "For how long the oldest finding of a kind has lasted.",
+        "Age of the oldest current finding of a kind.",
         labels=["group", "kind"],
     )
     now_ms = state.clock.now_ms()
@@ -356,7 +356,7 @@ def _consumer_groups(broker: Broker) -> Iterator[Metric]:
     yield age
     begun = CounterMetricFamily(
         "pocketmq_group_findings_begun",
-        "Findings there have been since the start, by kind.",
+        "Findings since the start, by kind.",
         labels=["kind"],
     )
     for finding_kind in FindingKind:

@@ -138,7 +138,7 @@ def _kept_name(config: BrokerConfig) -> str:
     if len(names) > 1:
         raise ConfigError(
             f"{config.store_path_root_dir} holds the stores of several brokers "
-            f"({', '.join(sorted(names))}): say with --name which of them this is"
+            f"({', '.join(sorted(names))}): choose one with --name"
         )
     return names.pop() if names else config.name_of_new_store
 
@@ -247,7 +247,9 @@ class BrokerWorker:
                 _log.error("a worker can't be started", worker=self.plan.name, why=str(problem))
             else:
                 serves = True
-                _log.info("worker is back", worker=self.plan.name, broker=self.addresses["broker"])
+                _log.info(
+                    "worker restarted", worker=self.plan.name, broker=self.addresses["broker"]
+                )
 
     async def _end(self, process: subprocess.Process) -> int:
         """Return the exit code of a process that has closed its output.

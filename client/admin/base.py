@@ -123,7 +123,7 @@ class AdminBase(ClientPart):
         if unknown:
             raise UsageError(
                 f"there is no broker {min(unknown)!r}",
-                hint=f"there are {', '.join(sorted(table)) or 'none at all'}",
+                hint=f"there are {', '.join(sorted(table)) or 'no brokers'}",
             )
         return sorted(
             BrokerInfo(broker.cluster, name, broker_id, address)

@@ -104,7 +104,7 @@ def judge_pull(
     try:
         header = answer.read(PullMessageResponseHeader)
     except HeaderError as problem:
-        return PullRefused(f"its answer can't be understood: {problem}")
+        return PullRefused(f"its answer is malformed: {problem}")
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         if header.min_offset > offset:
             return Gone(header.min_offset)
@@ -113,7 +113,7 @@ def judge_pull(
     if answer.code == ResponseCode.PULL_NOT_FOUND and after <= offset:
         return Ends(header.min_offset, header.max_offset)
     if after <= offset:
-        return PullRefused(f"it says that after {offset} comes {after}")
+        return PullRefused(f"its next offset {after} is not above {offset}")
     if answer.code == ResponseCode.PULL_NOT_FOUND or not (is_filtered or answer.body):
         return Gone(after)
     return Covered(after)

@@ -128,12 +128,12 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
     _show_steps(done.steps)
     verb = "moved" if done.applied else "would move"
     changed = sum(step.changes for step in done.steps)
-    listening = len(done.online) - len(done.unaware)
-    told = f"told {output.count(listening, 'member')}" if done.online else "nobody is online"
+    notified = len(done.online) - len(done.unaware)
+    told = f"notified {output.count(notified, 'member')}" if done.online else "no member is online"
     click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {told}", err=True)
     if done.unaware:
         click.echo(
-            "stop these first, they choose their queues themselves and go on where they are: "
+            "stop these first, they choose their queues themselves and keep their position: "
             f"{', '.join(done.unaware)}",
             err=True,
         )

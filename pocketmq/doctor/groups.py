@@ -79,9 +79,9 @@ def all_groups(case: Case) -> Iterator[CheckResult]:
             wrong += 1
             yield _told(problem)
     if names and not wrong:
-        yield ok("groups", f"nothing is wrong with {count(min(len(names), MAX_GROUPS), 'group')}")
+        yield ok("groups", f"no problem in {count(min(len(names), MAX_GROUPS), 'group')}")
     if len(names) > MAX_GROUPS:
-        text = f"{count(len(names) - MAX_GROUPS, 'more group')} not looked at"
+        text = f"{count(len(names) - MAX_GROUPS, 'more group')} not checked"
         yield warning("groups", text, "name one with --group")
 
 
@@ -186,9 +186,9 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResul
         if at is not None and (now - at).total_seconds() > SILENT_SECONDS:
             yield warning(
                 "silent member",
-                f"{member.client_id} of {description.group} was heard of "
+                f"{member.client_id} of {description.group} sent its last heartbeat "
                 f"{(now - at).total_seconds():.0f} s ago",
-                "its host may be gone: its queues move to others up to 150 s after that; see "
+                "its host may be down: its queues move to others up to 150 s after that; see "
                 f"{PAGE}#clean-close-and-vanished-hosts",
             )
 
@@ -208,8 +208,8 @@ def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]
         if ordered and settings.get("maxReconsumeTimes") in {"-1", str(2**31 - 1)}:
             yield warning(
                 "endless retries",
-                f"{member.client_id} of {description.group} consumes in order and tries a failing "
-                "message for ever: one message stops its queue",
+                f"{member.client_id} of {description.group} consumes in order and retries a "
+                "failing message endlessly: one message blocks its queue",
                 "set max_retries (maxReconsumeTimes); see "
                 f"{PAGE}#a-failing-ordered-message-stops-its-queue",
             )
@@ -283,9 +283,9 @@ def _dead_letters(case: Case, description: GroupDescription) -> Iterator[CheckRe
     if waiting:
         yield warning(
             "dead letters",
-            f"{name} has given up {count(waiting, 'message')} that nobody sent back",
-            f"pocketmq message dlq list {name}, and redrive when the cause is gone; see "
+            f"{name} has {count(waiting, 'dead letter')} that were not sent back",
+            f"pocketmq message dlq list {name}, and redrive when the cause is fixed; see "
             f"{PAGE}#a-failing-ordered-message-stops-its-queue",
         )
     else:
-        yield ok("dead letters", f"{name} has none that wait")
+        yield ok("dead letters", f"{name} has none")

@@ -29,7 +29,7 @@ def core(why: str, broker: str = "") -> CheckResult:
     remedy = (
         "unset it for the fast path"
         if "POCKETMQ_PURE" in why
-        else "install a C compiler and Python.h (Debian: gcc and python3-dev), then PocketMQ anew"
+        else "install a C compiler and Python.h (Debian: gcc, python3-dev), then reinstall PocketMQ"
     )
     return warning("core", f"{who} Python code, which is slower: {why}", remedy)
 
@@ -68,14 +68,14 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "offsets",
             f"{name} found messages but no config/consumerOffset.json when it started, so every "
             "group starts over by the rule for new groups",
-            "unless that is intended, stop it, put the file back from a backup and start it; or "
+            "unless that is intended, stop it, restore the file from a backup and start it; or "
             f"set groups with pocketmq group reset; see {DOCS}operating.md#what-is-on-disk",
         )
     if before := table.get("pocketmqNamedBefore"):
         yield warning(
             "name",
-            f"the store of {name} was written by {before} before this start: clients take its "
-            "queues for new ones",
+            f"the store of {name} was written by {before} before this start: clients treat "
+            "its queues as new",
             f"unless that is intended, stop it and start it with --name {before}; see "
             f"{DOCS}operating.md#the-name-of-a-broker",
         )
@@ -83,7 +83,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     if stepped_over != "0":
         yield warning(
             "store",
-            f"{name} stepped over {stepped_over} damaged places of its log when it started: the "
+            f"{name} skipped {stepped_over} damaged places of its log when it started: the "
             "messages there are lost",
             "look at the disk; pocketmq store verify names the places",
         )
@@ -97,7 +97,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "index",
             f"{name}'s index is {int(backlog) // 2**20} MiB behind, so the newest messages may not "
             "be found by their keys",
-            f"give the broker more of a processor, or turn messageIndexEnable off; {docs}",
+            f"give the broker more CPU time, or turn messageIndexEnable off; {docs}",
         )
 
 
@@ -134,7 +134,7 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
         if missing := everything - known:
             yield failed(
                 "name server",
-                f"{address} doesn't know {', '.join(sorted(missing))}, another one does",
+                f"{address} doesn't list {', '.join(sorted(missing))}, but another one does",
                 "give every broker all name servers (namesrvAddr), and clients too",
             )
 
@@ -254,7 +254,7 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     if young != "0":
         yield warning(
             "retention",
-            f"{name} has deleted files of messages before their time, for want of room: {young}",
+            f"{name} has deleted unexpired files because the disk was too full: {young}",
             f"give the store a bigger disk, or keep messages for less long; {docs}",
         )
     failures = table.get("pocketmqFilesNotDeleted", "0")
@@ -301,7 +301,7 @@ def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     if damaged != "0":
         yield failed(
             "damage",
-            f"{name} does not deliver messages that are not what was stored: {damaged}",
+            f"{name} does not deliver damaged messages: {damaged}",
             f"its log names them; look for more with 'pocketmq store verify {store}', restore the "
             f"store from a copy, and check the disk; {docs}",
         )

@@ -26,7 +26,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
             route = case.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicRouteData, header)
         except NoAnswer as problem:
             if problem.code == ResponseCode.TOPIC_NOT_EXIST:
-                text = f"{address} knows no topic {case.topic}"
+                text = f"{address} has no topic {case.topic}"
                 yield failed("topic", text, f"pocketmq topic create {case.topic}")
             else:
                 yield failed("topic", str(problem), "look at the name server's log")
@@ -48,7 +48,7 @@ def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
 def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[CheckResult]:
     writable = sum(q.write_queue_nums for q in route.queue_datas if q.perm & PERM_WRITE)
     readable = sum(q.read_queue_nums for q in route.queue_datas if q.perm & PERM_READ)
-    yield ok("route", f"{address} knows {topic} at {count(len(route.queue_datas), 'broker')}")
+    yield ok("route", f"{address} lists {topic} at {count(len(route.queue_datas), 'broker')}")
     for number, word, perm in ((writable, "write to", "w"), (readable, "read from", "r")):
         if number:
             yield ok("permission", f"{count(number, 'queue')} of {topic} to {word}")

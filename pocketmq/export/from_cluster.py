@@ -110,7 +110,7 @@ class ClusterSource:
         if moved is not None and moved.queue == queue and moved.wanted < end:
             raise ExportError(
                 f"messages {moved.wanted} to {moved.new - 1} of {queue} were deleted before they"
-                " could be read: start again, the export begins with what is left then"
+                " could be read: start again, the export then begins with the remaining messages"
             )
 
     def _hear(self, event: client.Event) -> None:

@@ -145,7 +145,7 @@ class StoreSource:
         """Return the message that a queue entry points to, or why it is left out."""
         left_out = f"message {offset} of {where} is left out:"
         if file is None:
-            return f"{left_out} there is no record of it in the log"
+            return f"{left_out} the log has no record of it"
         record = memoryview(bytearray(size))
         self._view.log.read_into(position, record)
         try:
@@ -154,7 +154,7 @@ class StoreSource:
             return f"{left_out} {error}"
         told = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
         if (*told, message.size) != (where.topic, where.queue_id, offset, position, size):
-            return f"{left_out} the record that its queue points at is not it"
+            return f"{left_out} its queue entry points to a different record"
         return fault_of(message) or message
 
     def _file_of(self, position: int, size: int) -> ViewFile | None:

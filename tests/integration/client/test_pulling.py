@@ -196,7 +196,7 @@ async def test_the_broker_records_which_client_reads_a_queue(cluster: Any, until
 async def test_assign_refuses_anything_but_a_list_of_queues(cluster: Any, wrong: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         for method in (consumer.assign, consumer.pause, consumer.resume):
-            with pytest.raises(client.UsageError, match=r"queues are wanted, not .*subscribe"):
+            with pytest.raises(client.UsageError, match=r"expected queues, not .*subscribe"):
                 method(wrong)
 
 
@@ -221,7 +221,7 @@ async def test_the_blocking_consumer_refuses_the_same(cluster: Any):
     def work() -> None:
         wrong: Any = "T"
         with blocking.PullConsumer(cluster.nameserver, group="g") as consumer:
-            with pytest.raises(client.UsageError, match="queues are wanted, not 'T'"):
+            with pytest.raises(client.UsageError, match="expected queues, not 'T'"):
                 consumer.assign(wrong)
             with pytest.raises(client.UsageError, match="nothing to read"):
                 consumer.get_many(1)

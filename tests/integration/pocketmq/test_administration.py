@@ -140,4 +140,4 @@ def test_without_a_name_server_every_command_says_so(command: list[str]) -> None
 
 def test_an_invalid_address_is_refused(cli: CommandLine) -> None:
     error = cli.fails("topic", "list", "--nameserver", "nowhere")
-    assert "'nowhere' is no name server's address" in error
+    assert "'nowhere' is not a name server's address" in error

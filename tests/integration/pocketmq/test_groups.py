@@ -160,7 +160,7 @@ def test_a_reset_moves_every_queue(
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == 1
     result = cli.result(*arguments)
     assert result.stdout.split("\t")[3:] == ["1", str(after), "2", f"{3 - after}\n"]
-    assert "moved 1 of 1 queue; nobody is online" in result.stderr
+    assert "moved 1 of 1 queue; no member is online" in result.stderr
     assert cli.json("group", "lag", group)["queues"][0]["committed"] == after
 
 
@@ -172,7 +172,7 @@ def test_a_reset_names_members_that_choose_their_queues(
         output = cli.json(*arguments, "--dry-run")
         assert (output["online"], output["unaware"]) == ([client_id], [client_id])
         stderr = cli.result(*arguments).stderr
-        assert "told 0 members" in stderr
+        assert "notified 0 members" in stderr
         assert "stop these first, they choose their queues themselves" in stderr
 
 

@@ -49,7 +49,7 @@ def test_lost_offsets_and_damage_are_reported_everywhere(tmp_path: Path) -> None
     }
     assert doctor.exit_code == 1
     assert "no config/consumerOffset.json" in bad["offsets"]
-    assert "stepped over 1 damaged places" in bad["store"]
+    assert "skipped 1 damaged places" in bad["store"]
 
 
 def test_a_broker_keeps_its_stores_name_and_another_one_is_reported_everywhere(
@@ -74,8 +74,8 @@ def test_a_broker_keeps_its_stores_name_and_another_one_is_reported_everywhere(
         assert started("--name", "shop") == (
             "shop",
             [
-                "the store of shop was written by broker-a before this start: clients take its "
-                "queues for new ones"
+                "the store of shop was written by broker-a before this start: clients treat "
+                "its queues as new"
             ],
         )
         assert "written under another broker name" in server.log

@@ -102,7 +102,7 @@ def test_a_member_that_missed_a_heartbeat_is_reported(broker: Brokers) -> None:
     member = GroupMemberInfo(client_id="m", last_heartbeat_ms=CLOCK.now_ms() - 70_000)
     broker[DESCRIBE] = description(members=[member])
     (found,) = bad(broker)
-    assert found.found == "m of g was heard of 70 s ago"
+    assert found.found == "m of g sent its last heartbeat 70 s ago"
     assert "#clean-close-and-vanished-hosts" in found.remedy
 
 
@@ -163,7 +163,7 @@ def test_without_a_name_every_group_is_checked(broker: Brokers) -> None:
     configs = {name: SubscriptionGroupConfig(name) for name in ("g", "h", "TOOLS_CONSUMER")}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
     (found,) = all_groups(case(broker, None))
-    assert found.found == "nothing is wrong with 2 groups"
+    assert found.found == "no problem in 2 groups"
     finding = GroupFinding(kind="moonPhase", text="it is full", docs="d")
     broker[DESCRIBE] = description(conflicts=[finding])
     assert [(found.check, found.found) for found in bad(broker, None)] == [
@@ -174,7 +174,7 @@ def test_without_a_name_every_group_is_checked(broker: Brokers) -> None:
 def test_a_bounded_number_of_groups_is_checked(broker: Brokers) -> None:
     configs = {f"g{n}": SubscriptionGroupConfig(f"g{n}") for n in range(201)}
     broker[RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG] = SubscriptionGroupWrapper(configs)
-    assert [found.found for found in bad(broker, None)] == ["1 more group not looked at"]
+    assert [found.found for found in bad(broker, None)] == ["1 more group not checked"]
 
 
 def test_a_topics_groups_are_named(broker: Brokers) -> None:

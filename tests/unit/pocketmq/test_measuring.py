@@ -104,4 +104,4 @@ def test_a_lost_a_changed_and_a_swapped_message_are_found() -> None:
     assert "2 messages were sent, 1 received" in differences(sent, made_of(("IAH", b"1")))[0]
     assert "checksum" in differences(sent, made_of(("IAH", b"1"), ("IAH", b"4")))[0]
     swapped = differences(sent, made_of(("IAH", b"3"), ("IAH", b"1")))
-    assert swapped == ["the order is another for 1 destinations: IAH"]
+    assert swapped == ["the order differs for 1 destinations: IAH"]

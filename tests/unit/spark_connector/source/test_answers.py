@@ -59,7 +59,7 @@ def test_an_empty_answer_is_a_loss_without_a_filter() -> None:
 
 def test_an_answer_without_progress_is_refused_and_not_repeated_forever() -> None:
     for code in (FOUND, RETRY):
-        assert meaning_of(answer(code, 100)) == PullRefused("it says that after 100 comes 100")
+        assert meaning_of(answer(code, 100)) == PullRefused("its next offset 100 is not above 100")
     assert isinstance(meaning_of(Command(FOUND)), PullRefused)
 
 
