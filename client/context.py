@@ -177,7 +177,7 @@ class ClientContext:
         """Remove a closed producer; unregister if it was the last of its group."""
         self._parts.remove(producer)
         if self.members.remove_producer(group):
-            await self.heartbeats.say_goodbye(producer_group=group)
+            await self.heartbeats.unregister(producer_group=group)
 
     def add_consumer(self, consumer: ClientPart, group: str, subscriptions: Subscriptions) -> None:
         """Add a pull consumer and announce it to the brokers."""
@@ -191,7 +191,7 @@ class ClientContext:
         """Remove a closed pull consumer; unregister if it was the last of its group."""
         self._parts.remove(consumer)
         if self.members.remove_consumer(group, subscriptions):
-            await self.heartbeats.say_goodbye(consumer_group=group)
+            await self.heartbeats.unregister(consumer_group=group)
 
     def join(self, member: Membership) -> None:
         """Add a member that shares queues to the heartbeats, and pass it the brokers' requests."""
@@ -200,7 +200,7 @@ class ClientContext:
     async def leave(self, member: Membership) -> None:
         """Undo ``join`` and unregister from the brokers."""
         self.members.leave(member)
-        await self.heartbeats.say_goodbye(consumer_group=member.group)
+        await self.heartbeats.unregister(consumer_group=member.group)
 
     def heartbeat_soon(self) -> None:
         """Send heartbeats without waiting for the period: their content has changed."""

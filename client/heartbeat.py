@@ -178,7 +178,9 @@ class Members:
             if group not in self._memberships and (subscriptions := _merged(members))
         ]
         # on_conflict applies to the heartbeat of a join; later heartbeats must not be refused.
-        made = [about(client_id, member, "warn") for member in self._memberships.values()]
+        made = [
+            member_heartbeat(client_id, member, "warn") for member in self._memberships.values()
+        ]
         if self._producers or consumers or not made:
             data = HeartbeatData(
                 client_id=client_id,
@@ -196,7 +198,7 @@ class Heartbeat(NamedTuple):
     fields: tuple[tuple[str, str], ...] = ()
 
 
-def about(client_id: str, member: Membership, on_conflict: str) -> Heartbeat:
+def member_heartbeat(client_id: str, member: Membership, on_conflict: str) -> Heartbeat:
     """Return the heartbeat of one member.
 
     Its ext fields describe a single member, so members that share queues get a heartbeat each.
@@ -303,7 +305,7 @@ class Heartbeats:
                 member.connected(address)
         return connection
 
-    def back_for(self, address: str) -> float:
+    def seconds_since_reconnect(self, address: str) -> float:
         """Return the seconds since the last reconnect to a broker; infinity without a reconnect."""
         now = asyncio.get_running_loop().time()
         return now - self._reconnected_at.get(address, float("-inf"))
@@ -393,7 +395,7 @@ class Heartbeats:
             RemotingError: no connection, or no answer.
         """
         connection = await self.connect(address, self._timeout)
-        heartbeat = about(self._client_id, member, member.on_conflict)
+        heartbeat = member_heartbeat(self._client_id, member, member.on_conflict)
         return await self._send(connection, address, heartbeat)
 
     def _send_all(self, connection: Connection, address: str) -> list[asyncio.Future[Command]]:
@@ -414,7 +416,7 @@ class Heartbeats:
 
     # Leaving
 
-    async def say_goodbye(
+    async def unregister(
         self, *, producer_group: str | None = None, consumer_group: str | None = None
     ) -> None:
         """Unregister from a group at every broker that has had a heartbeat."""
@@ -423,9 +425,9 @@ class Heartbeats:
         )
         addresses = {address for ids in self._routes.brokers().values() for address in ids.values()}
         known = [address for address in addresses if self.connected(address) is not None]
-        await asyncio.gather(*(self._unregister(address, header) for address in known))
+        await asyncio.gather(*(self._unregister_at(address, header) for address in known))
 
-    async def _unregister(self, address: str, header: UnregisterClientRequestHeader) -> None:
+    async def _unregister_at(self, address: str, header: UnregisterClientRequestHeader) -> None:
         if under_way := self._under_way.get(address):
             # Apache's brokers serve the requests of one connection with several threads. A
             # heartbeat served after the unregistration would register the client again and keep

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pocketmq.serving import ServerPart
 
 
-STOP_LOOK_SECONDS: Final = 0.05
+STOP_POLL_SECONDS: Final = 0.05
 """Seconds between checks of the listening thread for a stop."""
 
 LIVE_SECONDS: Final = 5.0
@@ -127,7 +127,7 @@ class MetricsPart:
         self._port = self._server.server_address[1]
         self._thread = threading.Thread(
             target=self._server.serve_forever,
-            args=(STOP_LOOK_SECONDS,),
+            args=(STOP_POLL_SECONDS,),
             name="metrics",
             daemon=True,
         )

@@ -92,7 +92,7 @@ class ServerRunner:
                 stack.push_async_callback(part.stop)
                 if not await _started(part, stop):
                     return
-            stack.enter_context(_spared_collector())
+            stack.enter_context(_frozen_heap())
             self._announce()
             await self._until_stopped(stop)
 
@@ -135,7 +135,7 @@ async def _started(part: ServerPart, stop: asyncio.Event) -> bool:
 
 
 @contextmanager
-def _spared_collector() -> Iterator[None]:
+def _frozen_heap() -> Iterator[None]:
     """Exempt the objects that exist when a server is ready from garbage collection.
 
     They live as long as the server. With ten thousand queues they are 82,000 objects, and a

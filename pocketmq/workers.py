@@ -148,7 +148,7 @@ def _stores(root: Path) -> set[str]:
     return {path.parent.name for path in root.glob("*-[0-9]*/config")}
 
 
-def forgotten(plans: Sequence[WorkerPlan]) -> list[str]:
+def unopened_stores(plans: Sequence[WorkerPlan]) -> list[str]:
     """Return the names of stores in the workers' directory that no worker opens.
 
     These are stores with higher numbers or, if all stores of these workers are new, with another
@@ -297,7 +297,7 @@ class WorkersPart:
         Raises:
             WorkerFailed: a worker didn't start.
         """
-        if stores := forgotten(self._plans):
+        if stores := unopened_stores(self._plans):
             _log.warning(
                 "stores that no worker opens, so nobody reads their messages: if that is not "
                 "intended, start the broker with their --name and as many --workers as before",

@@ -130,7 +130,7 @@ async def join(
     refused = await asyncio.gather(*(_join_at(context, member, one) for one in addresses))
     for refusal in refused:
         if refusal is not None:
-            await context.heartbeats.say_goodbye(consumer_group=member.group)
+            await context.heartbeats.unregister(consumer_group=member.group)
             raise refusal
     return conflicts if member.on_conflict == "warn" else []
 

@@ -117,7 +117,7 @@ class GroupView:
             _log.info("not in the group's list, a heartbeat goes first", broker=address)
             await self._context.heartbeats.now(address)
             members = await self._ask(address)
-        rest = RESTART_GRACE - self._context.heartbeats.back_for(address)
+        rest = RESTART_GRACE - self._context.heartbeats.seconds_since_reconnect(address)
         if rest > 0 and not self._before <= {*members}:
             await asyncio.sleep(rest)
             members = await self._ask(address)
@@ -141,7 +141,7 @@ class GroupView:
         address = route.master(broker)
         if address is None:
             return None
-        rest = RESTART_GRACE - self._context.heartbeats.back_for(address)
+        rest = RESTART_GRACE - self._context.heartbeats.seconds_since_reconnect(address)
         if rest > 0:
             await asyncio.sleep(rest)
         try:

@@ -6,7 +6,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli.running import ask_admin, at_once, json_option, nameserver_option
+from pocketmq.cli.running import ask_admin, gather_limited, json_option, nameserver_option
 from pocketmq.formats import iso_of_ms
 
 
@@ -34,7 +34,7 @@ def status(nameserver: str, as_json: bool) -> None:
         async def one(broker: client.BrokerInfo) -> dict[str, object]:
             return _row(broker) | await _stats(admin, broker)
 
-        return await at_once(await admin.brokers(), one)
+        return await gather_limited(await admin.brokers(), one)
 
     rows = ask_admin(nameserver, ask)
     columns = [

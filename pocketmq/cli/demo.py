@@ -34,7 +34,7 @@ PORTIONS_IN_FLIGHT: Final = 6
 
 SINGLE_SENDS: Final = 1000
 """Messages sent one after another, for the latency of a send without other load."""
-PATIENCE: Final = 10.0
+MESSAGE_TIMEOUT: Final = 10.0
 """Seconds without a message after which missing messages count as lost."""
 READ_PORTION: Final = 1024
 
@@ -226,7 +226,7 @@ class Demo:
                     _check(message, received)
                 bar.advance(len(messages))
                 quiet_since = time.perf_counter()
-            elif time.perf_counter() - quiet_since > PATIENCE:
+            elif time.perf_counter() - quiet_since > MESSAGE_TIMEOUT:
                 return
 
     async def _handle(self, handled: Sum) -> float:
@@ -255,7 +255,7 @@ class Demo:
         async with members[0], members[1], members[2]:
             # After a timeout, the comparison with the sent flights reports the missing ones.
             with suppress(TimeoutError):
-                await asyncio.wait_for(done.wait(), 6 * PATIENCE)
+                await asyncio.wait_for(done.wait(), 6 * MESSAGE_TIMEOUT)
         return time.perf_counter() - started
 
 

@@ -17,10 +17,10 @@ from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
     ask_admin,
-    at_once,
     choose_queues,
     confirm,
     dry_run_option,
+    gather_limited,
     json_option,
     nameserver_option,
     parse_place,
@@ -186,7 +186,7 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
         names = await admin.groups(internal=internal)
-        return await at_once(names, lambda name: _overview_row(admin, name))
+        return await gather_limited(names, lambda name: _overview_row(admin, name))
 
     rows = ask_admin(nameserver, ask)
     columns = ["group", "members", "topics", "lag", "state"]
@@ -352,7 +352,7 @@ def lag(
 
     async def ask(admin: client.Admin) -> list[tuple[str, client.Lag]]:
         names = await admin.groups(internal=internal)
-        lags = await at_once(names, lambda name: admin.lag(name, topic=topic, owners=True))
+        lags = await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
         return list(zip(names, lags, strict=True))
 
     _show_all_lags(ask_admin(nameserver, ask), as_json=as_json)

@@ -13,15 +13,15 @@ import client
 from pocketmq import output
 from pocketmq.cli import message_export
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.read import LOOK_SECONDS, PORTION, ends_of, has_read
+from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
     ask_admin,
     confirm,
     dry_run_option,
+    end_on_broken_pipe,
     json_option,
     nameserver_option,
     parse_place,
-    reader_may_leave,
     run,
     yes_option,
 )
@@ -124,7 +124,7 @@ def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_js
     With --tags, those among the newest of each queue. --json writes one JSON object per line.
     """
     write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
-    with reader_may_leave():
+    with end_on_broken_pipe():
         run(_tail(nameserver, topic, count, tags, write, follow=follow))
 
 
@@ -143,11 +143,11 @@ async def _tail(
             await consumer.seek(queue, max(begin, ends[queue] - count))
         newest: list[client.ReceivedMessage[bytes]] = []
         while not stop.is_set() and not await has_read(consumer, ends):
-            newest += await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            newest += await consumer.get_many(PORTION, timeout=POLL_SECONDS)
             newest = sorted(newest, key=lambda message: message.stored_at)[-count:]
         write(newest)
         while follow and not stop.is_set():
-            messages = await consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            messages = await consumer.get_many(PORTION, timeout=POLL_SECONDS)
             if messages:
                 write(messages)
 

@@ -18,10 +18,10 @@ from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import (
     PLACE_METAVAR,
     choose_queues,
+    end_on_broken_pipe,
     nameserver_option,
     parse_place,
     queues_option,
-    reader_may_leave,
     run,
 )
 from pocketmq.export.from_cluster import ClusterSource
@@ -140,7 +140,7 @@ def export(
     )
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:
-        with reader_may_leave(), output_file(path) as stream:
+        with end_on_broken_pipe(), output_file(path) as stream:
             writer = _writer(stream, form, body, of_store=store is not None)
             try:
                 if store is None:

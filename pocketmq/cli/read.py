@@ -20,11 +20,11 @@ from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
     choose_queues,
+    end_on_broken_pipe,
     json_option,
     nameserver_option,
     parse_place,
     queues_option,
-    reader_may_leave,
     run,
 )
 from pocketmq.formats import FORMATS, Writer, writer
@@ -36,7 +36,7 @@ DEFAULT_GROUP: Final = "pocketmq-read"
 PORTION: Final = 1000
 """Most messages taken and written at a time."""
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 """Seconds between checks for the end and for signals while no message arrives."""
 
 Start = Position | None
@@ -114,7 +114,7 @@ def read(
         commit=commit,
         bar=path is not None,
     )
-    with reader_may_leave(), _output(path) as stream:
+    with end_on_broken_pipe(), _output(path) as stream:
         write = writer("jsonl" if as_json else form or "text", stream)
         count = run(_read(nameserver, wanted, write))
     if sys.stderr.isatty() or path is not None:
@@ -137,7 +137,7 @@ def _output(path: Path | None) -> Iterator[IO[bytes]]:
 async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
-        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_tell)
+        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_on_event)
         queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
         ends = None if wanted.follow else await ends_of(instance.admin(), queues)
         consumer.assign(queues, tags=wanted.tags)
@@ -147,7 +147,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
         return await _write_all(consumer, wanted, ends, write, stop)
 
 
-def _tell(event: client.Event) -> None:
+def _on_event(event: client.Event) -> None:
     """Report on stderr why no message arrives; the consumer keeps trying."""
     if isinstance(event, client.QueueWaiting):
         click.echo(f"waiting: {event.error}", err=True)
@@ -187,7 +187,7 @@ async def _write_all(
             if ends is not None and await has_read(consumer, ends):
                 break
             most = PORTION if limit is None else min(PORTION, limit - count)
-            messages = await consumer.get_many(most, timeout=LOOK_SECONDS)
+            messages = await consumer.get_many(most, timeout=POLL_SECONDS)
             fresh = [m for m in messages if ends is None or m.offset < ends[m.queue]]
             if fresh:
                 write(fresh)

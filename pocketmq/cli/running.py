@@ -99,7 +99,7 @@ def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T
 
 
 @contextmanager
-def reader_may_leave() -> Iterator[None]:
+def end_on_broken_pipe() -> Iterator[None]:
     """End the command without an error when the reader of a pipe closes it."""
     try:
         yield
@@ -109,7 +109,7 @@ def reader_may_leave() -> Iterator[None]:
         raise click.exceptions.Exit(0) from None
 
 
-async def at_once(
+async def gather_limited(
     items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
 ) -> list[R]:
     """Call ``ask`` for all items, at most ``limit`` at a time; return the results in order."""

@@ -77,7 +77,7 @@ def _show_copy(report: CopyReport) -> None:
     for one in report.faults.shown:
         click.echo(f"damaged from {one.begin} to {one.end}: {one.reason}", err=True)
     if (more := report.faults.count - len(report.faults.shown)) > 0:
-        click.echo(f"and {more} damaged places more", err=True)
+        click.echo(f"and {more} more damaged places", err=True)
     click.echo(
         f"copied {output.count(report.records, 'record')} and"
         f" {output.count(report.queues, 'queue')} to {report.target}: the log"
@@ -118,7 +118,9 @@ def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]
 
 @store.command(epilog="Example: pocketmq store verify /var/lib/pocketmq --repair")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--repair", "mend", is_flag=True, help="Rebuild what can be rebuilt from the log.")
+@click.option(
+    "--repair", "wants_repair", is_flag=True, help="Rebuild what can be rebuilt from the log."
+)
 @click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
 @click.option(
     "--delay-levels",
@@ -133,7 +135,7 @@ def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]
 @json_option
 def verify(
     directory: Path,
-    mend: bool,
+    wants_repair: bool,
     commit_log: str | None,
     delay_levels: tuple[int, ...],
     jobs: int | None,
@@ -148,20 +150,20 @@ def verify(
     The exit code is 0 if the store is sound, 1 if something is wrong, 2 if it can't be read.
     """
     options = CheckOptions(commit_log, delay_levels, jobs or os.cpu_count() or 1)
-    mended: Repair | None = None
+    repaired: Repair | None = None
     try:
         with output.progress("checking", _size(directory, commit_log)) as bar:
-            if mend:
-                mended = repair(directory, options, bar.advance)
-                report = mended.after
+            if wants_repair:
+                repaired = repair(directory, options, bar.advance)
+                report = repaired.after
             else:
                 report = check(directory, options, bar.advance)
     except StoreError as problem:
         raise _Unreadable(str(problem)) from problem
     if as_json:
-        output.show_json(_facts(report, mended))
+        output.show_json(_facts(report, repaired))
     else:
-        _show_report(report, mended)
+        _show_report(report, repaired)
     if not report.findings.is_sound:
         raise click.exceptions.Exit(1)
 
@@ -181,7 +183,7 @@ def _sorted(report: Report) -> list[Finding]:
     )
 
 
-def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
+def _facts(report: Report, repaired: Repair | None) -> dict[str, object]:
     findings = report.findings
     size = report.log_end - report.log_start
     facts: dict[str, object] = {
@@ -201,21 +203,21 @@ def _facts(report: Report, mended: Repair | None) -> dict[str, object]:
         "left_out": findings.left_out,
         "findings": [one._asdict() for one in _sorted(report)],
     }
-    if mended is not None:
-        facts["repaired"] = mended.done
-        facts["moved_to"] = None if mended.moved is None else str(mended.moved)
-        facts["found_before"] = [one._asdict() for one in _sorted(mended.before)]
+    if repaired is not None:
+        facts["repaired"] = repaired.done
+        facts["moved_to"] = None if repaired.moved is None else str(repaired.moved)
+        facts["found_before"] = [one._asdict() for one in _sorted(repaired.before)]
     return facts
 
 
-def _show_report(report: Report, mended: Repair | None) -> None:
+def _show_report(report: Report, repaired: Repair | None) -> None:
     # Findings go to stdout, so that they can be piped; the summary goes to stderr.
-    if mended is not None:
-        for sentence in mended.done:
+    if repaired is not None:
+        for sentence in repaired.done:
             click.echo(sentence, err=True)
-        if mended.moved is not None:
-            click.echo(f"what was replaced is in {mended.moved}", err=True)
-        if not mended.done:
+        if repaired.moved is not None:
+            click.echo(f"the replaced files are in {repaired.moved}", err=True)
+        if not repaired.done:
             click.echo("there was nothing to repair", err=True)
     rows = [one._asdict() for one in _sorted(report)]
     if rows:
@@ -241,7 +243,7 @@ def _show_report(report: Report, mended: Repair | None) -> None:
     if findings.is_sound:
         click.echo("the store is sound", err=True)
     else:
-        hint = "; --repair builds the latter anew" if derived and mended is None else ""
+        hint = "; --repair rebuilds the latter" if derived and repaired is None else ""
         click.echo(f"{damage} places are damaged, {derived} derived ones are wrong{hint}", err=True)
 
 

@@ -14,8 +14,8 @@ from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
 from pocketmq.cli.running import (
     ask_admin,
-    at_once,
     confirm,
+    gather_limited,
     json_option,
     nameserver_option,
     yes_option,
@@ -55,12 +55,12 @@ def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
         names = await admin.topics(internal=internal)
-        held = await at_once(names, lambda name: _stats(admin, name))
+        held = await gather_limited(names, lambda name: _stats(admin, name))
         rows = [_list_row(*pair) for pair in zip(names, held, strict=True)]
         if rate:
             began = time.monotonic()
             await asyncio.sleep(RATE_SECONDS)
-            later = await at_once(names, lambda name: _stats(admin, name))
+            later = await gather_limited(names, lambda name: _stats(admin, name))
             seconds = time.monotonic() - began
             for row, before, after in zip(rows, held, later, strict=True):
                 row["rate"] = _rate(before, after, seconds)

@@ -77,7 +77,7 @@ def all_groups(case: Case) -> Iterator[CheckResult]:
     for name in names[:MAX_GROUPS]:
         for problem in _describe(case, name).problems:
             wrong += 1
-            yield _told(problem)
+            yield _problem_result(problem)
     if names and not wrong:
         yield ok("groups", f"no problem in {count(min(len(names), MAX_GROUPS), 'group')}")
     if len(names) > MAX_GROUPS:
@@ -96,11 +96,11 @@ def group(case: Case) -> Iterator[CheckResult]:
     else:
         yield warning("group", f"{case.group} has no member online", "start a consumer of it")
     for problem in description.problems:
-        yield _told(problem)
+        yield _problem_result(problem)
     if not description.complete:
-        yield from _idle(case, description)
-    yield from _silent(description, instant(case.clock.now_ms()))
-    yield from _endless(case, description)
+        yield from _idle_members(case, description)
+    yield from _silent_members(description, instant(case.clock.now_ms()))
+    yield from _endless_retries(case, description)
     yield from _without_offset(description)
     for address in case.masters.values():
         yield from _progress(case, case.group, address)
@@ -156,12 +156,12 @@ def _unreachable(case: Case, name: str) -> Iterator[CheckResult]:
 # Members
 
 
-def _told(problem: Problem) -> CheckResult:
+def _problem_result(problem: Problem) -> CheckResult:
     check = next((text for kind, text in _CHECKS.items() if kind == problem.kind), problem.kind)
     return warning(check, problem.text, f"see {problem.docs}")
 
 
-def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
+def _idle_members(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     """Check for more members than queues at Apache's brokers, which don't report it."""
     members = description.members
     if any(member.model == MessageModel.BROADCASTING for member in members):
@@ -180,7 +180,7 @@ def _idle(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
         )
 
 
-def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResult]:
+def _silent_members(description: GroupDescription, now: datetime) -> Iterator[CheckResult]:
     for member in description.members:
         at = member.last_heartbeat_at
         if at is not None and (now - at).total_seconds() > SILENT_SECONDS:
@@ -193,7 +193,7 @@ def _silent(description: GroupDescription, now: datetime) -> Iterator[CheckResul
             )
 
 
-def _endless(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
+def _endless_retries(case: Case, description: GroupDescription) -> Iterator[CheckResult]:
     """Check for members that retry a failing ordered message endlessly, by their running info."""
     for member in description.members[:MAX_ASKED_MEMBERS]:
         header = GetConsumerRunningInfoRequestHeader(

@@ -24,7 +24,7 @@ from pocketmq.export.writers import (
 GROUP: Final = "pocketmq-export"
 """The consumer group of the export; it never commits."""
 
-LOOK_SECONDS: Final = 0.1
+POLL_SECONDS: Final = 0.1
 """Seconds between empty portions while no message arrives, so that the caller notices signals."""
 
 
@@ -46,7 +46,7 @@ class ClusterSource:
         tell: Callable[[str], None],
     ) -> None:
         self._admin = instance.admin()
-        self._consumer = instance.pull_consumer(group=GROUP, on_event=self._hear)
+        self._consumer = instance.pull_consumer(group=GROUP, on_event=self._on_event)
         self._selection = selection
         self._queues = queues
         self._tell = tell
@@ -89,7 +89,7 @@ class ClusterSource:
         self._moved = None
         position = begin
         while position < end:
-            messages = await self._consumer.get_many(PORTION, timeout=LOOK_SECONDS)
+            messages = await self._consumer.get_many(PORTION, timeout=POLL_SECONDS)
             self._check_kept(queue, end)
             # Messages read ahead before the assign and seek may still be returned: skip them.
             messages = [one for one in messages if one.queue == queue and one.offset >= position]
@@ -113,7 +113,7 @@ class ClusterSource:
                 " could be read: start again, the export then begins with the remaining messages"
             )
 
-    def _hear(self, event: client.Event) -> None:
+    def _on_event(self, event: client.Event) -> None:
         if isinstance(event, client.OffsetMoved):
             self._moved = event
         elif isinstance(event, client.QueueWaiting):

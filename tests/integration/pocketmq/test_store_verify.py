@@ -74,7 +74,7 @@ def test_a_repair_prints_what_it_did_and_where_the_old_files_are(root: Path) -> 
     assert result.exit_code == 0
     assert "rebuilt queue 0 of topic OneQueue" in result.stderr
     (moved,) = root.glob("pocketmq-repair-*")
-    assert f"what was replaced is in {moved}" in result.stderr
+    assert f"the replaced files are in {moved}" in result.stderr
     assert (moved / QUEUE).is_file()
     again = json.loads(call("verify", root, "--repair", "--json").stdout)
     assert again["sound"] is True

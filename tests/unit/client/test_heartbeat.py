@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.errors import UsageError
-from client.heartbeat import Members, about, group_of
+from client.heartbeat import Members, group_of, member_heartbeat
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -79,11 +79,11 @@ def test_an_existing_member_is_not_refused():
     members.join(Sharing())
     [regular] = members.heartbeats("me")
     assert dict(regular.fields) == {"pmqOnConflict": "warn", "pmqStrategy": "AVG"}
-    assert dict(about("me", Sharing(), "reject").fields)["pmqOnConflict"] == "reject"
+    assert dict(member_heartbeat("me", Sharing(), "reject").fields)["pmqOnConflict"] == "reject"
 
 
 def test_blocked_queues_are_sent_as_json():
-    fields = dict(about("me", Sharing(blocked=2), "warn").fields)
+    fields = dict(member_heartbeat("me", Sharing(blocked=2), "warn").fields)
     blocked_queues = json.loads(fields["pmqBlocked"])
     assert [(one["topic"], one["queueId"]) for one in blocked_queues] == [("T", 0), ("T", 1)]
 

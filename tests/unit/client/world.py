@@ -271,7 +271,7 @@ class SimulatedClient:
 
     async def leave(self, member: Any) -> None:
         self.members.leave(member)
-        await self.heartbeats.say_goodbye(consumer_group=member.group)
+        await self.heartbeats.unregister(consumer_group=member.group)
 
     def receive(self, command: Command) -> None:
         member = self.members.membership(group_of(command) or "")

@@ -14,9 +14,9 @@ from pocketmq.workers import (
     STEADY_AFTER,
     WorkerPlan,
     facts_of,
-    forgotten,
     next_delay,
     plans,
+    unopened_stores,
 )
 from remoting.settings import ConfigError
 
@@ -68,7 +68,7 @@ def test_workers_without_a_name_keep_that_of_their_stores(tmp_path: Path) -> Non
 
 def test_stores_of_another_name_or_number_are_logged(tmp_path: Path) -> None:
     def left(name: str, workers: int) -> list[str]:
-        return forgotten(plans(replace(config, broker_name=name), workers, settings={}))
+        return unopened_stores(plans(replace(config, broker_name=name), workers, settings={}))
 
     config = stores(tmp_path, "a-0", "a-1", "a-2", "b-0")
     assert left("a", 3) == []
