@@ -55,11 +55,11 @@ def show_rows(
     """Print rows.
 
     Args:
-        rows: each a value per column; more than the columns' are only seen in JSON.
-        columns: what to show, in this order.
-        as_json: a list of objects.
-        spare: columns that a terminal too narrow for all leaves out, the first named first.
-        colour: of a row at a terminal, in rich's words; empty for none.
+        rows: a value per column; further values appear only in JSON.
+        columns: the columns to show, in this order.
+        as_json: print a list of objects.
+        spare: columns omitted at a narrow terminal, in this order.
+        colour: returns a row's style at a terminal, in rich's syntax; empty for none.
     """
     if as_json:
         show_json([dict(row) for row in rows])

@@ -20,6 +20,6 @@ for _name in ("client", "remoting"):
         )
         raise ImportError(_message, name=_name, path=_found)
 
-import client  # noqa: E402 - after the check that it is ours
+import client  # noqa: E402 - after the check above
 
 __all__ = ["client"]

@@ -104,13 +104,16 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
 """Differences up to this are ignored: the broker's uptime is known only to the second."""
 
-DISK_WARNING: Final = 0.75
 CONNECTIONS_WARNING: Final = 0.9
 """Share of the maximum number of connections above which a warning is given."""
 
+DISK_WARNING: Final = 0.75
+"""Used share of the disk, as ``df`` shows it, above which brokers delete expired messages at any
+hour (diskMaxUsedSpaceRatio)."""
+
 DISK_FULL: Final = 0.90
-"""Shares of the disk in use, as ``df`` shows them; beyond the first one old messages are deleted at
-any hour, beyond the second one nothing is stored (defaults of RocketMQ's and ours)."""
+"""Used share of the disk above which brokers store no more messages, by the default settings
+(diskSpaceWarningLevelRatio)."""
 
 
 def name_servers(case: Case) -> Iterator[CheckResult]:
