@@ -43,9 +43,7 @@ MAX_FILE_BYTES = 1024 * 1024
 
 
 class ClientArguments(TypedDict, total=False):
-    """Keyword arguments of an Instance, and of everything created without one; see
-    ``ClientOptions``.
-    """
+    """Keyword arguments of an Instance, and of clients created without one; see ClientOptions."""
 
     codec: CodecName
     connect_timeout: Duration

@@ -156,7 +156,10 @@ class RouteTable:
         entry.asked_at = now
 
     def asked(self, topic: str, now: float) -> None:
-        """Record that a refresh began or failed: the next one is due a period later."""
+        """Record that a refresh began or failed: the next one is due a period later.
+
+        Minus infinity for ``now`` makes it due at once.
+        """
         entry = self._entries.get(topic)
         if entry is not None:
             entry.asked_at = now
