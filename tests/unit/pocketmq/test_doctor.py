@@ -98,7 +98,7 @@ def test_name_servers_with_different_brokers_are_found(servers: Servers) -> None
     other = "10.0.0.3:9876"
     servers[other, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo()
     (found,) = bad(servers, name_servers=[NAME_SERVER, other])
-    assert "10.0.0.3:9876 doesn't know a" in found.found
+    assert "10.0.0.3:9876 doesn't list a" in found.found
 
 
 def test_a_cluster_without_brokers_is_a_failure(servers: Servers) -> None:

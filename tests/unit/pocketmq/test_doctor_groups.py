@@ -142,7 +142,7 @@ def test_waiting_dead_letters_are_reported(broker: Brokers) -> None:
         offset_table={dead: TopicOffset(min_offset=2, max_offset=9)}
     )
     (found,) = bad(broker)
-    assert "given up 7 messages" in found.found
+    assert "has 7 dead letters" in found.found
     sent_back = GroupQueueInfo(topic="%DLQ%g", queue_id=0, max_offset=9, committed=9)
     broker[DESCRIBE] = description(queues=[sent_back])
     assert bad(broker) == []

@@ -63,5 +63,5 @@ def test_without_the_data_the_error_says_what_to_install(installed: Path) -> Non
 
 def test_other_columns_are_refused(installed: Path) -> None:
     put(installed, ",".join("abcdefghijklmnopqrs") + "\n")
-    with pytest.raises(NoFlights, match="other columns"):
+    with pytest.raises(NoFlights, match="unexpected columns"):
         next(flights())

@@ -62,7 +62,9 @@ def test_workers_without_a_name_keep_that_of_their_stores(tmp_path: Path) -> Non
     config = stores(tmp_path, "rack-7-0", "rack-7-1", "rack-7-2", "namesrv")
     assert names(config) == ["rack-7-0", "rack-7-1"]
     assert names(replace(config, broker_name="new")) == ["new-0", "new-1"]
-    with pytest.raises(ConfigError, match=r"several brokers \(other, rack-7\): say with --name"):
+    with pytest.raises(
+        ConfigError, match=r"several brokers \(other, rack-7\): choose one with --name"
+    ):
         names(stores(tmp_path, "other-0"))
 
 

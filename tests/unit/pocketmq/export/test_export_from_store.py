@@ -269,9 +269,9 @@ def test_entries_that_point_to_no_record_are_reported(root: Path) -> None:
     assert done.exit_code == 1
     assert len(done.stdout.splitlines()) == COUNT - 2
     assert "message 1 of" in done.stderr
-    assert "is not it" in done.stderr
+    assert "points to a different record" in done.stderr
     assert "message 5 of" in done.stderr
-    assert "there is no record of it" in done.stderr
+    assert "the log has no record of it" in done.stderr
 
 
 def test_a_refusal_leaves_no_file(root: Path, tmp_path: Path) -> None:
