@@ -175,6 +175,7 @@ class Broker:
         self._store_open = True
         await self._load()
         self.processors = Processors.of(self.state)
+        await self.processors.transactions.load()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
         self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
@@ -320,6 +321,7 @@ class Broker:
         ):
             self._supervisor.spawn(_each(seconds, action), name)
         self._supervisor.spawn(self._delays.run(), "delayed messages")
+        self._supervisor.spawn(self.processors.transactions.run(), "transactions")
         if self.state.spread is not None:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None

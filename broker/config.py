@@ -96,12 +96,11 @@ _STORE = """
 
 _BEHAVIOUR = """
     rocketmqHome brokerConfigPath configBlackList rmqAddressServerDomain
-    rmqAddressServerSubGroup storeReplyMessageEnable enableDetailStat
+    rmqAddressServerSubGroup enableDetailStat
     autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
     expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
-    filterSupportRetry transactionTimeOut transactionCheckMax
-    transactionCheckInterval
+    filterSupportRetry
     maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
     commercialTimerCount commercialTransCount enableScheduleMessageStats isEnableBatchPush
     accountStatsEnable accountStatsPrintZeroValues loadBalancePollNameServerInterval
@@ -167,9 +166,6 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "enableCompaction": refused(
         "PocketMQ doesn't compact topics: it deletes by age, and the last message of a key goes "
         "with the others; use false"
-    ),
-    "rejectTransactionMessage": refused(
-        "PocketMQ has no transactions yet and refuses transactional messages; use true", "true"
     ),
     "enableLmq": refused(_LIGHT_QUEUES),
     "enableMultiDispatch": refused(_LIGHT_QUEUES),
@@ -275,6 +271,12 @@ class BrokerConfig(Settings):
     start_accept_send_request_timestamp_ms: int = setting(
         "startAcceptSendRequestTimeStamp", integer(0, 2**63 - 1), 0
     )
+    store_reply_message_enable: bool = setting("storeReplyMessageEnable", boolean, True)
+    reject_transaction_message: bool = setting("rejectTransactionMessage", boolean, False)
+    transaction_timeout_ms: int = setting("transactionTimeOut", _MILLISECONDS, 6_000)
+    """How old a half message is when its producer is first asked about it."""
+    transaction_check_interval_ms: int = setting("transactionCheckInterval", _MILLISECONDS, 30_000)
+    transaction_check_max: int = setting("transactionCheckMax", integer(1, 1_000_000), 15)
     long_polling_enable: bool = setting("longPollingEnable", boolean, True)
     short_polling_time_ms: int = setting("shortPollingTimeMills", _MILLISECONDS, 1_000)
     flush_consumer_offset_interval_ms: int = setting(

@@ -117,6 +117,11 @@ class BrokerLimits:
     """Delayed messages of a level delivered in one iteration of the event loop: 1 to 2 ms."""
     delivered_bytes: int = 1024 * 1024
     """The same limit in bytes; a single message may be larger."""
+    half_window: int = 4_000_000
+    """Half messages from the oldest open one on, of 9 bytes each: minutes of the fastest producers.
+    Beyond it no half message's own immunity time keeps it from being checked."""
+    moved_half_messages: int = 100_000
+    """Half messages that a check stored again and that can be ended at their former offset."""
     findings: int = 10_000
     """Findings kept for all groups, about 1 KiB each."""
     reads_per_request: int = 256

@@ -29,6 +29,15 @@ class BrokerCounters:
     messages_delivered_late: int = 0
     messages_sent_back: int = 0
     messages_dead_lettered: int = 0
+    transactions_prepared: int = 0
+    transactions_committed: int = 0
+    transactions_rolled_back: int = 0
+    transactions_refused: int = 0
+    transactions_discarded: int = 0
+    transaction_checks: int = 0
+    transaction_checks_without_producer: int = 0
+    replies_pushed: int = 0
+    replies_failed: int = 0
     requests_not_supported: int = 0
 
     def totals(self) -> Totals:

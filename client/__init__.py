@@ -52,9 +52,10 @@ MODULES = {
     """,
     "client.instance": "Instance",
     "client.interceptors": "Interceptor",
-    "client.message": "Message Receipt SendStatus",
+    "client.message": "Message OpenTransaction Receipt Reply SendStatus TransactionState",
     "client.positions": "BEGIN END FIRST LAST Place",
     "client.producer.producer": "Producer",
+    "client.producer.transactions": "Transaction",
     "client.group.strategies": """
         Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
         Strategy

@@ -79,14 +79,18 @@ from client.group.strategies import Strategy as Strategy
 from client.instance import Instance as Instance
 from client.interceptors import Interceptor as Interceptor
 from client.message import Message as Message
+from client.message import OpenTransaction as OpenTransaction
 from client.message import Receipt as Receipt
+from client.message import Reply as Reply
 from client.message import SendStatus as SendStatus
+from client.message import TransactionState as TransactionState
 from client.positions import BEGIN as BEGIN
 from client.positions import END as END
 from client.positions import FIRST as FIRST
 from client.positions import LAST as LAST
 from client.positions import Place as Place
 from client.producer.producer import Producer as Producer
+from client.producer.transactions import Transaction as Transaction
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
 from remoting.protocol.queue import QueueOffset as QueueOffset
@@ -142,6 +146,7 @@ __all__ = [
     "NotOnline",
     "NotSupported",
     "OffsetMoved",
+    "OpenTransaction",
     "Orderly",
     "Outcome",
     "PhysicalOffset",
@@ -163,6 +168,7 @@ __all__ = [
     "ReceivedMessage",
     "Redrive",
     "RemoteError",
+    "Reply",
     "RequestTimeout",
     "Reset",
     "ResetStep",
@@ -178,6 +184,8 @@ __all__ = [
     "SystemBusy",
     "Tags",
     "TopicNotFound",
+    "Transaction",
+    "TransactionState",
     "Unavailable",
     "UnreadableMessage",
     "UsageError",

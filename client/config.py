@@ -21,6 +21,7 @@ from client import limits
 from client.errors import UsageError
 from client.events import EventHandler
 from client.interceptors import Interceptor
+from client.message import Checker
 from client.positions import Duration, Place, Position, StartFrom, position_of, seconds
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
@@ -69,6 +70,7 @@ class ProducerArguments(ClientArguments, total=False):
     require_durable: bool
     default_queues: int
     max_delay_level: int
+    transaction_checker: Checker | None
     interceptors: Sequence[Interceptor]
 
 
@@ -174,6 +176,9 @@ class ProducerOptions(Options):
         default_queues: number of queues of a topic that a send creates.
         max_delay_level: the highest accepted ``delay_level``: the number of levels in the brokers'
             ``messageDelayLevel``. A broker treats a higher one as its highest.
+        transaction_checker: decides about a transaction that was not ended, with
+            ``TransactionState.COMMIT``, ``ROLLBACK`` or ``UNKNOWN``; it is called with a
+            ``client.OpenTransaction``. A plain function runs in a thread.
         interceptors: called around every send; see ``client.Interceptor``.
     """
 
@@ -191,6 +196,7 @@ class ProducerOptions(Options):
     require_durable: bool = False
     default_queues: int = limits.DEFAULT_TOPIC_QUEUES
     max_delay_level: int = limits.MAX_DELAY_LEVEL
+    transaction_checker: Checker | None = None
     interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:

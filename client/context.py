@@ -10,9 +10,9 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from client.config import Addresses, ClientArguments, ClientOptions, name_servers
 from client.errors import UsageError
@@ -25,7 +25,7 @@ from client.heartbeat import (
     group_of,
 )
 from client.lifecycle import Lifecycle, LifecycleState
-from client.limits import HEARTBEAT_TIMEOUT
+from client.limits import HEARTBEAT_TIMEOUT, MAX_REQUESTS
 from client.name_servers import NameServers, RouteKeeper
 from client.remote import Remote
 from client.routes import FaultTable, RouteTable
@@ -35,9 +35,12 @@ from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.pool import ConnectionPool
-from remoting.protocol.codes import ResponseCode, SerializeType
+from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message import properties
 from remoting.protocol.message.ids import UniqueIdGenerator
+from remoting.protocol.message.view import RecordView
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.tasks import Supervisor
 
@@ -51,6 +54,47 @@ _SERIALIZE = {
 """Requests of a msgpack client are JSON until the peer of a connection has agreed."""
 
 
+class Replies:
+    """Requests to consumers that wait for their reply, by correlation id."""
+
+    def __init__(self, limit: int = MAX_REQUESTS) -> None:
+        self._waiting: dict[str, asyncio.Future[Command]] = {}
+        self._limit = limit
+
+    def expect(self, correlation_id: str) -> asyncio.Future[Command]:
+        """Return a future that ends with PUSH_REPLY_MESSAGE_TO_CLIENT. Raises UsageError."""
+        if len(self._waiting) >= self._limit:
+            raise UsageError(
+                f"{self._limit} requests wait for their reply already",
+                hint="send fewer at a time, or use a second instance",
+            )
+        future = self._waiting[correlation_id] = asyncio.get_running_loop().create_future()
+        return future
+
+    def forget(self, correlation_id: str) -> None:
+        """Nobody waits for the reply any more."""
+        self._waiting.pop(correlation_id, None)
+
+    def pushed(self, command: Command) -> None:
+        """A broker passes a reply on."""
+        found = properties.decode((command.fields.get("properties") or "").encode())
+        future = self._waiting.get(found.get(properties.CORRELATION_ID, ""))
+        if future is None:
+            _log.warning(
+                "a reply came that nobody waits for; it may be late",
+                topic=command.fields.get("topic"),
+                message=found.get(properties.UNIQ_KEY),
+            )
+        elif not future.done():
+            # The body is a view of a buffer that is used again.
+            command.body = bytes(command.body)
+            future.set_result(command)
+
+
+OnCheck: TypeAlias = Callable[[RecordView, Command, Connection], None]
+"""Called with a half message, the request CHECK_TRANSACTION_STATE and its connection."""
+
+
 class ClientContext:
     """Connections, routes and heartbeats; ``Instance`` is the public interface.
 
@@ -61,6 +105,7 @@ class ClientContext:
         clock, ids: for message timestamps and unique message ids.
         members: producers and consumers that heartbeats describe.
         remote: sends requests to any address.
+        replies: requests to consumers that wait for their reply.
         name_servers, routes, faults, heartbeats: see their modules.
     """
 
@@ -85,7 +130,9 @@ class ClientContext:
         self.life = Lifecycle("instance")
         self.clock = SystemClock()
         self.members = Members()
+        self.replies = Replies()
         self._parts: list[ClientPart] = []
+        self._checks: dict[str, list[OnCheck]] = {}
         self._client_id = ""
 
     @property
@@ -167,15 +214,27 @@ class ClientContext:
         """Remove a part that has closed."""
         self._parts.remove(part)
 
-    def add_producer(self, producer: ClientPart, group: str) -> None:
-        """Add a producer and announce it to the brokers."""
+    def add_producer(
+        self, producer: ClientPart, group: str, on_check: OnCheck | None = None
+    ) -> None:
+        """Add a producer and announce it to the brokers.
+
+        Args:
+            on_check: called when a broker asks for the outcome of a transaction of the group.
+        """
         self._parts.append(producer)
+        if on_check is not None:
+            self._checks.setdefault(group, []).append(on_check)
         self.members.add_producer(group)
         self.heartbeats.soon()
 
-    async def remove_producer(self, producer: ClientPart, group: str) -> None:
+    async def remove_producer(
+        self, producer: ClientPart, group: str, on_check: OnCheck | None = None
+    ) -> None:
         """Remove a closed producer; unregister if it was the last of its group."""
         self._parts.remove(producer)
+        if on_check is not None:
+            self._checks[group].remove(on_check)
         if self.members.remove_producer(group):
             await self.heartbeats.unregister(producer_group=group)
 
@@ -226,7 +285,13 @@ class ClientContext:
 
     # Requests of peers
 
-    def _handle(self, command: Command, _: Connection) -> Command | None:
+    def _handle(self, command: Command, connection: Connection) -> Command | None:
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            self.replies.pushed(command)
+            return command.reply()
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            self._check_transaction(command, connection)
+            return None
         if command.code in GROUP_REQUESTS:
             member = self.members.membership(group_of(command) or "")
             if member is not None:
@@ -240,6 +305,16 @@ class ClientContext:
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
             f" request type {command.code} not supported",
         )
+
+    def _check_transaction(self, command: Command, connection: Connection) -> None:
+        try:
+            record = RecordView(command.body)
+            group = record.properties.get(properties.PGROUP, "")
+        except RecordError as error:
+            _log.warning("the message of a transaction check can't be read", error=str(error))
+            return
+        if checks := self._checks.get(group):
+            checks[0](record, command, connection)
 
 
 class ClientPart:

@@ -63,6 +63,24 @@ delay the others."""
 CONNECT_TIMEOUT: Final = 3.0
 """Opening one connection."""
 
+REQUEST_REPLY_TIMEOUT: Final = 3.0
+"""One request to a consumer with its reply (cf. sendMsgTimeout)."""
+
+REPLY_TIMEOUT: Final = 15.0
+"""One reply: its broker gives the requester ten seconds to take it."""
+
+MAX_REQUESTS: Final = 10_000
+"""Requests of one client that wait for a reply."""
+
+MAX_CHECKS: Final = 2_000
+"""Transactions that brokers ask one producer about at the same time (cf. checkRequestHoldMax)."""
+
+MAX_DECISIONS: Final = 10_000
+"""Transactions whose end no broker has confirmed and whose decision is remembered: 2 MB."""
+
+TRANSACTION_CHECK_TIMEOUT: Final = 60.0
+"""One call of a transaction checker: brokers ask again after about as long."""
+
 HEARTBEAT_PERIOD: Final = 30.0
 """Between heartbeats to all brokers of the known routes (cf. heartbeatBrokerInterval)."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
@@ -75,3 +75,55 @@ class Receipt(NamedTuple):
     offset: QueueOffset
     id: str
     offset_id: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply(Generic[T]):
+    """What a consumer answers to a request.
+
+    Attributes:
+        body: bytes, or with a producer that has a serde the value it reads.
+        properties: the reply's own names and values.
+        id: the reply's unique id.
+        sent_ms: when it was sent, by the replying client's clock.
+    """
+
+    body: T
+    properties: Mapping[str, str]
+    id: str
+    sent_ms: int
+
+
+class TransactionState(IntEnum):
+    """What a checker returns; the values are those of END_TRANSACTION."""
+
+    UNKNOWN = 0
+    """Not decided yet: the broker asks again later."""
+    COMMIT = 8
+    """Consumers get the message."""
+    ROLLBACK = 12
+    """Nobody gets it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenTransaction(Generic[T]):
+    """What a checker decides about.
+
+    Attributes:
+        id: the message's unique id, ``Transaction.id`` of the producer that sent it.
+        message: as it was sent.
+        checks: how often producers have been asked about it, this time included.
+        sent_ms: when it was sent, by its producer's clock.
+    """
+
+    id: str
+    message: Message[T]
+    checks: int
+    sent_ms: int
+
+
+Checker: TypeAlias = Callable[
+    [OpenTransaction[Any]], TransactionState | Awaitable[TransactionState]
+]
+"""Decides about a transaction that its producer has not ended. A plain function runs in a thread
+and may block. One that raises, or takes longer than a minute, has not decided."""

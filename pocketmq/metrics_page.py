@@ -80,6 +80,8 @@ class MetricsPage(Collector):
         for broker in self._brokers:
             yield from _messages(broker)
             yield from _delays(broker)
+            yield from _transactions(broker)
+            yield from _replies(broker)
             yield from _store(broker)
             yield from _opening_and_index(broker)
             yield from _tables(broker)
@@ -205,6 +207,61 @@ def _delays(broker: Broker) -> Iterator[Metric]:
         count = store.max_offset(SCHEDULE_TOPIC, queue_id) - delivered
         waiting.add_metric([str(queue_id + 1)], count)
     yield waiting
+
+
+def _transactions(broker: Broker) -> Iterator[Metric]:
+    counters, transactions = broker.state.counters, broker.processors.transactions
+    outcomes = CounterMetricFamily(
+        "pocketmq_transactions",
+        "Half messages stored, and what became of them.",
+        labels=["outcome"],
+    )
+    for outcome, count in (
+        ("prepared", counters.transactions_prepared),
+        ("committed", counters.transactions_committed),
+        ("rolled_back", counters.transactions_rolled_back),
+        ("discarded", counters.transactions_discarded),
+        ("refused", counters.transactions_refused),
+    ):
+        outcomes.add_metric([outcome], count)
+    yield outcomes
+    yield from _counters(
+        (
+            "pocketmq_transaction_checks",
+            "Producers asked about a half message.",
+            counters.transaction_checks,
+        ),
+        (
+            "pocketmq_transaction_checks_without_producer",
+            "Half messages that were due for a check while no producer of the group was connected.",
+            counters.transaction_checks_without_producer,
+        ),
+    )
+    oldest_ms = transactions.oldest_ms
+    yield from _gauges(
+        (
+            "pocketmq_transactions_open",
+            "Half messages that are neither committed nor rolled back.",
+            transactions.open_count,
+        ),
+        (
+            "pocketmq_transaction_oldest_seconds",
+            "Age of the oldest half message that was open at the last check.",
+            max(broker.state.clock.now_ms() - oldest_ms, 0) / 1000 if oldest_ms else 0,
+        ),
+    )
+
+
+def _replies(broker: Broker) -> Iterator[Metric]:
+    counters = broker.state.counters
+    replies = CounterMetricFamily(
+        "pocketmq_replies",
+        "Replies by whether the client that asked took them.",
+        labels=["outcome"],
+    )
+    replies.add_metric(["pushed"], counters.replies_pushed)
+    replies.add_metric(["failed"], counters.replies_failed)
+    yield replies
 
 
 def _store(broker: Broker) -> Iterator[Metric]:

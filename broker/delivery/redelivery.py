@@ -103,7 +103,7 @@ def _policy_wait_ms(policy: GroupRetryPolicy, reconsume_times: int) -> int | Non
 
 def without_delay(text: bytes) -> bytes:
     """Return the properties with the delay level set to 0, for a dead letter."""
-    return _replaced(text, DELAY_KEY, b"0")
+    return replaced(text, DELAY_KEY, b"0")
 
 
 def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> PendingMessage:
@@ -120,8 +120,8 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
         text = properties.append(text, _RETRY_TOPIC, record.topic.encode())
     if properties.find(text, _ORIGIN_MESSAGE_ID) is None:
         text = properties.append(text, _ORIGIN_MESSAGE_ID, record.offset_id.encode())
-    text = _replaced(_replaced(text, _WAIT, b"false"), DELAY_KEY, b"%d" % level)
-    return _copy(record, topic, queue_id, text, record.reconsume_times + 1)
+    text = replaced(replaced(text, _WAIT, b"false"), DELAY_KEY, b"%d" % level)
+    return copied(record, topic, queue_id, text, record.reconsume_times + 1)
 
 
 def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:
@@ -136,9 +136,9 @@ def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> N
     text = message.properties
     if level > last:
         level = last
-        text = _replaced(text, DELAY_KEY, b"%d" % level)
-    text = _replaced(text, _REAL_TOPIC, message.topic.encode())
-    message.properties = _replaced(text, _REAL_QID, b"%d" % message.queue_id)
+        text = replaced(text, DELAY_KEY, b"%d" % level)
+    text = replaced(text, _REAL_TOPIC, message.topic.encode())
+    message.properties = replaced(text, _REAL_QID, b"%d" % message.queue_id)
     message.topic = names.SCHEDULE_TOPIC
     message.queue_id = level - 1
     message.due_in_ms = levels_ms[level - 1]
@@ -159,10 +159,10 @@ def delivered(record: RecordView) -> PendingMessage:
     name = topic.decode("utf-8", "replace")
     if name in names.NOT_SENDABLE_TOPICS:
         raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
-    return _copy(record, name, int(queue_id), text, record.reconsume_times)
+    return copied(record, name, int(queue_id), text, record.reconsume_times)
 
 
-def _copy(
+def copied(
     record: RecordView, topic: str, queue_id: int, text: bytes, reconsume_times: int
 ) -> PendingMessage:
     """Return a record's message with another topic, queue and properties."""
@@ -181,6 +181,6 @@ def _copy(
     )
 
 
-def _replaced(text: bytes, name: bytes, value: bytes) -> bytes:
+def replaced(text: bytes, name: bytes, value: bytes) -> bytes:
     """Return the properties with ``name`` set to ``value``, once and at the end."""
     return properties.append(properties.remove(text, name), name, value)

@@ -44,11 +44,12 @@ class ClientChannel:
 class ProducerTable:
     """All producer groups: group -> connection -> channel."""
 
-    __slots__ = ("_count", "_joined", "_limit", "groups")
+    __slots__ = ("_clients", "_count", "_joined", "_limit", "groups")
 
     def __init__(self, *, limit: int = LIMITS.memberships) -> None:
         self.groups: dict[str, dict[Connection, ClientChannel]] = {}
         self._joined: dict[Connection, set[str]] = {}
+        self._clients: dict[str, dict[Connection, int]] = {}
         self._count = 0
         self._limit = limit
 
@@ -70,14 +71,31 @@ class ProducerTable:
                 )
             self._count += 1
             self._joined.setdefault(channel.connection, set()).add(group)
+            connections = self._clients.setdefault(channel.client_id, {})
+            connections[channel.connection] = connections.get(channel.connection, 0) + 1
+        elif members[channel.connection].client_id != channel.client_id:
+            self.unregister(group, channel.connection)
+            self.register(group, channel)
+            return
         self.groups.setdefault(group, members)[channel.connection] = channel
+
+    def find(self, client_id: str) -> Connection | None:
+        """Return the newest connection of a client that produces; None if there is none."""
+        return next(reversed(self._clients.get(client_id, {})), None)
 
     def unregister(self, group: str, connection: Connection) -> bool:
         """End a membership; return False if there was none."""
         members = self.groups.get(group)
-        if members is None or members.pop(connection, None) is None:
+        channel = None if members is None else members.pop(connection, None)
+        if members is None or channel is None:
             return False
         self._count -= 1
+        connections = self._clients[channel.client_id]
+        connections[connection] -= 1
+        if not connections[connection]:
+            del connections[connection]
+        if not connections:
+            del self._clients[channel.client_id]
         joined = self._joined[connection]
         joined.discard(group)
         if not joined:

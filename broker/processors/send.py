@@ -23,14 +23,18 @@ from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.new_topics import NewTopics, NotYet
 from broker.processors.groups import dead_letter_topic, retry_topic
+from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
+from remoting.addresses import address_text
+from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
-from remoting.protocol.codes import ResponseCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.send import (
+    ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -43,6 +47,7 @@ from remoting.protocol.message.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     host_bytes,
+    host_of,
 )
 from remoting.protocol.message.tags import tags_code_of
 
@@ -54,16 +59,20 @@ _log = structlog.get_logger("broker")
 
 _MULTI_TAG: Final = "MULTI_TAG"
 _WAIT: Final = properties.WAIT.encode()
+_REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.encode()
+_PUSH_REPLY_TIME: Final = properties.PUSH_REPLY_TIME.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 _CLUSTER: Final = properties.CLUSTER.encode()
 _TIMER: Final = b"TIMER_DEL"
 _TIMERS: Final = (
-    properties.TIMER_DELAY_SEC,
-    properties.TIMER_DELAY_MS,
-    properties.TIMER_DELIVER_MS,
+    properties.TIMER_DELAY_SEC.encode(),
+    properties.TIMER_DELAY_MS.encode(),
+    properties.TIMER_DELIVER_MS.encode(),
 )
 _TIMER_OUT_MS: Final = properties.TIMER_OUT_MS.encode()
-_HALF_OR_ROLLBACK: Final = frozenset({TRANSACTION_PREPARED, TRANSACTION_ROLLBACK})
+
+REPLY_SECONDS: Final = 10.0
+"""How long a client has to take a reply (cf. Broker2Client.callClient)."""
 
 _CODES: Final = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -96,10 +105,11 @@ class _Target(NamedTuple):
 class SendProcessor:
     """Handles sends."""
 
-    __slots__ = ("_cluster", "_extra", "_levels_ms", "_new_topics", "_state")
+    __slots__ = ("_cluster", "_extra", "_levels_ms", "_new_topics", "_state", "_transactions")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, transactions: TransactionProcessor) -> None:
         self._state = state
+        self._transactions = transactions
         self._cluster = state.config.cluster_name.encode()
         self._extra = answer_fields(state.config)
         self._levels_ms = state.config.delay_levels_ms
@@ -130,6 +140,89 @@ class SendProcessor:
         except BodyError as error:
             return self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
+    async def reply(self, command: Command, connection: Connection) -> Command | None:
+        """SEND_REPLY_MESSAGE: pass an answer on to the client that asked for it."""
+        return await self._pass_on(command, connection, command.read(SendMessageRequestHeader))
+
+    async def reply_v2(self, command: Command, connection: Connection) -> Command | None:
+        """SEND_REPLY_MESSAGE_V2: the same, with one-letter names."""
+        return await self._pass_on(command, connection, command.read(SendMessageRequestHeaderV2))
+
+    async def _pass_on(
+        self, command: Command, connection: Connection, header: SendHeader
+    ) -> Command | None:
+        """Push a reply to its client, then store it (cf. ReplyMessageProcessor).
+
+        It is stored whether the client took it or not, and the answer says whether it did.
+        """
+        try:
+            target = self._admit(command, connection, header, paced=False)
+        except RequestRefused as refused:
+            return self._refuse(command, refused.code, refused.remark)
+        except LimitReached as error:
+            return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
+        # The receive buffer is not ours any more once the client is waited for.
+        body = bytes(command.body)
+        text = (header.properties or "").encode("utf-8", "replace")
+        message = self._message(connection, header, target, body, text)
+        failure = await self._push_reply(header, message, connection)
+        message_id, queue_offset = "0", 0
+        if self._state.config.store_reply_message_enable:
+            result = self._state.store.put(message)
+            if result.status is PutStatus.OK:
+                message_id = self._offset_id(result.physical_offset)
+                queue_offset = result.queue_offset
+                self._count(1, len(body))
+        reply = self._reply(command, message_id, target.queue_id, queue_offset)
+        if failure is None:
+            self._state.counters.replies_pushed += 1
+        else:
+            self._state.counters.replies_failed += 1
+            reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, failure
+        return reply
+
+    async def _push_reply(
+        self, header: SendHeader, message: PendingMessage, connection: Connection
+    ) -> str | None:
+        """Send a reply to the client that its properties name; why it did not take it, else None.
+
+        The texts are RocketMQ's.
+        """
+        client_id = properties.find(message.properties, _REPLY_TO_CLIENT)
+        if client_id is None:
+            return "reply message properties[REPLY_TO_CLIENT] is null"
+        name = client_id.decode("utf-8", "replace")
+        asker = self._state.producers.find(name)
+        if asker is None:
+            return f"push reply message fail, channel of <{name}> not found."
+        now_ms = self._state.clock.now_ms()
+        text = properties.append(message.properties, _PUSH_REPLY_TIME, b"%d" % now_ms)
+        request = Command.request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            ReplyMessageRequestHeader(
+                producer_group=header.producer_group,
+                topic=message.topic,
+                default_topic=header.default_topic,
+                default_topic_queue_nums=header.default_topic_queue_nums,
+                queue_id=message.queue_id,
+                sys_flag=header.sys_flag,
+                born_timestamp=header.born_timestamp,
+                flag=header.flag,
+                properties=text.decode("utf-8", "replace"),
+                reconsume_times=header.reconsume_times or 0,
+                unit_mode=header.unit_mode or False,
+                born_host=connection.remote_text,
+                store_host=address_text(host_of(self._state.packed_host)),
+                store_timestamp=now_ms,
+            ),
+            body=bytes(message.body),
+        )
+        try:
+            answer = await asker.request(request, timeout=REPLY_SECONDS)
+        except (RemotingError, ValueError):
+            return f"push reply message to {name}fail."
+        return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {name}fail."
+
     async def _serve_when_ready(
         self,
         command: Command,
@@ -147,17 +240,20 @@ class SendProcessor:
         self, command: Command, connection: Connection, header: SendHeader, target: _Target
     ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
-        self._check_kind(header, text)
         wait = _waits(text)
         level = 0 if target.dead else self._level(header, text)
+        half = self._is_half(header, text, target, level)
         if level <= 0:
             _check_timer(target, text)
+        if level <= 0 and not half:
             text = properties.remove(text, _WAIT)
         text = properties.append(text, _CLUSTER, self._cluster)
         if target.dead:
             text = without_delay(text)
         message = self._message(connection, header, target, command.body, text)
-        if level > 0:
+        if half:
+            self._transactions.prepare(message)
+        elif level > 0:
             postpone(message, level, self._levels_ms)
         result = self._state.store.put(message)
         if result.status is not PutStatus.OK:
@@ -165,6 +261,7 @@ class SendProcessor:
             raise RequestRefused(code, result.message)
         self._count(1, len(command.body))
         self._state.counters.messages_delayed += level > 0
+        self._state.counters.transactions_prepared += half
         if target.dead:
             self._record_dead_letter(message, connection)
         if command.is_oneway:
@@ -204,7 +301,11 @@ class SendProcessor:
         self, command: Command, connection: Connection, header: SendHeader, target: _Target
     ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
-        self._check_kind(header, text)
+        if self._is_half(header, text, target, 0):
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch to topic {header.topic} is transactional: send its messages singly",
+            )
         if not target.dead and self._level(header, text) > 0:
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -364,15 +465,38 @@ class SendProcessor:
             settings, header.reconsume_times or 0, header.max_reconsume_times, command.version
         )
 
-    def _check_kind(self, header: SendHeader, text: bytes) -> None:
+    def _is_half(self, header: SendHeader, text: bytes, target: _Target, level: int) -> bool:
+        """Whether a message is a half message (cf. SendMessageProcessor).
+
+        A dead letter and a retry may still have TRAN_MSG; they belong to no open transaction.
+
+        Raises:
+            RequestRefused: it may not be one here.
+        """
         value = properties.find(text, _TRAN_MSG)
-        if header.sys_flag & TRANSACTION_MASK in _HALF_OR_ROLLBACK or (
-            value is not None and value.lower() == b"true"
-        ):
+        bits = header.sys_flag & TRANSACTION_MASK
+        if value is None or value.lower() != b"true":
+            if bits in {TRANSACTION_PREPARED, TRANSACTION_ROLLBACK}:
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"a message to topic {header.topic} has the system flag of a transaction, but "
+                    "not the property TRAN_MSG=true: set both, or neither",
+                )
+            return False
+        if target.dead or ((header.reconsume_times or 0) > 0 and level > 0):
+            return False
+        if self._state.config.reject_transaction_message:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending transaction message is forbidden",
             )
+        if level > 0 or (_TIMER in text and any(properties.find(text, n) for n in _TIMERS)):
+            raise RequestRefused(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a message to topic {header.topic} is transactional and has a time of delivery: "
+                "it can have one of both",
+            )
+        return True
 
     def _level(self, header: SendHeader, text: bytes) -> int:
         """Return the delay level of a message; 0 or less means no delay."""
@@ -443,12 +567,12 @@ def _check_timer(target: _Target, text: bytes) -> None:
     if target.dead or _TIMER not in text or properties.find(text, _TIMER_OUT_MS) is not None:
         return
     for name in _TIMERS:
-        if properties.find(text, name.encode()) is not None:
+        if properties.find(text, name) is not None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 "accurate timer message is not enabled, timerWheelEnable is false: PocketMQ has no "
                 f"timers yet, and a message to topic {target.config.topic_name} has the property "
-                f"{name}; take it out, or ask for a delay level",
+                f"{name.decode()}; take it out, or ask for a delay level",
             )
 
 

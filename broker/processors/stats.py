@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
 from broker.processors.offload import Answer, Offload, sliced
+from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.stats import Rates
 from remoting.process_limits import limit
@@ -73,11 +74,14 @@ class StatsProcessor:
         rates: rates of messages and pulls.
     """
 
-    __slots__ = ("_offload", "_state", "rates")
+    __slots__ = ("_offload", "_state", "_transactions", "rates")
 
-    def __init__(self, state: BrokerState, offload: Offload) -> None:
+    def __init__(
+        self, state: BrokerState, offload: Offload, transactions: TransactionProcessor
+    ) -> None:
         self._offload = offload
         self._state = state
+        self._transactions = transactions
         self.rates = Rates()
 
     def sample(self) -> None:
@@ -96,7 +100,18 @@ class StatsProcessor:
 
     def runtime(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""
-        return command.reply(body=encode(KVTable(table=runtime_info(self._state, self.rates))))
+        counters = self._state.counters
+        table = {
+            **runtime_info(self._state, self.rates),
+            # For our doctor.
+            "pocketmqTransactionsOpen": str(self._transactions.open_count),
+            "pocketmqTransactionsOldestMs": str(self._transactions.oldest_ms),
+            "pocketmqTransactionsDiscarded": str(counters.transactions_discarded),
+            "pocketmqTransactionChecksWithoutProducer": str(
+                counters.transaction_checks_without_producer
+            ),
+        }
+        return command.reply(body=encode(KVTable(table=table)))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
         """Handle GET_ALL_DELAY_OFFSET: return the next offset of each delay level."""

@@ -27,6 +27,7 @@ from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.stats import StatsProcessor
 from broker.processors.topics import TopicProcessor
+from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
 from remoting.log import RateLimitedLog
@@ -48,6 +49,7 @@ class Processors:
     offload: Offload
     send: SendProcessor
     send_back: SendBackProcessor
+    transactions: TransactionProcessor
     pull: PullProcessor
     clients: ClientProcessor
     callbacks: ClientCallbackProcessor
@@ -64,17 +66,19 @@ class Processors:
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
+        transactions = TransactionProcessor(state)
         return cls(
             offload,
-            SendProcessor(state),
+            SendProcessor(state, transactions),
             SendBackProcessor(state),
+            transactions,
             PullProcessor(state, offsets),
             ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later)),
             ClientCallbackProcessor(state),
             offsets,
             TopicProcessor(state, offload),
             GroupProcessor(state, offload, monitor),
-            StatsProcessor(state, offload),
+            StatsProcessor(state, offload, transactions),
             QueryProcessor(state),
             monitor,
         )
@@ -87,6 +91,10 @@ class Processors:
             RequestCode.SEND_MESSAGE_V2: self.send.send_v2,
             RequestCode.SEND_BATCH_MESSAGE: self.send.send_v2,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back.send_back,
+            RequestCode.SEND_REPLY_MESSAGE: self.send.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.send.reply_v2,
+            RequestCode.END_TRANSACTION: self.transactions.end,
+            RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
             RequestCode.PULL_MESSAGE: self.pull.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull.pull,
             RequestCode.HEART_BEAT: self.clients.heartbeat,

@@ -11,6 +11,13 @@ an ``Instance`` share the instance's. Objects may be used by several threads.
 
 from __future__ import annotations
 
-from client.blocking.twins import Admin, Instance, Producer, PullConsumer, PushConsumer
+from client.blocking.twins import (
+    Admin,
+    Instance,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Transaction,
+)
 
-__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer", "Transaction"]

@@ -1,5 +1,5 @@
 # Written by scripts/stubs.py.
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime
 from types import TracebackType
@@ -15,8 +15,10 @@ from client.consumer.options import Handler, PushArguments, Subscribe, Tags
 from client.consumer.received import ReceivedMessage
 from client.errors import SendError
 from client.events import ConsumptionPaused
-from client.message import Message, Receipt
+from client.message import Message, Receipt, Reply
 from client.positions import Duration, Position
+from client.producer.requests import Answerable
+from client.producer.transactions import Transactions
 from client.serde import Serde
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection, ConsumerRunningInfo
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
@@ -603,6 +605,79 @@ class Producer(Generic[T]):
             raised.
         """
 
+    @overload
+    def transaction(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> Transaction[T]:
+        """A message that consumers get when a local transaction commits.
+
+            async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
+                await database.save(order, transaction.id)
+
+        The end of the block commits, an exception rolls back. After a crash the broker asks the
+        ``transaction_checker`` of one of the group's producers.
+
+        Args:
+            timeout: seconds for sending the half message.
+
+        Raises:
+            UsageError: the producer has no ``transaction_checker``.
+        """
+
+    @overload
+    def transaction(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Transaction[T]: ...
+    @overload
+    def request(self, message: Message[T], /, *, timeout: Duration | None = None) -> Reply[T]:
+        """Send a message and wait for the reply of the consumer that gets it.
+
+        Args:
+            timeout: seconds for the send and the reply together; 3 without it.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            SendError: it was not acknowledged; see ``send``.
+            RequestTimeout: no reply came in time; the message may still be handled.
+        """
+
+    @overload
+    def request(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Reply[T]: ...
+    def reply(
+        self, request: Answerable, body: T, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer a message that was sent with ``request``, by any RocketMQ client.
+
+        Args:
+            request: as a consumer got it.
+            properties: the application's own names and values, for the reply.
+
+        Raises:
+            UsageError: it is no request, or the reply can't be sent as it is.
+            RemoteError: the broker refused the reply; the requester is gone, or waits no longer.
+            Unavailable: no broker could be asked, or none answered in time.
+        """
+
     def flush(self) -> None:
         """Wait until every message accepted before this call is acknowledged or has failed."""
 
@@ -886,3 +961,50 @@ class PushConsumer(Generic[T]):
         """
 
     def __enter__(self) -> Self: ...
+
+class Transaction(Generic[T]):
+    """See ``client.Transaction``: every method is the same and blocks."""
+
+    def __init__(
+        self, transactions: Transactions[T], send: Callable[[], Awaitable[Receipt]]
+    ) -> None:
+        """Made by ``Producer.transaction``."""
+
+    @property
+    def id(self) -> str:
+        """The message's unique id, by which a checker finds what became of the transaction.
+
+        Raises UsageError before the half message is stored.
+        """
+
+    def start(self) -> None:
+        """Send the half message.
+
+        Raises:
+            UsageError: it has been sent before.
+            SendError: it was not stored, or not as safely as the broker is configured.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def commit(self) -> bool:
+        """Let consumers get the message.
+
+        Returns:
+            Whether the broker has confirmed it. If not, consumers get it after the broker's next
+            question, as long as this producer, or another one of its group, is there to answer.
+
+        Raises:
+            UsageError: the transaction has not begun, or another decision was made.
+        """
+
+    def rollback(self) -> bool:
+        """Drop the message. Returns and raises as ``commit`` does."""
+
+    def defer(self) -> None:
+        """Leave the decision to the checker, which the broker asks later. Raises as ``commit``."""

@@ -23,9 +23,9 @@ from client.consumer import pull, push
 from client.consumer.handler import SIGNALS, is_free
 from client.lifecycle import Lifecycle, LifecycleState
 from client.limits import CLOSE_TIMEOUT
-from client.message import Receipt
+from client.message import Receipt, TransactionState
 from client.positions import Duration
-from client.producer import producer
+from client.producer import producer, transactions
 
 B = TypeVar("B", bound="BlockingPart")
 T = TypeVar("T")
@@ -187,6 +187,34 @@ class Producer(BlockingPart, Generic[T]):
         outcome: Future[Receipt] = Future()
         thread.call_soon(accepted.add_done_callback, lambda done: _chain(done, outcome))
         return outcome
+
+
+@twin_of(transactions.Transaction, "transaction")
+class Transaction(BlockingPart, Generic[T]):
+    """See ``client.Transaction``: every method is the same and blocks."""
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._run(type(self._inner).__aexit__, exc_type, exc, traceback)
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """Where the half message is stored; None before that."""
+        return self._inner.receipt  # type: ignore[no-any-return]
+
+    @property
+    def state(self) -> TransactionState | None:
+        """What was decided; None while it is open."""
+        return self._inner.state  # type: ignore[no-any-return]
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the broker has confirmed that."""
+        return self._inner.confirmed  # type: ignore[no-any-return]
 
 
 def _chain(source: asyncio.Future[Receipt], target: Future[Receipt]) -> None:

@@ -26,6 +26,7 @@ from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, MAX_
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message import properties
 from remoting.protocol.message.compression import compress
+from remoting.protocol.message.record import TRANSACTION_PREPARED
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 
@@ -232,13 +233,22 @@ class Preparer(Generic[T]):
         self._monotonic = monotonic
 
     def prepare(
-        self, message: Message[T], timeout: Duration | None, *, compressing: bool = True
+        self,
+        message: Message[T],
+        timeout: Duration | None,
+        *,
+        compressing: bool = True,
+        system: Mapping[str, str] | None = None,
     ) -> MessageColumns:
-        """Return columns with this one message. Raises UsageError if it can't be sent."""
+        """Return columns with this one message. Raises UsageError if it can't be sent.
+
+        Args:
+            system: properties that are not the application's; such a message is sent singly.
+        """
         topic = message.topic
         check_topic(topic)
         data, sys_flag = self._body(topic, message.body), 0
-        tail = self._tail(message)
+        tail = self._tail(message, system or {})
         kind = self._options.compress
         if compressing and kind is not None and len(data) >= self._options.compress_over_bytes:
             packed, packed_flag = compress(data, kind)
@@ -249,6 +259,7 @@ class Preparer(Generic[T]):
             raise UsageError(
                 f"flag can't be {message.flag}", topic=topic, hint="use 32 signed bits"
             )
+        half = TRANSACTION_PREPARED if properties.TRAN_MSG in (system or {}) else 0
         limit = self._options.timeout if timeout is None else seconds(timeout)
         columns = MessageColumns(
             topic,
@@ -264,8 +275,9 @@ class Preparer(Generic[T]):
                 or not message.wait
                 or timeout is not None
                 or topic.startswith(RETRY_PREFIX)
+                or system
             ),
-            sys_flag=sys_flag,
+            sys_flag=sys_flag | half,
         )
         columns.sharding_key = message.sharding_key
         columns.timeout = None if timeout is None else limit
@@ -303,7 +315,7 @@ class Preparer(Generic[T]):
             ) from error
         return check_body(topic, data)
 
-    def _tail(self, message: Message[T]) -> str:
+    def _tail(self, message: Message[T], system: Mapping[str, str]) -> str:
         """Return all encoded properties except the unique id. Raises UsageError."""
         topic = message.topic
         tail = properties_after_id(
@@ -322,6 +334,8 @@ class Preparer(Generic[T]):
                 )
             level = message.delay_level
             tail += f"\x02DELAY\x01{level}"
+        for name, value in system.items():
+            tail += f"\x02{name}\x01{value}"
         if not message.wait:
             tail += "\x02WAIT\x01false"
         if len(tail) >= SHORT_PROPERTIES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
@@ -31,11 +31,21 @@ class Intercepted(Generic[T]):
         self._sends = [each.send for each in interceptors]
         self._oneway_sends = [each.send_oneway for each in interceptors]
 
-    async def send(self, message: Message[T], timeout: Duration | None) -> Receipt:
-        """Send one message. Raises the errors of ``Producer.send`` and of the interceptors."""
+    async def send(
+        self,
+        message: Message[T],
+        timeout: Duration | None,
+        *,
+        system: Mapping[str, str] | None = None,
+    ) -> Receipt:
+        """Send one message. Raises the errors of ``Producer.send`` and of the interceptors.
+
+        Args:
+            system: see ``Preparer.prepare``.
+        """
 
         async def innermost(given: Message[Any]) -> Receipt:
-            columns = self._preparer.prepare(given, timeout)
+            columns = self._preparer.prepare(given, timeout, system=system)
             await self._buffer.reserve(columns)
             return await self._buffer.accept(columns)[0]
 

@@ -11,13 +11,16 @@ from client.config import Addresses, ProducerArguments, ProducerOptions, check_a
 from client.context import ClientContext, ClientPart
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
 from client.lifecycle import LifecycleState
-from client.limits import CLOSE_TIMEOUT
-from client.message import Message, Receipt
+from client.limits import CLOSE_TIMEOUT, REQUEST_REPLY_TIMEOUT
+from client.message import Message, Receipt, Reply
 from client.positions import Duration, check_group, seconds
 from client.producer.columns import Preparer
 from client.producer.intercepted import Intercepted
+from client.producer.requests import Answerable, Requests
 from client.producer.send_buffer import SendBuffer
+from client.producer.transactions import Transaction, Transactions
 from client.serde import Serde, raw
+from remoting.protocol.message.properties import PGROUP, TRAN_MSG
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -100,7 +103,13 @@ class Producer(ClientPart, Generic[T]):
         )
         around = self._options.interceptors
         self._intercepted = Intercepted(self._preparer, self._buffer, around) if around else None
-        context.add_producer(self, self.group)
+        self._transactions: Transactions[T] = Transactions(
+            context, self.group, self._options.transaction_checker, self._serde, self._tasks
+        )
+        self._requests: Requests[T] = Requests(
+            context, self.group, self._serde, self._preparer, self._options.default_queues
+        )
+        context.add_producer(self, self.group, self._transactions.asked)
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send all accepted messages, then close; messages not acknowledged in time fail.
@@ -119,7 +128,7 @@ class Producer(ClientPart, Generic[T]):
         finally:
             self._buffer.abandon()
             await self._tasks.close()
-            await self._context.remove_producer(self, self.group)
+            await self._context.remove_producer(self, self.group, self._transactions.asked)
             if self._owns_context:
                 await self._context.close()
 
@@ -377,6 +386,142 @@ class Producer(ClientPart, Generic[T]):
                 hint="call it through loop.call_soon_threadsafe or"
                 " asyncio.run_coroutine_threadsafe, or use client.blocking",
             )
+
+    # Transactions
+
+    @overload
+    def transaction(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> Transaction[T]: ...
+
+    @overload
+    def transaction(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Transaction[T]: ...
+
+    def transaction(
+        self,
+        topic: str | Message[T],
+        body: T | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Transaction[T]:
+        """A message that consumers get when a local transaction commits.
+
+            async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
+                await database.save(order, transaction.id)
+
+        The end of the block commits, an exception rolls back. After a crash the broker asks the
+        ``transaction_checker`` of one of the group's producers.
+
+        Args:
+            timeout: seconds for sending the half message.
+
+        Raises:
+            UsageError: the producer has no ``transaction_checker``.
+        """
+        self._check()
+        self._transactions.check_usable()
+        message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        if message.delay_level:
+            raise UsageError(
+                "a message of a transaction can't have a delay_level",
+                topic=message.topic,
+                hint="leave it out: a broker refuses such a message",
+            )
+        system = {TRAN_MSG: "true", PGROUP: self.group}
+        return Transaction(self._transactions, lambda: self._send_with(system, message, timeout))
+
+    async def _send_with(
+        self, system: Mapping[str, str], message: Message[T], timeout: Duration | None
+    ) -> Receipt:
+        """Send a message with properties that are not the application's."""
+        self._check()
+        if self._intercepted is not None:
+            return await self._intercepted.send(message, timeout, system=system)
+        columns = self._preparer.prepare(message, timeout, system=system)
+        await self._buffer.reserve(columns)
+        return await self._buffer.accept(columns)[0]
+
+    # Requests and replies
+
+    @overload
+    async def request(
+        self, message: Message[T], /, *, timeout: Duration | None = None
+    ) -> Reply[T]: ...
+
+    @overload
+    async def request(
+        self,
+        topic: str,
+        body: T,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Reply[T]: ...
+
+    async def request(
+        self,
+        topic: str | Message[T],
+        body: T | None = None,
+        *,
+        tag: str | None = None,
+        keys: Iterable[str] = (),
+        properties: Mapping[str, str] | None = None,
+        sharding_key: str | None = None,
+        queue: MessageQueue | None = None,
+        timeout: Duration | None = None,
+    ) -> Reply[T]:
+        """Send a message and wait for the reply of the consumer that gets it.
+
+        Args:
+            timeout: seconds for the send and the reply together; 3 without it.
+
+        Raises:
+            UsageError: it can't be sent as it is.
+            SendError: it was not acknowledged; see ``send``.
+            RequestTimeout: no reply came in time; the message may still be handled.
+        """
+        message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
+        limit = REQUEST_REPLY_TIMEOUT if timeout is None else seconds(timeout)
+        return await self._requests.ask(
+            message, limit, lambda system: self._send_with(system, message, limit)
+        )
+
+    async def reply(
+        self, request: Answerable, body: T, *, properties: Mapping[str, str] | None = None
+    ) -> None:
+        """Answer a message that was sent with ``request``, by any RocketMQ client.
+
+        Args:
+            request: as a consumer got it.
+            properties: the application's own names and values, for the reply.
+
+        Raises:
+            UsageError: it is no request, or the reply can't be sent as it is.
+            RemoteError: the broker refused the reply; the requester is gone, or waits no longer.
+            Unavailable: no broker could be asked, or none answered in time.
+        """
+        self._check()
+        await self._requests.reply(request, body, properties)
 
     async def flush(self) -> None:
         """Wait until every message accepted before this call is acknowledged or has failed."""

@@ -104,6 +104,9 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 CLOCK_TOLERANCE_SECONDS: Final = 5.0
 """Differences up to this are ignored: the broker's uptime is known only to the second."""
 
+TRANSACTION_WARNING_SECONDS: Final = 120.0
+"""Age of a half message that checks have not ended."""
+
 CONNECTIONS_WARNING: Final = 0.9
 """Share of the maximum number of connections above which a warning is given."""
 
@@ -185,6 +188,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
     yield from _retention(name, table)
     yield from store_files(name, table)
     yield from _damage(name, table)
+    yield from _transactions(case, name, table)
     yield from _descriptors(name, table)
 
 
@@ -266,6 +270,34 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "retention",
             f"{name} could not remove old files; attempts: {failures}",
             "check the owner of the store's directories; its log names the files",
+        )
+
+
+def _transactions(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult]:
+    """Half messages that no producer ends, or that were discarded for that."""
+    count, oldest, discarded, alone = (
+        table.get(f"pocketmqTransaction{key}", "")
+        for key in ("sOpen", "sOldestMs", "sDiscarded", "ChecksWithoutProducer")
+    )
+    if not (count.isdecimal() and oldest.isdecimal() and discarded.isdecimal()):
+        return
+    remedy = (
+        "see that a producer of each group runs, with a transaction_checker that decides; look "
+        "at the broker's log for the groups and messages"
+    )
+    age = (case.clock.now_ms() - int(oldest)) / 1000
+    if int(oldest) and age > TRANSACTION_WARNING_SECONDS:
+        yield warning(
+            "transactions",
+            f"{name} has {count} open transactions, the oldest for {age:.0f} s; checks that found "
+            f"no producer: {alone}",
+            remedy,
+        )
+    if discarded != "0":
+        yield warning(
+            "transactions",
+            f"{name} has discarded half messages that no producer ended: {discarded}",
+            f"they are in TRANS_CHECK_MAX_TIME_TOPIC; {remedy}",
         )
 
 

@@ -22,6 +22,7 @@ from broker.app import Broker
 from broker.config import BrokerConfig
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
+from pocketmq import testing
 from remoting.clock import SystemClock
 from tests.interop import carried
 from tests.interop.apache import Apache, JavaClient, apache
@@ -135,6 +136,33 @@ def test_our_broker_continues_with_apaches_store(left: Left, end: str, tmp_path:
         check_there(left.version, store, tmp_path, here)
 
 
+def test_our_broker_asks_about_the_transactions_of_apaches_store(
+    left: Left, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    subprocess.run(["cp", "-a", "--sparse=always", left.killed, store], check=True)
+    settings = {
+        "brokerName": "broker-a",
+        "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+        "transactionTimeOut": "300",
+        "transactionCheckInterval": "300",
+        "diskSpaceCleanForciblyRatio": "100",
+        "diskSpaceWarningLevelRatio": "100",
+        "messageDelayLevel": LEVELS,
+    }
+    with testing.broker(store=store, settings=settings) as ours:
+        lines = JavaClient(left.version, "JSON", tmp_path).run(
+            ours.nameserver,
+            *("settle", DEALERS, "/", "await", DEALS, "4", "/", "read", DEALS),
+            program="Stores",
+        )
+    assert {fields[1] for fields in lines if fields[0] == "asked"} == {"UNKNOW 0", "UNKNOW 1"}
+    committed = [fact.body_sha256 for fact in carried.said_by_java(lines)]
+    assert sorted(committed) == body_sha256(
+        *(b"%s %d" % (state, n) for state in (b"COMMIT_MESSAGE", b"UNKNOW") for n in range(2))
+    )
+
+
 async def opened_by_ours(store: Path, facts: set[Fact]) -> set[Fact]:
     """Run our broker on a store during the checks; return what has to be readable at the end."""
     kv = store / "namesrv" / "kvConfig.json"
@@ -148,6 +176,8 @@ async def opened_by_ours(store: Path, facts: set[Fact]) -> set[Fact]:
             message_delay_level=LEVELS,
             disk_space_clean_forcibly_ratio=100,
             disk_space_warning_level_ratio=100,
+            # The transactions stay for Apache's broker.
+            transaction_check_interval_ms=24 * 3600 * 1000,
         )
         async with Broker(config, clock=HourAhead()):
             return await check_here(nameserver.address, facts)

@@ -153,3 +153,11 @@ class CheckTransactionStateRequestHeader(Header):
     offset_msg_id: str | None = None
     bname: str | None = None
     topic: str | None = None  # 5.x
+
+
+@header
+class ResumeCheckHalfMessageRequestHeader(Header):
+    """RESUME_CHECK_HALF_MESSAGE: check the half message with this offset id again."""
+
+    msg_id: str | None = None
+    topic: str | None = None  # 5.x

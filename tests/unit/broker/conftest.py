@@ -15,8 +15,8 @@ def make_bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     """Creates benches with given settings."""
     benches: list[Bench] = []
 
-    def make(**settings: object) -> Bench:
-        bench = Bench(tmp_path / f"store-{len(benches)}", **settings)
+    def make(root: Path | None = None, **settings: object) -> Bench:
+        bench = Bench(root or tmp_path / f"store-{len(benches)}", **settings)
         benches.append(bench)
         return bench
 

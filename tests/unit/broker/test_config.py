@@ -171,7 +171,6 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("allAckInSyncStateSet", "true", "doesn't replicate"),
         ("timerWheelEnable", "true", "no timers"),
         ("enableCompaction", "true", "doesn't compact"),
-        ("rejectTransactionMessage", "false", "no transactions"),
         ("messageStorePlugIn", "com.example.Plugin", "plug-in"),
         ("enablePropertyFilter", "true", "SQL92"),
         ("storePathCommitLog", "/a,/b", "one directory"),

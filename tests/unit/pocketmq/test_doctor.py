@@ -204,6 +204,34 @@ def test_connections_that_are_or_will_be_refused_are_noticed(
     assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
 
 
+@pytest.mark.parametrize(("age_ms", "count"), [(0, 0), (60_000, 0), (600_000, 1)])
+def test_transactions_that_nobody_ends_are_reported(
+    servers: Servers, age_ms: int, count: int
+) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqTransactionsOpen="3",
+        pocketmqTransactionsOldestMs=str(age_ms and CLOCK.now_ms() - age_ms),
+        pocketmqTransactionsDiscarded="0",
+        pocketmqTransactionChecksWithoutProducer="7",
+    )
+    found = bad(servers)
+    assert [one.found for one in found] == count * [
+        "a has 3 open transactions, the oldest for 600 s; checks that found no producer: 7"
+    ]
+
+
+def test_discarded_transactions_are_reported(servers: Servers) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqTransactionsOpen="0",
+        pocketmqTransactionsOldestMs="0",
+        pocketmqTransactionsDiscarded="2",
+        pocketmqTransactionChecksWithoutProducer="0",
+    )
+    (found,) = bad(servers)
+    assert found.found == "a has discarded half messages that no producer ended: 2"
+    assert "TRANS_CHECK_MAX_TIME_TOPIC" in found.remedy
+
+
 def test_restored_entries_are_reported(servers: Servers) -> None:
     servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
         pocketmqRestoredEntries="3", pocketmqStorePath="/data"

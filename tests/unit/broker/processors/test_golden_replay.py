@@ -20,11 +20,9 @@ from tests.unit.broker.processors.replay import FRAMES, Exchange, captured, repl
 NOT_SERVED_YET = frozenset(
     {
         RequestCode.UPDATE_BROKER_CONFIG,
-        RequestCode.END_TRANSACTION,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.GET_ALL_PRODUCER_INFO,
     }
 )

@@ -126,17 +126,6 @@ def test_the_topics_own_permission_is_not_checked(bench):
 # --- what isn't served yet
 
 
-@pytest.mark.parametrize(
-    "fields", [{"properties": "TRAN_MSG\x01true"}, {"sys_flag": 4}, {"sys_flag": 12}]
-)
-def test_a_transactional_message_is_refused(bench, fields):
-    bench.topic("T")
-    assert refusal(bench, **fields) == (
-        16,
-        "the broker[127.0.0.1] sending transaction message is forbidden",
-    )
-
-
 TIMERS = ["TIMER_DELAY_SEC\x015", "TIMER_DELAY_MS\x01x", "A\x01b\x02TIMER_DELIVER_MS\x011\x02"]
 
 

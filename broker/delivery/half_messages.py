@@ -1,0 +1,215 @@
+"""Half messages: what a transactional message is until its producer has ended the transaction.
+
+A half message waits in RMQ_SYS_TRANS_HALF_TOPIC, queue 0. Its record differs from the message that
+was sent in its topic, its queue, its system flag and two properties. The message that is committed
+has the half message's properties unchanged. An op message in RMQ_SYS_TRANS_OP_HALF_TOPIC has the
+queue offset of a half message that is done with as its body (cf. TransactionalMessageBridge).
+
+``HalfMessages`` is which half messages are open, without I/O. A check stores a half message again,
+at a new offset; the producer may still end it at the old one.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from typing import Final
+
+from broker.delivery.redelivery import copied, replaced
+from broker.store.results import PendingMessage
+from remoting.protocol import names
+from remoting.protocol.message import properties
+from remoting.protocol.message.record import TRANSACTION_COMMIT, TRANSACTION_MASK
+from remoting.protocol.message.tags import tags_code_of
+from remoting.protocol.message.view import RecordView
+
+QUEUE: Final = 0
+"""Half topic, op topic and the topic of discarded half messages have this queue only."""
+
+_CHECK_TIMES: Final = properties.TRANSACTION_CHECK_TIMES.encode()
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
+_REAL_QID: Final = properties.REAL_QID.encode()
+
+_OP_PROPERTIES: Final = properties.encode({properties.WAIT: "true", properties.TAGS: "d"})
+_OP_TAGS_CODE: Final = tags_code_of(_OP_PROPERTIES)
+
+MAX_DIGITS: Final = 10
+"""Digits of the largest Java int; a number in a property that has as many counts as none."""
+
+_OFFSET_DIGITS: Final = 19
+"""Digits of the largest offset in an op message."""
+
+
+def to_half(message: PendingMessage) -> None:
+    """Make a message a half message of itself; changed in place."""
+    text = properties.append(message.properties, _REAL_TOPIC, message.topic.encode())
+    message.properties = properties.append(text, _REAL_QID, b"%d" % message.queue_id)
+    message.sys_flag &= ~TRANSACTION_MASK
+    message.topic, message.queue_id = names.HALF_TOPIC, QUEUE
+
+
+def target_of(record: RecordView) -> tuple[str, int]:
+    """Topic and queue that a half message was sent to.
+
+    Raises:
+        ValueError: it has none, or one where only the broker itself writes; the text is a sentence.
+    """
+    text = record.properties_text
+    topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
+    if topic is None or queue_id is None or not queue_id.isdigit():
+        raise ValueError("its properties REAL_TOPIC and REAL_QID don't name a queue")
+    name = topic.decode("utf-8", "replace")
+    if name in names.NOT_SENDABLE_TOPICS:
+        raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
+    return name, int(queue_id)
+
+
+def committed(record: RecordView) -> PendingMessage:
+    """The message to store when a half message is committed.
+
+    Raises:
+        ValueError: as ``target_of``.
+    """
+    topic, queue_id = target_of(record)
+    message = copied(record, topic, queue_id, record.properties_text, record.reconsume_times)
+    message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    message.prepared_transaction_offset = record.physical_offset
+    return message
+
+
+def op_message(offset: int, now_ms: int) -> PendingMessage:
+    """The op message of the half message with this queue offset, in the form of 4.9."""
+    return PendingMessage(
+        topic=names.OP_HALF_TOPIC,
+        queue_id=QUEUE,
+        body=b"%d" % offset,
+        properties=_OP_PROPERTIES,
+        tags_code=_OP_TAGS_CODE,
+        born_timestamp_ms=now_ms,
+    )
+
+
+def op_offsets(body: bytes | memoryview) -> list[int]:
+    """Queue offsets in an op message: one, or several with commas as 5.x writes them."""
+    parts = bytes(body).split(b",")
+    return [int(part) for part in parts if part.isdigit() and len(part) < _OFFSET_DIGITS]
+
+
+def again(record: RecordView, check_times: int) -> PendingMessage:
+    """The half message to store when the producer is asked for the ``check_times``-th time."""
+    text = replaced(record.properties_text, _CHECK_TIMES, b"%d" % check_times)
+    return copied(record, names.HALF_TOPIC, QUEUE, text, record.reconsume_times)
+
+
+def discarded(record: RecordView) -> PendingMessage:
+    """The message to store when no producer has ended a half message."""
+    message = again(record, check_times_of(record))
+    message.topic = names.CHECK_MAX_TIME_TOPIC
+    return message
+
+
+def check_times_of(record: RecordView) -> int:
+    """How often the producer was asked about a half message."""
+    value = properties.find(record.properties_text, _CHECK_TIMES)
+    return int(value) if value is not None and value.isdigit() and len(value) < MAX_DIGITS else 0
+
+
+class HalfMessages:
+    """Which half messages are open: one byte for each since the oldest open one.
+
+    Args:
+        begin: all half messages below this queue offset are done with.
+        op_begin: all op messages below this one are of half messages below ``begin``.
+        max_moved: half messages that a check stored again and of which the former offset is
+            remembered. One that is forgotten can't be ended there: its producer is asked once more.
+    """
+
+    __slots__ = (
+        "_done",
+        "_done_count",
+        "_formers",
+        "_max_moved",
+        "_moved",
+        "_ops",
+        "begin",
+        "op_begin",
+    )
+
+    def __init__(self, begin: int, op_begin: int, *, max_moved: int) -> None:
+        self.begin = begin
+        self.op_begin = op_begin
+        self._done = bytearray()
+        self._done_count = 0
+        # By op message, the last half message that it is of.
+        self._ops = array("q")
+        # Of half messages that were stored again: former offset -> offset, and the other way.
+        self._moved: dict[int, int] = {}
+        self._formers: dict[int, list[int]] = {}
+        self._max_moved = max_moved
+
+    def is_open(self, offset: int) -> bool:
+        """Whether a half message is not done with; it may not have been stored."""
+        at = offset - self.begin
+        return at >= 0 and not (at < len(self._done) and self._done[at])
+
+    def open_offset(self, offset: int) -> int | None:
+        """Where an open half message is now that was stored at ``offset``; None: it is none."""
+        offset = self._moved.get(offset, offset)
+        return offset if self.is_open(offset) else None
+
+    def count_open(self, end: int) -> int:
+        """How many of the half messages below ``end`` are open."""
+        return max(end - self.begin - self._done_count, 0)
+
+    @property
+    def window(self) -> int:
+        """Half messages that take memory here: those from the oldest open one on."""
+        return len(self._done)
+
+    def op_stored(self, offsets: Iterable[int]) -> None:
+        """The next op message is of these half messages, which are done with."""
+        last = -1
+        for offset in offsets:
+            self.end(offset)
+            last = max(last, offset)
+        self._ops.append(last)
+
+    def end(self, offset: int) -> None:
+        """A half message is done with."""
+        at = offset - self.begin
+        if at < 0:
+            return
+        if at >= len(self._done):
+            self._done.extend(bytes(at + 1 - len(self._done)))
+        self._done_count += not self._done[at]
+        self._done[at] = 1
+        for former in self._formers.pop(offset, ()):
+            del self._moved[former]
+
+    def moved(self, before: int, now: int) -> None:
+        """A half message was stored again."""
+        formers = [*self._formers.pop(before, ()), before]
+        self._formers[now] = formers
+        self._moved.update(dict.fromkeys(formers, now))
+        while len(self._moved) > self._max_moved:
+            for former in self._formers.pop(next(iter(self._formers))):
+                del self._moved[former]
+
+    def advance(self, first: int) -> bool:
+        """Move ``begin`` past what is done with, at least to ``first``; whether anything moved.
+
+        Args:
+            first: the first half message that the store still has.
+        """
+        before = self.begin, self.op_begin
+        # Zero bytes and what was not marked yet are open.
+        done = self._done.find(0)
+        passed = max(len(self._done) if done < 0 else done, first - self.begin)
+        if passed > 0:
+            self._done_count -= sum(self._done[:passed])
+            del self._done[:passed]
+            self.begin += passed
+        ops = next((n for n, of in enumerate(self._ops) if of >= self.begin), len(self._ops))
+        del self._ops[:ops]
+        self.op_begin += ops
+        return (self.begin, self.op_begin) != before

@@ -1,0 +1,352 @@
+"""Messages that consumers get once their producer commits (cf. TransactionMQProducer).
+
+A transaction begins with a half message, which no consumer gets. The broker stores the message when
+the transaction is committed, and drops it when it is rolled back. If neither arrives, the broker
+asks the producers of the group, and the checker of one of them decides: after a crash, another
+process's.
+
+A decision is confirmed by the broker's answer. One that is not confirmed is given again when the
+broker asks; the checker is not called for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from client.context import ClientContext
+from client.errors import PocketMQError, UsageError
+from client.limits import (
+    DEFAULT_TOPIC_QUEUES,
+    MAX_CHECKS,
+    MAX_DECISIONS,
+    REQUEST_TIMEOUT,
+    TRANSACTION_CHECK_TIMEOUT,
+)
+from client.message import (
+    Checker,
+    Message,
+    OpenTransaction,
+    Receipt,
+    SendStatus,
+    TransactionState,
+)
+from client.producer.sender import not_durable
+from client.routes import address_of
+from client.serde import Serde
+from remoting.connection import Connection
+from remoting.errors import RemotingError
+from remoting.log import Log
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.send import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+)
+from remoting.protocol.message import ids, properties
+from remoting.protocol.message.view import RecordView
+from remoting.protocol.queue import MessageQueue
+from remoting.tasks import Supervisor
+
+T = TypeVar("T")
+
+_log = Log("client")
+
+
+_APPLICATIONS: Final = frozenset(
+    {
+        *(properties.TAGS, properties.KEYS, properties.WAIT, properties.CLUSTER),
+        *(properties.UNIQ_KEY, properties.PGROUP, properties.TRAN_MSG),
+        *(properties.REAL_TOPIC, properties.REAL_QID, properties.TRANSACTION_CHECK_TIMES),
+    }
+)
+"""Properties of a half message that are not the application's."""
+
+
+class Transactions(Generic[T]):
+    """The transactions of one producer.
+
+    Args:
+        checker: None: the producer can't begin transactions, and leaves requests of brokers to the
+            other producers of its group.
+        tasks: owns the checks that are under way.
+    """
+
+    def __init__(
+        self,
+        context: ClientContext,
+        group: str,
+        checker: Checker | None,
+        serde: Serde[T],
+        tasks: Supervisor,
+    ) -> None:
+        self.group = group
+        self._context = context
+        self._checker = checker
+        self._serde = serde
+        self._tasks = tasks
+        self._checks = 0
+        # By message id, what was decided and is not confirmed, for when the broker asks.
+        self._decided: OrderedDict[str, TransactionState] = OrderedDict()
+
+    def check_usable(self) -> None:
+        """Raises UsageError without a checker."""
+        if self._checker is None:
+            raise UsageError(
+                "the producer has no transaction_checker",
+                group=self.group,
+                hint="give it one: after a crash the broker asks it what became of a transaction",
+            )
+
+    async def end(self, receipt: Receipt, state: TransactionState) -> bool:
+        """Give the broker a decision; whether it confirms it. Raises nothing."""
+        self._remember(receipt.id, state)
+        queue = receipt.queue
+        try:
+            physical_offset = ids.parse_offset_id(receipt.offset_id).physical_offset
+            address = await self._address(queue)
+            header = self._header(
+                receipt.id, receipt.offset, physical_offset, state, bname=queue.broker_name
+            )
+            await self._context.remote.call(
+                address,
+                RequestCode.END_TRANSACTION,
+                header,
+                timeout=REQUEST_TIMEOUT,
+                queue=queue,
+                group=self.group,
+            )
+        except (PocketMQError, ValueError) as error:
+            _log.warning(
+                "the broker has not confirmed the end of a transaction; it will ask again",
+                message=receipt.id,
+                state=state.name,
+                group=self.group,
+                error=str(error),
+            )
+            return False
+        self._decided.pop(receipt.id, None)
+        return True
+
+    async def _address(self, queue: MessageQueue) -> str:
+        """Of the broker that has the half message. Raises PocketMQError."""
+        routes = self._context.routes
+        route = await routes.to_write(queue.topic, DEFAULT_TOPIC_QUEUES, REQUEST_TIMEOUT)
+        return address_of(route, queue)
+
+    def _remember(self, message_id: str, state: TransactionState) -> None:
+        self._decided[message_id] = state
+        if len(self._decided) > MAX_DECISIONS:
+            self._decided.popitem(last=False)
+
+    def _header(
+        self,
+        message_id: str,
+        offset: int,
+        physical_offset: int,
+        state: TransactionState,
+        **fields: Any,
+    ) -> EndTransactionRequestHeader:
+        return EndTransactionRequestHeader(
+            producer_group=self.group,
+            tran_state_table_offset=offset,
+            commit_log_offset=physical_offset,
+            commit_or_rollback=state,
+            msg_id=message_id,
+            transaction_id=message_id,
+            **fields,
+        )
+
+    # What brokers ask
+
+    def asked(self, record: RecordView, command: Command, connection: Connection) -> None:
+        """A broker asks what became of a transaction; answers once it is decided."""
+        if self._checker is None:
+            return
+        if self._checks >= MAX_CHECKS:
+            _log.warning(
+                "too many transactions are being checked; the broker will ask again",
+                group=self.group,
+                checks=self._checks,
+            )
+            return
+        self._checks += 1
+        self._tasks.spawn(
+            self._check(record, command, connection), "transaction check", on_done=self._checked
+        )
+
+    def _checked(self, task: asyncio.Task[None]) -> None:
+        self._checks -= 1
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a transaction check failed", group=self.group, error=repr(error))
+
+    async def _check(self, record: RecordView, command: Command, connection: Connection) -> None:
+        try:
+            asked = command.read(CheckTransactionStateRequestHeader)
+        except ProtocolError as error:
+            _log.warning("a check of a transaction can't be read", error=str(error))
+            return
+        message_id = record.unique_id or asked.msg_id or record.offset_id
+        state = self._decided.get(message_id)
+        if state is None:
+            state = await self._decide(record, message_id)
+        header = self._header(
+            message_id,
+            asked.tran_state_table_offset,
+            asked.commit_log_offset,
+            state,
+            from_transaction_check=True,
+        )
+        request = self._context.remote.request(RequestCode.END_TRANSACTION, header, oneway=True)
+        try:
+            connection.send_oneway(request)
+        except RemotingError as error:
+            _log.warning("a transaction check is not answered", error=str(error))
+
+    async def _decide(self, record: RecordView, message_id: str) -> TransactionState:
+        """What the checker says; UNKNOWN when it fails."""
+        checker = self._checker
+        assert checker is not None
+        try:
+            transaction = self._open_transaction(record, message_id)
+            async with asyncio.timeout(TRANSACTION_CHECK_TIMEOUT):
+                if inspect.iscoroutinefunction(checker):
+                    state = await checker(transaction)
+                else:
+                    state = await asyncio.to_thread(checker, transaction)
+                    if inspect.isawaitable(state):
+                        state = await state
+            return TransactionState(state)
+        except Exception as error:  # noqa: BLE001 - the application's code may raise anything
+            _log.error(
+                "the transaction_checker failed; the broker will ask again",
+                message=message_id,
+                group=self.group,
+                error=repr(error),
+            )
+            return TransactionState.UNKNOWN
+
+    def _open_transaction(self, record: RecordView, message_id: str) -> OpenTransaction[T]:
+        found = record.properties
+        checks = found.get(properties.TRANSACTION_CHECK_TIMES, "")
+        return OpenTransaction(
+            id=message_id,
+            message=Message(
+                record.topic,
+                self._serde.loads(record.body),
+                record.tags,
+                tuple(record.keys),
+                {name: value for name, value in found.items() if name not in _APPLICATIONS},
+                flag=record.flag,
+            ),
+            checks=int(checks) if checks.isdigit() else 1,
+            sent_ms=record.born_timestamp_ms,
+        )
+
+
+class Transaction(Generic[T]):
+    """One message that consumers get when it is committed.
+
+    ``async with producer.transaction(...)`` sends the half message, commits at the end of the
+    block, and rolls back if the block raises. ``commit``, ``rollback`` and ``defer`` decide within.
+
+    Attributes:
+        receipt: where the half message is stored; None before that.
+        state: what was decided; None while it is open.
+        confirmed: whether the broker has confirmed that.
+    """
+
+    def __init__(
+        self,
+        transactions: Transactions[T],
+        send: Callable[[], Awaitable[Receipt]],
+    ) -> None:
+        """Made by ``Producer.transaction``."""
+        self._transactions = transactions
+        self._send = send
+        self.receipt: Receipt | None = None
+        self.state: TransactionState | None = None
+        self.confirmed = False
+
+    @property
+    def id(self) -> str:
+        """The message's unique id, by which a checker finds what became of the transaction.
+
+        Raises UsageError before the half message is stored.
+        """
+        return self._begun().id
+
+    def _begun(self) -> Receipt:
+        if self.receipt is None:
+            raise UsageError(
+                "the transaction has not begun", hint="use async with, or await start() first"
+            )
+        return self.receipt
+
+    async def start(self) -> None:
+        """Send the half message.
+
+        Raises:
+            UsageError: it has been sent before.
+            SendError: it was not stored, or not as safely as the broker is configured.
+        """
+        if self.receipt is not None:
+            raise UsageError("the transaction has begun already", hint="make another one")
+        receipt = self.receipt = await self._send()
+        if receipt.status is not SendStatus.OK:
+            # The local transaction must not run on a message that may be lost.
+            await self.rollback()
+            raise not_durable(receipt, self._transactions.group)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.state is None:
+            await self._decide(
+                TransactionState.COMMIT if exc is None else TransactionState.ROLLBACK
+            )
+
+    async def commit(self) -> bool:
+        """Let consumers get the message.
+
+        Returns:
+            Whether the broker has confirmed it. If not, consumers get it after the broker's next
+            question, as long as this producer, or another one of its group, is there to answer.
+
+        Raises:
+            UsageError: the transaction has not begun, or another decision was made.
+        """
+        return await self._decide(TransactionState.COMMIT)
+
+    async def rollback(self) -> bool:
+        """Drop the message. Returns and raises as ``commit`` does."""
+        return await self._decide(TransactionState.ROLLBACK)
+
+    async def defer(self) -> None:
+        """Leave the decision to the checker, which the broker asks later. Raises as ``commit``."""
+        await self._decide(TransactionState.UNKNOWN)
+
+    async def _decide(self, state: TransactionState) -> bool:
+        receipt = self._begun()
+        if self.state not in {None, TransactionState.UNKNOWN, state}:
+            raise UsageError(
+                f"the transaction has been decided: {self.state!r}",
+                topic=receipt.queue.topic,
+                hint="a decision is final",
+            )
+        self.state = state
+        if state is not TransactionState.UNKNOWN and not self.confirmed:
+            self.confirmed = await self._transactions.end(receipt, state)
+        return self.confirmed

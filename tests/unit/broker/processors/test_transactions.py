@@ -1,0 +1,594 @@
+"""Transactions at the broker: half messages, what ends them, checks, and what a restart finds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from broker.limits import BrokerLimits
+from broker.processors.transactions import GROUP
+from broker.store.results import PendingMessage
+from remoting.protocol import names
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.frame import cut, decode
+from remoting.protocol.headers.send import (
+    CheckTransactionStateRequestHeader,
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from remoting.protocol.message.view import RecordView, iter_records
+from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
+from tests.unit.broker.processors.replay import FRAMES, captured
+from tests.unit.broker.processors.sends import refusal, stored
+
+COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
+TIMEOUT_MS = 6_000
+
+TEXT = (
+    "KEYS\x01k\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01U1\x02WAIT\x01true\x02PGROUP\x01pg\x02TAGS\x01T"
+)
+
+
+def half(bench: Bench, body: bytes = b"order", text: str = TEXT, **fields: Any) -> tuple[int, int]:
+    """Send a transactional message; its queue offset and physical offset."""
+    if "T" not in bench.state.topics:
+        bench.topic("T", queues=4)
+    fields = {"queue_id": 2, "sys_flag": 4, **fields}
+    header = bench.send("T", body, properties=text, **fields).header
+    return header.queue_offset, int(header.msg_id[16:], 16)
+
+
+def end(bench: Bench, place: tuple[int, int], kind: int, **fields: Any) -> Command | None:
+    header = EndTransactionRequestHeader(
+        **{
+            "producer_group": "pg",
+            "tran_state_table_offset": place[0],
+            "commit_log_offset": place[1],
+            "commit_or_rollback": kind,
+            "msg_id": "U1",
+            **fields,
+        }
+    )
+    return bench.ask(Command.request(RequestCode.END_TRANSACTION, header))
+
+
+def check(bench: Bench) -> None:
+    asyncio.run(bench.processors.transactions.check())
+
+
+def late(bench: Bench, ms: int = TIMEOUT_MS + 1) -> None:
+    """Let time pass that makes a half message late."""
+    bench.clock.advance(ms / 1000)
+
+
+def producer(bench: Bench, port: int = 6000) -> FakeConnection:
+    connection = FakeConnection(port)
+    bench.must(heartbeat(f"client-{port}", producers=["pg"]), connection)
+    return connection
+
+
+def ops(bench: Bench) -> list[int]:
+    return [int(bytes(record.stored_body)) for record in stored(bench, names.OP_HALF_TOPIC)]
+
+
+def bodies(bench: Bench, queue_id: int = 2) -> list[bytes]:
+    return [bytes(record.stored_body) for record in stored(bench, "T", queue_id)]
+
+
+def born_now(bench: Bench) -> dict[str, Any]:
+    return {"born_timestamp": bench.clock.now_ms()}
+
+
+def asked(connection: FakeConnection) -> list[CheckTransactionStateRequestHeader]:
+    return [one.header for one in connection.pushed if one.code == 39]
+
+
+# --- half messages
+
+
+def test_a_transactional_message_is_stored_in_the_half_topic_and_is_not_visible(bench):
+    place = half(bench)
+    assert place[0] == 0
+    (record,) = stored(bench, names.HALF_TOPIC)
+    assert record.sys_flag == 0
+    assert record.properties == {
+        **dict(pair.split("\x01") for pair in TEXT.split("\x02")),
+        "CLUSTER": "DefaultCluster",
+        "REAL_TOPIC": "T",
+        "REAL_QID": "2",
+    }
+    assert bodies(bench) == []
+    assert bench.state.counters.transactions_prepared == 1
+    assert bench.processors.transactions.open_count == 1
+
+
+def test_the_answer_has_the_queue_that_was_asked_for_and_the_half_messages_offset(bench):
+    half(bench)
+    header = bench.send("T", properties=TEXT, queue_id=3, sys_flag=4).header
+    assert (header.queue_id, header.queue_offset) == (3, 1)
+
+
+@pytest.mark.parametrize("value", ["TRUE", "True", "true"])
+def test_the_property_decides_whatever_its_case_and_the_system_flag(bench, value):
+    half(bench, text=f"TRAN_MSG\x01{value}\x02PGROUP\x01pg", sys_flag=0)
+    assert len(stored(bench, names.HALF_TOPIC)) == 1
+
+
+def test_a_retry_that_still_has_the_property_is_an_ordinary_delayed_message(bench):
+    bench.topic("T")
+    bench.send("T", properties="TRAN_MSG\x01true\x02DELAY\x013", reconsume_times=1)
+    assert stored(bench, names.HALF_TOPIC) == []
+    assert len(stored(bench, names.SCHEDULE_TOPIC, 2)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "why"),
+    [
+        ("TRAN_MSG\x01true\x02DELAY\x013", {}, "has a time of delivery"),
+        ("TRAN_MSG\x01true\x02TIMER_DELAY_SEC\x013", {}, "has a time of delivery"),
+        ("A\x01b", {"sys_flag": 4}, "not the property TRAN_MSG=true"),
+        ("A\x01b", {"sys_flag": 12}, "not the property TRAN_MSG=true"),
+    ],
+)
+def test_what_can_be_no_half_message_is_refused(bench, text, fields, why):
+    bench.topic("T")
+    code, remark = refusal(bench, properties=text, **fields)
+    assert code == ResponseCode.MESSAGE_ILLEGAL
+    assert why in remark
+
+
+def test_a_transactional_batch_is_refused(bench):
+    bench.topic("T")
+    code, remark = refusal(
+        bench, code=RequestCode.SEND_BATCH_MESSAGE, batch=True, properties="TRAN_MSG\x01true"
+    )
+    assert code == ResponseCode.MESSAGE_ILLEGAL
+    assert "send its messages singly" in remark
+
+
+def test_a_broker_may_reject_transactions(make_bench):
+    bench = make_bench(reject_transaction_message=True)
+    bench.topic("T")
+    assert refusal(bench, properties="TRAN_MSG\x01true") == (
+        ResponseCode.NO_PERMISSION,
+        "the broker[127.0.0.1] sending transaction message is forbidden",
+    )
+
+
+# --- ending
+
+
+def test_a_commit_stores_the_message_where_it_was_sent_to(bench):
+    place = half(bench)
+    (before,) = stored(bench, names.HALF_TOPIC)
+    assert end(bench, place, COMMIT).code == ResponseCode.SUCCESS
+    (record,) = stored(bench, "T", 2)
+    assert record.stored_body == b"order"
+    assert record.sys_flag == COMMIT
+    assert record.prepared_transaction_offset == place[1]
+    assert record.properties_text == before.properties_text
+    assert record.born_timestamp_ms == before.born_timestamp_ms
+    assert record.born_host == before.born_host
+
+
+def test_the_op_message_is_that_of_apaches_broker(bench):
+    place = half(bench)
+    end(bench, place, COMMIT)
+    (record,) = stored(bench, names.OP_HALF_TOPIC)
+    assert record.stored_body == b"0"
+    assert record.properties_text == b"WAIT\x01true\x02TAGS\x01d"
+    assert record.born_host == record.store_host == ("127.0.0.1", 20911)
+
+
+def test_a_rollback_leaves_an_op_message_only(bench):
+    end(bench, half(bench), ROLLBACK)
+    assert bodies(bench) == []
+    assert ops(bench) == [0]
+    assert bench.processors.transactions.open_count == 0
+
+
+@pytest.mark.parametrize("kind", [UNKNOWN, 4, 1, -1])
+def test_another_outcome_changes_nothing_and_is_not_answered(bench, kind):
+    assert end(bench, half(bench), kind) is None
+    assert ops(bench) == []
+    assert bench.processors.transactions.open_count == 1
+
+
+@pytest.mark.parametrize(("first", "second"), [(COMMIT, COMMIT), (ROLLBACK, COMMIT)])
+def test_a_transaction_ends_once(bench, first, second):
+    place = half(bench)
+    end(bench, place, first)
+    before = bodies(bench)
+    answer = end(bench, place, second)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "has ended already" in answer.remark
+    assert bodies(bench) == before
+    assert ops(bench) == [0]
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"producer_group": "other"}, "The producer group wrong"),
+        ({"tran_state_table_offset": 1}, "The transaction state table offset wrong"),
+        ({"commit_log_offset": 1 << 40}, "Find prepared transaction message failed"),
+        ({"commit_log_offset": -1}, "Find prepared transaction message failed"),
+    ],
+)
+def test_a_request_for_another_message_is_refused_as_by_apaches_broker(bench, change, remark):
+    place = half(bench)
+    answer = end(bench, place, COMMIT, **change)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
+    assert bodies(bench) == []
+    assert bench.state.counters.transactions_refused == 1
+
+
+def test_an_offset_within_a_record_or_of_an_ordinary_message_is_no_half_message(bench):
+    _, physical = half(bench)
+    reply = bench.send("T", properties="PGROUP\x01pg")
+    ordinary = int(reply.header.msg_id[16:], 16)
+    for offset in (physical + 8, ordinary):
+        answer = end(bench, (0, offset), COMMIT)
+        assert answer.remark == "Find prepared transaction message failed"
+
+
+def test_a_senders_own_real_topic_does_not_count(bench):
+    place = half(bench, text=TEXT + "\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX")
+    (record,) = stored(bench, names.HALF_TOPIC)
+    assert record.properties["REAL_TOPIC"] == "T"
+    end(bench, place, COMMIT)
+    assert bodies(bench) == [b"order"]
+
+
+def test_a_carried_half_message_for_one_of_the_brokers_topics_can_not_be_committed(bench):
+    text = "PGROUP\x01pg\x02REAL_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02REAL_QID\x010"
+    result = bench.store.put(PendingMessage(names.HALF_TOPIC, 0, b"x", text.encode()))
+    answer = end(bench, (result.queue_offset, result.physical_offset), COMMIT)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "SCHEDULE_TOPIC_XXXX, where only the broker's own messages may go" in answer.remark
+
+
+# --- checks
+
+
+def test_a_young_half_message_is_not_checked(bench):
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    late(bench, TIMEOUT_MS - 1)
+    check(bench)
+    assert asked(connection) == []
+    assert len(stored(bench, names.HALF_TOPIC)) == 1
+
+
+def test_a_late_one_is_stored_again_and_its_producer_is_asked(bench):
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    first, second = stored(bench, names.HALF_TOPIC)
+    assert second.properties == {**first.properties, "TRANSACTION_CHECK_TIMES": "1"}
+    assert second.born_timestamp_ms == first.born_timestamp_ms
+    (command,) = connection.pushed
+    assert command.is_oneway
+    header = command.header
+    assert (header.tran_state_table_offset, header.commit_log_offset) == (
+        1,
+        second.physical_offset,
+    )
+    assert header.msg_id == header.transaction_id == "U1"
+    assert header.offset_msg_id == second.offset_id
+    (record,) = iter_records(memoryview(command.body))
+    assert (record.topic, record.queue_id) == ("T", 2)
+    assert record.properties == {**second.properties, "WAIT": "false"}
+    assert record.physical_offset == second.physical_offset
+    assert record.stored_body == b"order"
+    assert ops(bench) == [0]
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ROLLBACK])
+def test_the_answer_to_a_check_ends_the_transaction(bench, kind):
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    (header,) = asked(connection)
+    place = header.tran_state_table_offset, header.commit_log_offset
+    assert end(bench, place, kind, from_transaction_check=True).code == ResponseCode.SUCCESS
+    assert bodies(bench) == ([b"order"] if kind == COMMIT else [])
+    assert ops(bench) == [0, 1]
+    late(bench)
+    check(bench)
+    assert len(asked(connection)) == 1
+
+
+def test_a_producer_may_still_end_a_checked_one_at_its_former_offset(bench):
+    connection = producer(bench)
+    place = half(bench, **born_now(bench))
+    for _ in range(3):
+        late(bench)
+        check(bench)
+    assert end(bench, place, COMMIT).code == ResponseCode.SUCCESS
+    assert bodies(bench) == [b"order"]
+    header = asked(connection)[-1]
+    again = end(bench, (header.tran_state_table_offset, header.commit_log_offset), COMMIT)
+    assert again.code == ResponseCode.SYSTEM_ERROR
+    assert bodies(bench) == [b"order"]
+
+
+def test_checks_stop_at_the_first_that_is_not_late(bench):
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    late(bench)
+    half(bench, **born_now(bench))
+    check(bench)
+    assert [one.tran_state_table_offset for one in asked(connection)] == [2]
+
+
+def test_producers_of_the_group_are_asked_one_after_the_other(bench):
+    connections = [producer(bench, port) for port in (6000, 6001)]
+    for _ in range(4):
+        half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    assert [len(asked(one)) for one in connections] == [2, 2]
+
+
+def test_without_a_producer_it_waits_for_the_next_check(bench):
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    assert bench.state.counters.transaction_checks_without_producer == 1
+    assert bench.processors.transactions.oldest_ms > 0
+    connection = producer(bench)
+    late(bench)
+    check(bench)
+    assert len(asked(connection)) == 1
+
+
+def test_a_producer_that_goes_away_meanwhile_does_not_end_the_check(bench):
+    connection = producer(bench)
+    connection.closed = True
+    for _ in range(2):
+        half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    assert bench.processors.transactions.open_count == 2
+
+
+def test_after_the_last_check_it_goes_to_the_topic_of_discarded_ones(make_bench):
+    bench = make_bench(transaction_check_max=2)
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    for _ in range(4):
+        late(bench)
+        check(bench)
+    assert len(asked(connection)) == 2
+    (record,) = stored(bench, names.CHECK_MAX_TIME_TOPIC)
+    assert record.stored_body == b"order"
+    assert record.properties["TRANSACTION_CHECK_TIMES"] == "2"
+    assert bench.processors.transactions.open_count == 0
+    assert bench.state.counters.transactions_discarded == 1
+
+
+def test_one_older_than_what_the_store_keeps_is_discarded(make_bench):
+    bench = make_bench(file_reserved_time_hours=1)
+    half(bench, **born_now(bench))
+    late(bench, 3_600_001)
+    check(bench)
+    assert len(stored(bench, names.CHECK_MAX_TIME_TOPIC)) == 1
+
+
+def test_a_message_may_ask_for_more_time(bench):
+    connection = producer(bench)
+    half(bench, text=TEXT + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x0160", **born_now(bench))
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    assert [one.tran_state_table_offset for one in asked(connection)] == [2]
+    late(bench, 60_000)
+    check(bench)
+    assert [one.tran_state_table_offset for one in asked(connection)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("value", ["-1", "soon", "9" * 30])
+def test_an_immunity_time_that_is_none_is_the_timeout(bench, value):
+    connection = producer(bench)
+    half(bench, text=TEXT + f"\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x01{value}", **born_now(bench))
+    late(bench)
+    check(bench)
+    assert len(asked(connection)) == 1
+
+
+def test_too_many_behind_one_with_an_immunity_time_end_it(make_bench):
+    bench = make_bench(limits=BrokerLimits(half_window=2))
+    connection = producer(bench)
+    half(bench, text=TEXT + "\x02CHECK_IMMUNITY_TIME_IN_SECONDS\x013600", **born_now(bench))
+    for _ in range(2):
+        end(bench, half(bench, **born_now(bench)), COMMIT)
+    late(bench)
+    check(bench)
+    assert len(asked(connection)) == 1
+
+
+# --- as Apache's broker does it
+
+
+def test_apaches_transactions_take_the_same_places_in_the_log(make_bench):
+    """The captured requests, in the order in which Apache's broker stored what came of them."""
+    bench = make_bench(transaction_timeout_ms=1_000)
+    bench.clock.jump(1_795_213_230_330 - bench.clock.now_ms())
+    bench.topic("TxTopic", queues=4)
+    bench.topic("Filler")
+    cluster = "CLUSTER\x01DefaultCluster"
+    bench.send("Filler", bytes(9280 - 91 - len("Filler") - len(cluster)))
+    exchanges = captured("transaction.jsonl")
+    sends = [e for e in exchanges if e.request.code == RequestCode.SEND_MESSAGE_V2]
+    ends = [e for e in exchanges if e.request.code == RequestCode.END_TRANSACTION]
+    for one in (sends[0], sends[1], ends[0], sends[2], ends[1], ends[2], sends[3], ends[3]):
+        answer = bench.ask(one.request)
+        if one.theirs is not None:
+            assert fields_of(answer) == fields_of(one.theirs)
+    connection = FakeConnection()
+    bench.must(heartbeat(producers=["pg_tx"]), connection)
+    late(bench, 3_000)
+    check(bench)
+    # Ours stores an op message behind each copy, so only the first has Apache's place in the log.
+    moved = {"commitLogOffset": "...", "offsetMsgId": "..."}
+    first, second = zip(connection.pushed, captured_checks(), strict=True)
+    assert fields_of(first[0]) == first[1].fields
+    assert fields_of(second[0]) | moved == second[1].fields | moved
+    for ours, theirs in (first, second):
+        (mine,), (their,) = iter_records(memoryview(ours.body)), iter_records(theirs.body)
+        assert described(mine) == described(their)
+    (commit,) = [one for one in ends[4:] if one.request.fields["commitOrRollback"] == "8"]
+    bench.ask(commit.request)
+    assert [bodies_of(bench, queue) for queue in (2, 0)] == [[b"commit me"], [b"check me"]]
+    assert bench.processors.transactions.open_count == 1
+
+
+def captured_checks() -> list[Command]:
+    lines = map(json.loads, (FRAMES / "transaction.jsonl").read_text().splitlines())
+    frames = [one["frame_hex"] for one in lines if one["code_name"] == "CHECK_TRANSACTION_STATE"]
+    return [decode(frame) for frame in map(cut, map(bytes.fromhex, frames)) if frame is not None]
+
+
+def described(record: RecordView) -> tuple[object, ...]:
+    """What does not depend on connections and on when it was stored again."""
+    return (
+        *(record.topic, record.queue_id, record.queue_offset),
+        *(record.properties, bytes(record.stored_body), record.body_crc, record.magic),
+        *(record.sys_flag, record.flag, record.born_timestamp_ms, record.store_host),
+        *(record.reconsume_times, record.prepared_transaction_offset, record.size),
+    )
+
+
+def bodies_of(bench: Bench, queue_id: int) -> list[bytes]:
+    return [bytes(record.stored_body) for record in stored(bench, "TxTopic", queue_id)]
+
+
+# --- discarded ones, again
+
+
+def test_a_discarded_one_can_be_checked_again(make_bench):
+    bench = make_bench(transaction_check_max=1)
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    for _ in range(3):
+        late(bench)
+        check(bench)
+    (record,) = stored(bench, names.CHECK_MAX_TIME_TOPIC)
+    assert resume(bench, record.offset_id).code == ResponseCode.SUCCESS
+    late(bench)
+    check(bench)
+    header = asked(connection)[-1]
+    end(bench, (header.tran_state_table_offset, header.commit_log_offset), COMMIT)
+    assert bodies(bench) == [b"order"]
+
+
+def test_an_open_one_is_checked_from_the_beginning(bench):
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    record = stored(bench, names.HALF_TOPIC)[-1]
+    assert resume(bench, record.offset_id).code == ResponseCode.SUCCESS
+    assert stored(bench, names.HALF_TOPIC)[-1].properties["TRANSACTION_CHECK_TIMES"] == "0"
+    assert bench.processors.transactions.open_count == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "nonsense", "7F000001000051AF0000000000000008"])
+def test_an_id_of_no_half_message_can_not_be_resumed(bench, text):
+    half(bench)
+    assert resume(bench, text).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_one_that_has_ended_can_not_be_resumed(bench):
+    end(bench, half(bench), COMMIT)
+    (record,) = stored(bench, names.HALF_TOPIC)
+    answer = resume(bench, record.offset_id)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "has ended already" in answer.remark
+
+
+def resume(bench: Bench, message_id: str | None) -> Command:
+    header = ResumeCheckHalfMessageRequestHeader(msg_id=message_id)
+    return bench.must(Command.request(RequestCode.RESUME_CHECK_HALF_MESSAGE, header))
+
+
+# --- what a restart finds
+
+
+def restarted(make_bench: Any, bench: Bench) -> Bench:
+    """Another broker on the same store, with the offsets that were committed."""
+    bench.close()
+    after = make_bench(root=bench.config.store_path_root_dir)
+    after.clock.advance(1)
+    for topic in (names.HALF_TOPIC, names.OP_HALF_TOPIC):
+        offset = bench.state.offsets.query(GROUP, topic, 0)
+        if offset >= 0:
+            after.state.offsets.commit(GROUP, topic, 0, offset)
+    asyncio.run(after.processors.transactions.load())
+    return after
+
+
+def test_a_restart_finds_what_is_open_and_what_has_ended(make_bench, bench):
+    places = [half(bench, b"%d" % number) for number in range(5)]
+    end(bench, places[3], COMMIT)
+    end(bench, places[0], ROLLBACK)
+    after = restarted(make_bench, bench)
+    assert after.processors.transactions.open_count == 3
+    assert end(after, places[3], COMMIT).code == ResponseCode.SYSTEM_ERROR
+    assert end(after, places[1], COMMIT).code == ResponseCode.SUCCESS
+    assert bodies(after) == [b"3", b"1"]
+
+
+def test_checks_commit_what_is_done_with_and_a_restart_begins_there(make_bench, bench):
+    places = [half(bench, **born_now(bench)) for _ in range(3)]
+    end(bench, places[1], COMMIT)
+    end(bench, places[0], COMMIT)
+    check(bench)
+    assert bench.state.offsets.query(GROUP, names.HALF_TOPIC, 0) == 2
+    assert bench.state.offsets.query(GROUP, names.OP_HALF_TOPIC, 0) == 2
+    after = restarted(make_bench, bench)
+    assert after.processors.transactions.open_count == 1
+
+
+def test_a_broker_without_transactions_commits_no_offsets(bench):
+    check(bench)
+    assert bench.state.offsets.query(GROUP, names.HALF_TOPIC, 0) == -1
+
+
+def test_op_messages_of_5_x_are_read(make_bench, bench):
+    """Several offsets with commas, in any order."""
+    for _ in range(5):
+        half(bench)
+    put_op(bench, b"3,0,1")
+    put_op(bench, b"junk,,99999999999999999999999")
+    after = restarted(make_bench, bench)
+    assert after.processors.transactions.open_count == 2
+
+
+def put_op(bench: Bench, body: bytes) -> None:
+    bench.store.put(PendingMessage(names.OP_HALF_TOPIC, 0, body))
+
+
+def test_offsets_beyond_a_log_that_lost_its_end_are_not_believed(make_bench, bench):
+    half(bench)
+    bench.state.offsets.commit(GROUP, names.HALF_TOPIC, 0, 1000)
+    bench.state.offsets.commit(GROUP, names.OP_HALF_TOPIC, 0, 1000)
+    after = restarted(make_bench, bench)
+    place = half(after)
+    assert end(after, place, COMMIT).code == ResponseCode.SUCCESS
+
+
+def test_a_check_that_was_not_noted_asks_once_not_twice(make_bench, bench):
+    """A half message that was stored again has an op message where it was."""
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    bench.state.offsets.remove_group(GROUP)
+    after = restarted(make_bench, bench)
+    assert after.processors.transactions.open_count == 1
