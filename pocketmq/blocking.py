@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-import pocketmq.own_client  # noqa: F401 - raises ImportError if a module hides it
-from client.blocking import Admin, Instance, Producer, PullConsumer, PushConsumer
+import pocketmq.own_client  # noqa: F401 - explains what is in the way, if there is something
+from client.blocking import (
+    Admin,
+    Instance,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    Transaction,
+)
 
-__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer"]
+__all__ = ["Admin", "Instance", "Producer", "PullConsumer", "PushConsumer", "Transaction"]
