@@ -153,7 +153,7 @@ class HalfMessages:
         return at >= 0 and not (at < len(self._done) and self._done[at])
 
     def open_offset(self, offset: int) -> int | None:
-        """Where an open half message is now that was stored at ``offset``; None: it is none."""
+        """Return the current offset of the half message stored at ``offset``; None: not open."""
         offset = self._moved.get(offset, offset)
         return offset if self.is_open(offset) else None
 
