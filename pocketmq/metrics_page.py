@@ -237,6 +237,7 @@ def _transactions(broker: Broker) -> Iterator[Metric]:
             counters.transaction_checks_without_producer,
         ),
     )
+    # As of the last check: looking for it at each scrape would read the store.
     oldest_ms = transactions.oldest_ms
     yield from _gauges(
         (

@@ -196,6 +196,7 @@ class SendProcessor:
         if asker is None:
             return f"push reply message fail, channel of <{name}> not found."
         now_ms = self._state.clock.now_ms()
+        # Only the pushed properties have it; RocketMQ stores the reply as it was sent.
         text = properties.append(message.properties, _PUSH_REPLY_TIME, b"%d" % now_ms)
         request = Command.request(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,

@@ -73,7 +73,7 @@ class TransactionProcessor:
     """Ends transactions, and asks producers about those that are open.
 
     Attributes:
-        oldest_ms: when the oldest half message was stored that was open at the last check; 0: none.
+        oldest_ms: when the oldest half message was born that was open at the last check; 0: none.
     """
 
     __slots__ = ("_half", "_late_ops", "_log", "_round", "_state", "_unsaved", "oldest_ms")
@@ -248,18 +248,13 @@ class TransactionProcessor:
                 "transactions can't be checked now; they are at the next check", reason=str(error)
             )
         if half.advance(store.min_offset(names.HALF_TOPIC, QUEUE)) or self._unsaved:
-            self._unsaved = not self._commit_offsets()
-
-    def _commit_offsets(self) -> bool:
-        """Commit what is done with; False when the broker keeps no more offsets."""
-        offsets, half = self._state.offsets, self._half
-        try:
-            offsets.commit(GROUP, names.HALF_TOPIC, QUEUE, half.begin)
-            offsets.commit(GROUP, names.OP_HALF_TOPIC, QUEUE, half.op_begin)
-        except LimitReached as error:
-            self._log.write("a start will check transactions again", reason=str(error))
-            return False
-        return True
+            self._unsaved = True
+            try:
+                self._state.offsets.commit(GROUP, names.HALF_TOPIC, QUEUE, half.begin)
+                self._state.offsets.commit(GROUP, names.OP_HALF_TOPIC, QUEUE, half.op_begin)
+                self._unsaved = False
+            except LimitReached as error:
+                self._log.write("a start will check transactions again", reason=str(error))
 
     async def _check_open(self, started_ms: int) -> None:
         half, checked = self._half, 0
@@ -276,7 +271,7 @@ class TransactionProcessor:
                 _log.error("a half message can't be read and is passed over", offset=offset)
                 half.end(offset)
             elif not self._check_one(offset, records[0], started_ms):
-                self.oldest_ms = self.oldest_ms or records[0].store_timestamp_ms
+                self.oldest_ms = self.oldest_ms or records[0].born_timestamp_ms
                 return
             checked += 1
             if checked % _CHECKED_AT_ONCE == 0:
@@ -294,27 +289,22 @@ class TransactionProcessor:
         ):
             self._discard(offset, record)
             return True
-        immunity_ms = self._immunity_ms(record)
-        if immunity_ms is None:
+        asked = properties.find(record.properties_text, _IMMUNITY)
+        if asked is None:
             if 0 <= age_ms < config.transaction_timeout_ms:
                 return False
-        elif age_ms < immunity_ms and self._half.window < config.limits.half_window:
-            # It stays open where it is. RocketMQ stores it again for each check.
-            return True
-        if not self.oldest_ms:
-            self.oldest_ms = record.store_timestamp_ms
+        elif self._half.window < config.limits.half_window:
+            # A text that is no number of seconds stands for the timeout (cf. getImmunityTime).
+            is_number = asked.isdigit() and len(asked) < half_messages.MAX_DIGITS
+            immunity_ms = int(asked) * 1000 if is_number else config.transaction_timeout_ms
+            if age_ms < immunity_ms:
+                # It stays open where it is. RocketMQ stores it again for each check.
+                return True
+        # When it was born: a check stores it anew.
+        self.oldest_ms = self.oldest_ms or record.born_timestamp_ms
         result = self._move(offset, half_messages.again(record, times + 1))
         self._ask(record, times + 1, result)
         return True
-
-    def _immunity_ms(self, record: RecordView) -> int | None:
-        """How long a message asks not to be checked (cf. getImmunityTime)."""
-        value = properties.find(record.properties_text, _IMMUNITY)
-        if value is None:
-            return None
-        if not value.isdigit() or len(value) >= half_messages.MAX_DIGITS:
-            return self._state.config.transaction_timeout_ms
-        return int(value) * 1000
 
     def _move(self, offset: int, message: PendingMessage) -> PutResult:
         """Store a half message again, and end it where it was."""

@@ -105,7 +105,9 @@ class Transactions(Generic[T]):
 
     async def end(self, receipt: Receipt, state: TransactionState) -> bool:
         """Give the broker a decision; whether it confirms it. Raises nothing."""
-        self._remember(receipt.id, state)
+        self._decided[receipt.id] = state
+        if len(self._decided) > MAX_DECISIONS:
+            self._decided.popitem(last=False)
         queue = receipt.queue
         try:
             physical_offset = ids.parse_offset_id(receipt.offset_id).physical_offset
@@ -138,11 +140,6 @@ class Transactions(Generic[T]):
         routes = self._context.routes
         route = await routes.to_write(queue.topic, DEFAULT_TOPIC_QUEUES, REQUEST_TIMEOUT)
         return address_of(route, queue)
-
-    def _remember(self, message_id: str, state: TransactionState) -> None:
-        self._decided[message_id] = state
-        if len(self._decided) > MAX_DECISIONS:
-            self._decided.popitem(last=False)
 
     def _header(
         self,
