@@ -39,9 +39,6 @@ PORT_STEP: Final = 10
 """Between the ports of two workers: the VIP port is the port less 2, the HA port is the port plus
 1."""
 
-MAX_WORKERS: Final = 64
-"""More workers than cores don't increase throughput."""
-
 FIRST_DELAY: Final = 0.1
 """Seconds before a worker that died is restarted."""
 

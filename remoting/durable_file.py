@@ -72,11 +72,16 @@ def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
         OSError: writing failed; the old version remains, unless only the last sync has failed.
     """
     fresh = file.with_name(file.name + ".tmp")
-    with fresh.open("wb") as stream:
-        stream.write(data)
-        stream.flush()
-        # Sync before the rename, or a power failure may leave an empty file under the name.
-        os.fsync(stream.fileno())
+    try:
+        with fresh.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            # Sync before the rename, or a power failure may leave an empty file under the name.
+            os.fsync(stream.fileno())
+    except OSError:
+        # On a full disk the half-written file takes room that others need.
+        fresh.unlink(missing_ok=True)
+        raise
     if backup and file.exists() and (old := file.read_bytes()):
         # Copied instead of renamed, so that the main file exists at any time.
         replace(backup_of(file), old, backup=False)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MAX_WORKERS = 64
+"""Of ``--workers``: more than there are cores don't increase throughput."""
+
 EXPECTED = (
     *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
     OSError,
@@ -154,7 +157,7 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
 @click.option("--advertise", metavar="HOST", help="The host that clients connect to.")
 @click.option(
     "--workers",
-    type=click.IntRange(1, 64),
+    type=click.IntRange(1, MAX_WORKERS),
     default=1,
     show_default=True,
     help="Broker processes: NAME-0 at the port, NAME-1 ten ports on, ...",

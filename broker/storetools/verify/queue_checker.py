@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from broker.store.checkpoint import SafePoint
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import QueueKey
+from broker.store.record_validator import LIGHT_PREFIX
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.queue_walk import Kind, StoredQueues, WalkedQueue, Wrong
@@ -24,9 +25,6 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 
 _AT_ONCE: Final = 16_384
 _MAX_WAIT_TRIES: Final = 60
-
-LIGHT_PREFIX: Final = "%LMQ%"
-"""Topics whose queues have entries of other topics' messages (cf. MixAll.LMQ_PREFIX)."""
 
 _SENTENCES: Final = {
     Kind.MISSING: "{which} of queue {queue} of topic {topic} {is_are} missing, of {messages} from"
