@@ -18,6 +18,9 @@ MAX_TOPIC_ATTRIBUTES_LENGTH: Final = 4_096
 MAX_GROUPS: Final = 100_000
 """Subscription groups of a broker. Clients have the lower limit ``pocketmqMaxGroups``."""
 
+MAX_FORBIDDEN: Final = 10_000
+"""Pairs of a group and a topic that the group may not read. Administrators set each by hand."""
+
 MAX_GROUP_SUBSCRIPTIONS: Final = 1_024
 """Topics that one consumer group subscribes to; a real application has a handful."""
 

@@ -225,6 +225,7 @@ class SavedTables:
         self.groups = SubscriptionGroups(
             groups.subscription_group_table,
             groups.data_version,
+            forbidden=groups.forbidden_table,
             auto_create=config.auto_create_subscription_group,
             client_limit=config.max_groups,
         )
@@ -247,7 +248,13 @@ class SavedTables:
         self._group_file = self._file(
             GROUPS,
             lambda: SubscriptionGroupWrapper(
-                dict(self.groups.table), data_version=self.groups.data_version
+                dict(self.groups.table),
+                data_version=self.groups.data_version,
+                # 5.x's; 4.9 doesn't have it, and would not write an empty one.
+                forbidden_table={
+                    group: dict(topics) for group, topics in self.groups.forbidden.items()
+                }
+                or None,
             ),
         )
         self._offset_file = self._file(

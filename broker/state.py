@@ -18,12 +18,14 @@ from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.stats import BrokerCounters
 from broker.topics import TopicTable
+from remoting.addresses import address_text
 from remoting.clock import Clock
 from remoting.log import RateLimitedLog
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.message import properties
+from remoting.protocol.message.record import host_of
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -110,6 +112,11 @@ class BrokerState:
             limit=self.config.max_parked_pulls,
             max_weight=limits.parked_bytes,
         )
+
+    @property
+    def address(self) -> str:
+        """The broker's address, with a numeric host: ``ip:port``."""
+        return address_text(host_of(self.packed_host))
 
     def record_dead_letter(
         self, message: PendingMessage, group: str, connection: Connection

@@ -1,4 +1,5 @@
-"""Administration of groups: codes 200, 201, 203, 204, 207, 225, 300, 352, DESCRIBE_CONSUMER_GROUP.
+"""Administration of groups: DESCRIBE_CONSUMER_GROUP, 200, 201, 203, 204, 207, 225, 300, 328, 343,
+345, 352 and 353.
 
 A change of settings is answered when it is on disk.
 """
@@ -30,11 +31,12 @@ from remoting.protocol.bodies.description import (
     GroupQueueInfo,
 )
 from remoting.protocol.bodies.group import (
+    GroupForbidden,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
 )
-from remoting.protocol.bodies.stats import GroupList
+from remoting.protocol.bodies.stats import GroupList, QuerySubscriptionResponseBody, TopicList
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -44,6 +46,8 @@ from remoting.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetProducerConnectionListRequestHeader,
     GroupRequestHeader,
+    QuerySubscriptionByConsumerRequestHeader,
+    UpdateGroupForbiddenRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.queue import MessageQueue
@@ -143,6 +147,54 @@ class GroupProcessor:
         groups = self._state.consumers.groups_of(topic) | self._state.offsets.groups_of(topic)
         return command.reply(body=encode(GroupList(group_list=sorted(groups))))
 
+    def all_producers(self, command: Command, connection: Connection) -> Answer:
+        """Handle GET_ALL_PRODUCER_INFO: return the producers of all groups."""
+        groups = self._state.producers.groups
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(list(groups)),
+            # Groups may have ended since the slices were made.
+            lambda some: clients.ProducerTableInfo(
+                {name: _producers(groups[name].values()) for name in some if name in groups}
+            ),
+        )
+
+    def topics_of(self, command: Command, _: Connection) -> Command:
+        """Handle QUERY_TOPICS_BY_CONSUMER: return the topics in which a group has offsets."""
+        state = self._state
+        topics = sorted(state.offsets.topics_of(command.read(GroupRequestHeader).group))
+        return command.reply(body=encode(TopicList(topics, state.address)))
+
+    def subscription_of(self, command: Command, _: Connection) -> Command:
+        """Handle QUERY_SUBSCRIPTION_BY_CONSUMER: return an online group's subscription."""
+        header = command.read(QuerySubscriptionByConsumerRequestHeader)
+        online = self._state.consumers.groups.get(header.group)
+        found = None if online is None else online.subscriptions.get(header.topic or "")
+        return command.reply(
+            body=encode(QuerySubscriptionResponseBody(found, header.group, header.topic))
+        )
+
+    async def forbidden(self, command: Command, _: Connection) -> Command:
+        """Handle UPDATE_AND_GET_GROUP_FORBIDDEN: set and return whether a group may read a topic.
+
+        As in RocketMQ, it doesn't apply to pulls that bring their own subscription.
+        """
+        header, state = command.read(UpdateGroupForbiddenRequestHeader), self._state
+        group, topic = header.group, header.topic
+        if header.readable is not None:
+            try:
+                state.groups.set_may_read(
+                    group, topic, state.clock.now_ms(), allowed=header.readable
+                )
+            except ValueError as error:
+                raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
+            _log.info("group may read", group=group, topic=topic, allowed=header.readable)
+            if not await state.changes.groups_changed():
+                return command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
+        body = GroupForbidden(topic, group, state.groups.may_read(group, topic))
+        return command.reply(remark="", body=encode(body))
+
     def describe(self, command: Command, _: Connection) -> Command:
         """Handle DESCRIBE_CONSUMER_GROUP: check a group now and describe it; it may be offline."""
         name = command.read(ConsumerGroupRequestHeader).consumer_group
@@ -227,6 +279,19 @@ def _connections(channels: Iterable[ClientChannel]) -> list[clients.ConnectionIn
             client_addr=channel.address,
             language=channel.language,
             version=channel.version,
+        )
+        for channel in channels
+    ]
+
+
+def _producers(channels: Iterable[ClientChannel]) -> list[clients.ProducerInfo]:
+    return [
+        clients.ProducerInfo(
+            client_id=channel.client_id,
+            remote_ip=f"/{channel.address}",
+            language=channel.language,
+            version=channel.version,
+            last_update_timestamp=channel.last_update_ms,
         )
         for channel in channels
     ]

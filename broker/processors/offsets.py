@@ -1,4 +1,4 @@
-"""Consumer offsets, queue bounds and queue locks: codes 14, 15, 29 to 32, 41, 42 and 43."""
+"""Consumer offsets, queue bounds and queue locks: codes 14, 15, 29 to 32, 41 to 43, 308."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    QueryCorrectionOffsetBody,
 )
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -29,6 +30,7 @@ from remoting.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
     OffsetResponseHeader,
     QueryConsumerOffsetRequestHeader,
+    QueryCorrectionOffsetHeader,
     QueueRequestHeader,
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
@@ -139,6 +141,23 @@ class OffsetProcessor:
             slices[-1].append(key)
             room -= len(queues)
         return self._offload.answer(command, connection, slices, body_of)
+
+    def correction(self, command: Command, _: Connection) -> Command:
+        """Handle QUERY_CORRECTION_OFFSET: return a topic's lowest offsets among all groups.
+
+        As in RocketMQ, offsets of deleted messages don't count, and ``compareGroup`` changes
+        nothing: RocketMQ looks it up as a topic and finds none. RocketMQ also deletes the offsets
+        of ``filterGroups`` from its table; here these groups are only left out.
+        """
+        header = command.read(QueryCorrectionOffsetHeader)
+        state, topic = self._state, header.topic
+        groups = state.offsets.groups_of(topic) - set((header.filter_groups or "").split(","))
+        lowest: dict[int, int] = {}
+        for group in groups:
+            for queue_id, offset in state.offsets.queues_of(group, topic).items():
+                if offset >= state.store.min_offset(topic, queue_id):
+                    lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
+        return command.reply(body=encode(QueryCorrectionOffsetBody(lowest)))
 
     # queue locks
 

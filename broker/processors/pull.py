@@ -291,6 +291,12 @@ class PullProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             )
+        if not self._state.groups.may_read(header.consumer_group, header.topic):
+            raise RequestRefused(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{header.consumer_group}] is forbidden for "
+                f"topic[{header.topic}]",
+            )
         subscription = group.subscriptions.get(header.topic)
         if subscription is None:
             raise RequestRefused(

@@ -26,7 +26,6 @@ from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
-from remoting.addresses import address_text
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
@@ -47,7 +46,6 @@ from remoting.protocol.message.record import (
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
     host_bytes,
-    host_of,
 )
 from remoting.protocol.message.tags import tags_code_of
 
@@ -213,7 +211,7 @@ class SendProcessor:
                 reconsume_times=header.reconsume_times or 0,
                 unit_mode=header.unit_mode or False,
                 born_host=connection.remote_text,
-                store_host=address_text(host_of(self._state.packed_host)),
+                store_host=self._state.address,
                 store_timestamp=now_ms,
             ),
             body=bytes(message.body),

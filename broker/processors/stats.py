@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -95,7 +96,8 @@ class StatsProcessor:
         version = encode(self._state.config_version).decode()
         return command.reply(
             header=GetBrokerConfigResponseHeader(version=version),
-            body=self._state.config.as_text(),
+            # The address in use, also where it isn't set.
+            body=replace(self._state.config, broker_ip1=self._state.host).as_text(),
         )
 
     def runtime(self, command: Command, _: Connection) -> Command:

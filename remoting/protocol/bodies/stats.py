@@ -128,6 +128,14 @@ class TopicList(Body):
     broker_addr: str | None = None
 
 
+class QuerySubscriptionResponseBody(Body):
+    """Answer to QUERY_SUBSCRIPTION_BY_CONSUMER (5.x)."""
+
+    subscription_data: SubscriptionData | None = None
+    group: str | None = None
+    topic: str | None = None
+
+
 class GroupList(Body):
     """Names of groups."""
 

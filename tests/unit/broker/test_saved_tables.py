@@ -61,12 +61,14 @@ async def test_all_tables_are_restored_after_a_restart(tmp_path):
     first.topics.put(TopicConfig(topic_name="T", perm=4), 7)
     first.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 7)
     first.offsets.commit("g", "T", 2, 9)
+    first.groups.set_may_read("g", "T", 8, allowed=False)
     await asyncio.gather(first.topics_changed(None, oneway=True), first.groups_changed())
     await first.flush()
     second = tables(tmp_path)
     assert second.topics.table == first.topics.table
     assert second.topics.data_version == first.topics.data_version
     assert second.groups.table == first.groups.table
+    assert second.groups.forbidden == {"g": {"T": 4}}
     assert second.offsets.table == {"T@g": {2: 9}}
     assert not second.lost_offsets
 

@@ -23,7 +23,6 @@ NOT_SERVED_YET = frozenset(
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.GET_BROKER_CONSUME_STATS,
-        RequestCode.GET_ALL_PRODUCER_INFO,
     }
 )
 """Captured requests of real clients and tools that our broker refuses."""
