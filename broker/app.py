@@ -60,6 +60,9 @@ VIP_STEP: Final = 2
 SCAN_SECONDS: Final = 10.0
 """How often connections without heartbeats are closed (cf. ClientHousekeepingService)."""
 
+FILTERS_SECONDS: Final = 10.0
+"""How often the filters of consumer groups are written if they changed (cf. BrokerController)."""
+
 REGISTRATION_PATIENCE: Final = 2.0
 """How long an administrator's change waits for the name servers."""
 
@@ -233,6 +236,7 @@ class Broker:
             groups=tables.groups,
             offsets=tables.offsets,
             locks=tables.locks,
+            filters=tables.filters,
             spread=spread,
             counters=counters,
             delay_offsets=self._delays.offsets,
@@ -311,6 +315,10 @@ class Broker:
     def _spawn_tasks(self) -> None:
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
         delays_seconds = self.config.flush_delay_offset_interval_ms / 1000
+
+        def save_filters() -> None:
+            self._tables.save_filters(self._clock.now_ms())
+
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self.processors.pull.expire),
             ("save tables", offsets_seconds, self._tables.save_changes),
@@ -318,6 +326,7 @@ class Broker:
             ("sample rates", SAMPLE_SECONDS, self.processors.stats.sample),
             ("check groups", STEP_SECONDS, self.processors.monitor.step),
             ("save delays", delays_seconds, self._delays.save),
+            ("save filters", FILTERS_SECONDS, save_filters),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
         self._supervisor.spawn(self._delays.run(), "delayed messages")

@@ -99,7 +99,7 @@ _BEHAVIOUR = """
     rmqAddressServerSubGroup enableDetailStat
     autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
-    expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan
+    expectConsumerNumUseFilter maxErrorRateOfBloomFilter
     filterSupportRetry
     maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
     commercialTimerCount commercialTransCount enableScheduleMessageStats isEnableBatchPush
@@ -153,9 +153,6 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
     "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key, or put a tunnel in front"),
-    "enablePropertyFilter": refused(
-        "PocketMQ has no SQL92 filter yet; remove the key, and let consumers filter by tag"
-    ),
     "enableConsumeQueueExt": refused(
         "PocketMQ doesn't keep the queues' extension files; remove the key"
     ),
@@ -277,6 +274,12 @@ class BrokerConfig(Settings):
     """How old a half message is when its producer is first asked about it."""
     transaction_check_interval_ms: int = setting("transactionCheckInterval", _MILLISECONDS, 30_000)
     transaction_check_max: int = setting("transactionCheckMax", integer(1, 1_000_000), 15)
+    enable_property_filter: bool = setting("enablePropertyFilter", boolean, True)
+    """Whether consumers may filter by SQL92; RocketMQ's brokers have it off."""
+    filter_data_clean_time_span_ms: int = setting(
+        "filterDataCleanTimeSpan", integer(0, 365 * _DAY_MS), _DAY_MS
+    )
+    """How long the filter of a group that left is kept."""
     long_polling_enable: bool = setting("longPollingEnable", boolean, True)
     short_polling_time_ms: int = setting("shortPollingTimeMills", _MILLISECONDS, 1_000)
     flush_consumer_offset_interval_ms: int = setting(

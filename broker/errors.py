@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.limits import MAX_BROKER_NAME_LENGTH, MAX_CLIENT_ID_LENGTH
+from broker.limits import MAX_BROKER_NAME_LENGTH, MAX_CLIENT_ID_LENGTH, MAX_REMARK_LENGTH
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
@@ -43,7 +43,18 @@ NOT_SAVED: Final = (
     "undo it; the broker's log says why"
 )
 
-NO_SQL: Final = "The broker does not support consumer to filter message by SQL92"
+
+def without_filter(expression_type: str | None) -> RequestRefused:
+    """What a broker with ``enablePropertyFilter=false`` answers."""
+    return RequestRefused(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {expression_type}",
+    )
+
+
+def remark_of(text: str) -> str:
+    """A text that quotes a client's, short enough for a remark."""
+    return text if len(text) <= MAX_REMARK_LENGTH else f"{text[:MAX_REMARK_LENGTH]}..."
 
 
 def is_tag_type(expression_type: str | None) -> bool:

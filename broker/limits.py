@@ -39,6 +39,17 @@ BYTES_PER_CHARACTER: Final = 32
 """Memory of an expression with its tags and their codes, per character: a tag of one letter, four
 characters with its separator, becomes about 120 bytes of objects."""
 
+MAX_FILTER_DEPTH: Final = 64
+"""Levels of parentheses, NOTs and signs in an SQL92 expression, and calls that evaluating one
+nests: a level takes eight of Python's thousand frames to parse."""
+
+FILTER_BYTES_PER_CHARACTER: Final = 64
+"""What a compiled SQL92 expression takes: a condition of seven characters becomes some 400 bytes of
+functions."""
+
+MAX_REMARK_LENGTH: Final = 4_096
+"""Characters of an error that quotes an expression."""
+
 MAX_CLIENT_ID_LENGTH: Final = 512
 """Characters of a client id. With address, process id, unit name and time stamp it stays below
 100."""
@@ -112,6 +123,9 @@ class BrokerLimits:
     subscription_bytes: int = 256 * 1024 * 1024
     """Memory of the subscriptions of all consumer groups and their members: enough for 10,000
     groups with 25 KiB each."""
+    filter_bytes: int = 64 * 1024 * 1024
+    """Memory of the SQL92 filters of all consumer groups: enough for 10,000 groups with 80
+    characters each."""
     consumer_offsets: int = 1_000_000
     """Offsets of all groups and queues; the whole table is written every 5 s if it changed."""
     queue_locks: int = 200_000

@@ -8,6 +8,7 @@ subscriptionGroup.json    settings of groups                      on every chang
 consumerOffset.json       committed offsets                       every 5 s if changed, at stop
 queueLocks.json           queue locks of orderly consumers        every 5 s if changed, at stop
 delayOffset.json          progress of the delay levels            every 10 s if changed, at stop
+consumerFilter.json       SQL92 filters of consumer groups        every 10 s if changed, at stop
 brokerName.json           the broker's name                       when it changes
 ========================  ======================================  ===========================
 
@@ -36,6 +37,7 @@ import structlog
 
 from broker.config import BrokerConfig
 from broker.errors import StartError
+from broker.filters.table import ConsumerFilters
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
@@ -45,6 +47,7 @@ from broker.topics import TopicTable
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.bodies.group import (
+    ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
@@ -166,6 +169,7 @@ GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 LOCKS: Final = "queueLocks.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
+FILTERS: Final = "consumerFilter.json"
 BROKER_NAME: Final = "brokerName.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
@@ -185,14 +189,15 @@ class SavedTables:
         config: the broker's settings.
         directory: the store's directory ``config/``.
         files: the file system.
-        now_ms: the time; saved locks that have expired by then are dropped.
+        now_ms: the time; saved locks that have expired by then are dropped, and groups with
+            saved filters count as gone.
         on_topics: called with the names of changed topics (None: any) and whether no caller waits
             for the registration; the awaitable it returns ends when they are registered.
 
     Attributes:
         config: the given settings with the broker's name filled in.
         named_before: the broker name in the store, if it was another one; else None.
-        topics, groups, offsets, locks: the tables.
+        topics, groups, offsets, locks, filters: the tables.
         lost_offsets: whether the file of consumer offsets was missing.
         delay_offsets: the next message to deliver of each delay level, as last written; None if the
             file was missing.
@@ -239,6 +244,10 @@ class SavedTables:
         locks = self._load(LOCKS, SavedLocks)
         if locks is not None:
             self.locks.restore(locks, now_ms)
+        self.filters = ConsumerFilters(config.limits)
+        filters = self._load(FILTERS, ConsumerFilterWrapper)
+        for problem in self.filters.restore(filters or ConsumerFilterWrapper(), now_ms):
+            _log.warning("a saved filter is not used", problem=problem)
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
         self._on_topics = on_topics
@@ -270,6 +279,7 @@ class SavedTables:
         self._delay_file = self._file(
             DELAY_OFFSETS, lambda: DelayOffsetSerializeWrapper(self.delay_offsets or {})
         )
+        self._filter_file = self._file(FILTERS, self.filters.saved, version=self.filters.version)
         self._name_file = self._file(BROKER_NAME, lambda: SavedName(self.config.broker_name))
 
     # changes by requests
@@ -308,6 +318,11 @@ class SavedTables:
         self.delay_offsets = offsets
         self._delay_file.changed()
 
+    def save_filters(self, now_ms: int) -> None:
+        """Forget the filters of groups that left long ago, and write the others if they changed."""
+        self.filters.clean(now_ms, self.config.filter_data_clean_time_span_ms)
+        self._filter_file.update(self.filters.version)
+
     # periodic writes
 
     def save_changes(self) -> None:
@@ -332,6 +347,7 @@ class SavedTables:
         """Write all changes and wait for it, when the broker stops."""
         self._stopping = True
         self.save_changes()
+        self._filter_file.update(self.filters.version)
         self._lock_file.changed()
         for file in (
             self._topic_file,
@@ -339,6 +355,7 @@ class SavedTables:
             self._offset_file,
             self._lock_file,
             self._delay_file,
+            self._filter_file,
             self._name_file,
         ):
             await file.flush()

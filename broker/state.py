@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from broker.delivery.long_poll import LongPolls
+from broker.filters.table import ConsumerFilters
 from broker.groups.consumers import ConsumerTable
 from broker.groups.health import GroupIssues
 from broker.groups.offsets import ConsumerOffsets
@@ -80,6 +81,7 @@ class BrokerState:
     groups: SubscriptionGroups
     offsets: ConsumerOffsets
     locks: LockTable = field(default_factory=LockTable)
+    filters: ConsumerFilters = field(default_factory=ConsumerFilters)
     long_polls: LongPolls = field(init=False)
     consumers: ConsumerTable = field(init=False)
     producers: ProducerTable = field(init=False)

@@ -169,13 +169,15 @@ class Host:
         try:
             fields = _command(codec, header).read(PullMessageRequestHeader)
             fields.bname = fields.proxy_froward_client_id = None
-            codes = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
+            wanted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
+            return None
+        if wanted.records is not None:
             return None
         # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)
         fields.topic = sys.intern(fields.topic)
-        return PullPlan(fields, codes, pulls.limits(fields))
+        return PullPlan(fields, wanted.codes, pulls.limits(fields))
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -190,8 +192,10 @@ class Host:
         online = state.consumers.groups.get(group)
         try:
             # A pull without a subscription uses the one of the group's last heartbeat.
-            if not header.sys_flag & SUBSCRIPTION:
-                self._codes_of_group(plan, online, connection)
+            if not header.sys_flag & SUBSCRIPTION and not self._takes_group(
+                plan, online, connection
+            ):
+                return False
             if online is not None:
                 online.pulled(topic, queue_id, connection, state.clock.monotonic())
             if header.sys_flag & COMMIT_OFFSET and not state.stopping:
@@ -200,10 +204,14 @@ class Host:
             return False
         return True
 
-    def _codes_of_group(
+    def _takes_group(
         self, plan: PullPlan, online: ConsumerGroup | None, connection: Connection
-    ) -> None:
-        """Check the pull again if the subscription in the group's last heartbeat has changed."""
+    ) -> bool:
+        """Check the pull again if the subscription in the group's last heartbeat has changed.
+
+        Returns:
+            False: the group filters by properties now; the slow path has to serve the pull.
+        """
         header = plan.header
         subscription = None if online is None else online.subscriptions.get(header.topic)
         if (
@@ -213,7 +221,11 @@ class Host:
             or online.is_broadcasting
         ):
             held = HeldPull(_NO_COMMAND, connection, header)
-            plan.decide(self._processors.pull.admit(held), subscription)
+            wanted = self._processors.pull.admit(held)
+            if wanted.records is not None:
+                return False
+            plan.decide(wanted.codes, subscription)
+        return True
 
     def window(self, plan: PullPlan) -> EntryWindow | None:
         """Return the entries and records for a pull to choose from; None: use ``pull``."""

@@ -2,8 +2,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.fast_path.host import Host
-from broker.processors.pull import Codes
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.record_validator import TagsCodes
 from remoting.connection import Connection
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.core.answer import AnswerTemplate
@@ -40,7 +40,7 @@ class PullPlan:
     @property
     def header(self) -> PullMessageRequestHeader: ...
     @property
-    def codes(self) -> Codes: ...
+    def codes(self) -> TagsCodes | None: ...
     @property
     def subscription(self) -> SubscriptionData | None:
         """The group's subscription that ``codes`` come from; None if they come from the header."""
@@ -50,11 +50,11 @@ class PullPlan:
     @property
     def max_bytes(self) -> int: ...
     def __init__(
-        self, header: PullMessageRequestHeader, codes: Codes, limits: tuple[int, int]
+        self, header: PullMessageRequestHeader, codes: TagsCodes | None, limits: tuple[int, int]
     ) -> None:
         """``limits`` are the most messages and bytes for one pull."""
 
-    def decide(self, codes: Codes, subscription: SubscriptionData | None) -> None:
+    def decide(self, codes: TagsCodes | None, subscription: SubscriptionData | None) -> None:
         """Set the filter: the tags codes, and the subscription that they come from."""
 
 class ReadPass:

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.errors import (
-    NO_SQL,
     RequestRefused,
     check_client_id,
     check_group,
     is_tag_type,
+    remark_of,
+    without_filter,
 )
+from broker.filters.table import compile_filter
+from broker.filters.values import SqlError
 from broker.group_monitor import GroupMonitor, GroupNotifier
 from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
 from broker.groups.health import conflicts_of_newcomer, same_id
@@ -89,13 +92,19 @@ class ClientProcessor:
             finding = self._reason_to_refuse(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
+        wrong = None
         for consumer in data.consumer_data_set:
             finding = self._register_consumer(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
+            wrong = wrong or self._register_filters(consumer)
         for producer in data.producer_data_set:
             check_group(producer.group_name)
             self._state.producers.register(producer.group_name, channel)
+        if wrong is not None and extras.on_conflict:
+            # To others RocketMQ says nothing here: their heartbeats are about many groups, and a
+            # refused one may keep the others of a process from working.
+            raise _unparsable(wrong)
         return command.reply()
 
     def unregister(self, command: Command, connection: Connection) -> Command:
@@ -121,12 +130,18 @@ class ClientProcessor:
         return command.reply(body=encode(body))
 
     def check_config(self, command: Command, _: Connection) -> Command:
-        """Handle CHECK_CLIENT_CONFIG: check that a subscription's filter type is supported."""
+        """Handle CHECK_CLIENT_CONFIG: check that a subscription's filter is supported and valid."""
         body = decode(CheckClientRequestBody, command.body)
         subscription = body.subscription_data
         if is_tag_type(subscription.expression_type):
             return command.reply()
-        return command.reply(ResponseCode.SYSTEM_ERROR, NO_SQL)
+        if not self._state.config.enable_property_filter:
+            raise without_filter(subscription.expression_type)
+        try:
+            compile_filter(subscription.expression_type, subscription.sub_string)
+        except SqlError as error:
+            raise _unparsable(error) from None
+        return command.reply()
 
     def closed(self, connection: Connection) -> None:
         """Remove the parked pulls and memberships of a closed connection."""
@@ -161,6 +176,8 @@ class ClientProcessor:
 
     def _members_left(self, groups: Iterable[str]) -> None:
         for group in groups:
+            if group not in self._state.consumers.groups:
+                self._state.filters.left(group, self._state.clock.now_ms())
             self._notifier.changed(group, left=True)
 
     def _register_consumer(
@@ -182,6 +199,14 @@ class ClientProcessor:
         if changed:
             self._notifier.changed(name)
         return finding
+
+    def _register_filters(self, consumer: ConsumerData) -> SqlError | None:
+        """What is wrong with an expression of a consumer; its pulls are refused by code 27."""
+        name, now_ms = consumer.group_name, self._state.clock.now_ms()
+        wrong = self._state.filters.register(name, consumer.subscription_data_set, now_ms)
+        if wrong is not None:
+            self._refusals.write("filter refused", group=name, reason=remark_of(str(wrong)))
+        return wrong
 
     # members that contradict each other
 
@@ -231,3 +256,7 @@ class ClientProcessor:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
         )
+
+
+def _unparsable(error: SqlError) -> RequestRefused:
+    return RequestRefused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark_of(str(error)))

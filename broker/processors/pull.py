@@ -13,12 +13,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 import structlog
 
 from broker.delivery.long_poll import ParkedPull
-from broker.errors import FAQ, NO_SQL, RequestRefused, is_tag_type
+from broker.errors import FAQ, RequestRefused, is_tag_type, remark_of, without_filter
+from broker.filters.sql import SqlFilter
+from broker.filters.table import compile_filter
+from broker.filters.values import SqlError
 from broker.limits import (
     BYTES_PER_CHARACTER,
     DEFAULT_PULL_BYTES,
@@ -64,8 +67,20 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-Codes = TagsCodes | None
-"""Tags codes of the messages that match a pull; None for all."""
+
+class Wanted(NamedTuple):
+    """Which messages match a pull.
+
+    Attributes:
+        codes: their tags codes; None for all.
+        records: chooses by their properties; None: tags decide alone.
+    """
+
+    codes: TagsCodes | None = None
+    records: SqlFilter | None = None
+
+
+_EVERYTHING: Final = Wanted()
 
 
 class GetArgs(TypedDict):
@@ -76,7 +91,8 @@ class GetArgs(TypedDict):
     offset: int
     max_count: int
     max_bytes: int
-    codes: Codes
+    codes: TagsCodes | None
+    records: SqlFilter | None
 
 
 @dataclass(slots=True)
@@ -121,7 +137,7 @@ class PullProcessor:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
-        codes = self.admit(held)
+        wanted = self.admit(held)
         online = self._state.consumers.groups.get(header.consumer_group)
         if online is not None:
             now = self._state.clock.monotonic()
@@ -130,11 +146,11 @@ class PullProcessor:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        args = self.get_args(header, codes)
+        args = self.get_args(header, wanted)
         result = self._state.store.get(**args, wait=False)
         if result.status is GetStatus.COLD:
             return self._pull_from_disk(held, args)
-        return self.answer(held, codes, result, suspend=not self._state.stopping)
+        return self.answer(held, wanted.codes, result, suspend=not self._state.stopping)
 
     async def _pull_from_disk(self, held: HeldPull, args: GetArgs) -> Command | None:
         try:
@@ -180,9 +196,15 @@ class PullProcessor:
             woken[held.connection] = None
             try:
                 # The message that woke it was just stored and is in memory, so ``wait`` is off.
-                codes = self.admit(held)
-                result = self._state.store.get(**self.get_args(held.header, codes), wait=False)
-                reply = self.answer(held, codes, result, suspend=False)
+                wanted = self.admit(held)
+                result = self._state.store.get(**self.get_args(held.header, wanted), wait=False)
+                if (
+                    wanted.records is not None
+                    and result.status is GetStatus.NO_MATCHED_MESSAGE
+                    and self._park_behind(parked, result.next_offset)
+                ):
+                    continue
+                reply = self.answer(held, wanted.codes, result, suspend=False)
             except RequestRefused as refused:
                 reply = held.command.reply(refused.code, refused.remark)
             except Exception:  # noqa: BLE001 - whatever fails is answered
@@ -198,7 +220,7 @@ class PullProcessor:
             connection.flush()
 
     def answer(
-        self, held: HeldPull, codes: Codes, result: GetResult, *, suspend: bool
+        self, held: HeldPull, codes: TagsCodes | None, result: GetResult, *, suspend: bool
     ) -> Command | None:
         """Return the answer; None if messages were sent from here or the pull was parked.
 
@@ -231,7 +253,7 @@ class PullProcessor:
 
     # checks
 
-    def admit(self, held: HeldPull) -> Codes:
+    def admit(self, held: HeldPull) -> Wanted:
         """Check whether a pull is allowed, in RocketMQ's order; return its filter.
 
         Raises:
@@ -256,8 +278,8 @@ class PullProcessor:
             )
         self._check_queue(held)
         if header.sys_flag & SUBSCRIPTION:
-            return _codes_of_text(header)
-        return self._codes_of_group(header, broadcast_enable=group.consume_broadcast_enable)
+            return self._wanted_by_text(header)
+        return self._wanted_by_group(header, broadcast_enable=group.consume_broadcast_enable)
 
     def _check_queue(self, held: HeldPull) -> None:
         header = held.header
@@ -280,7 +302,9 @@ class PullProcessor:
                 f"consumer:[/{held.connection.remote_text}]",
             )
 
-    def _codes_of_group(self, header: PullMessageRequestHeader, *, broadcast_enable: bool) -> Codes:
+    def _wanted_by_group(
+        self, header: PullMessageRequestHeader, *, broadcast_enable: bool
+    ) -> Wanted:
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
             raise RequestRefused(
@@ -307,10 +331,48 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         if not is_tag_type(subscription.expression_type):
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
+            return Wanted(records=self._filter_of_group(header, subscription.expression_type))
         if subscription.sub_string == "*":
-            return None
-        return frozenset(subscription.code_set)
+            return _EVERYTHING
+        return Wanted(frozenset(subscription.code_set))
+
+    def _filter_of_group(
+        self, header: PullMessageRequestHeader, expression_type: str | None
+    ) -> SqlFilter:
+        found = self._state.filters.get(header.topic, header.consumer_group)
+        if found is None or found.filter is None:
+            raise RequestRefused(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.data.client_version < header.sub_version:
+            raise RequestRefused(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        if not self._state.config.enable_property_filter:
+            raise without_filter(expression_type)
+        return found.filter
+
+    def _wanted_by_text(self, header: PullMessageRequestHeader) -> Wanted:
+        text = header.subscription
+        if not is_tag_type(header.expression_type):
+            if not text:
+                raise _unparsable()
+            if not self._state.config.enable_property_filter:
+                raise without_filter(header.expression_type)
+            try:
+                return Wanted(records=compile_filter(header.expression_type, text))
+            except SqlError as error:
+                # RocketMQ goes on without a filter and delivers every message.
+                raise _unparsable(str(error)) from None
+        if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
+            raise _unparsable()
+        try:
+            expression = _parse_tags(text)
+        except ValueError:
+            raise _unparsable() from None
+        return _EVERYTHING if expression.is_all else Wanted(expression.codes)
 
     # the store
 
@@ -323,7 +385,7 @@ class PullProcessor:
             size = min(header.max_msg_bytes, config.pull_max_bytes)
         return count, size
 
-    def get_args(self, header: PullMessageRequestHeader, codes: Codes) -> GetArgs:
+    def get_args(self, header: PullMessageRequestHeader, wanted: Wanted) -> GetArgs:
         """Return the arguments for the store's ``get``."""
         max_count, max_bytes = self.limits(header)
         return {
@@ -332,7 +394,8 @@ class PullProcessor:
             "offset": header.queue_offset,
             "max_count": max_count,
             "max_bytes": max_bytes,
-            "codes": codes,
+            "codes": wanted.codes,
+            "records": wanted.records,
         }
 
     def _found(self, held: HeldPull, result: GetResult) -> None:
@@ -347,7 +410,17 @@ class PullProcessor:
             _reply(held.command, ResponseCode.SUCCESS, result), result.records
         )
 
-    def _park(self, held: HeldPull, codes: Codes) -> bool:
+    def _park_behind(self, parked: ParkedPull, offset: int) -> bool:
+        """Let a pull wait on for its time: none of the messages before ``offset`` matches."""
+        state = self._state
+        if state.stopping or state.clock.monotonic() >= parked.deadline:
+            return False
+        held = parked.request
+        assert isinstance(held, HeldPull)
+        parked.offset = held.header.queue_offset = offset
+        return state.long_polls.park(parked)
+
+    def _park(self, held: HeldPull, codes: TagsCodes | None) -> bool:
         state, header = self._state, held.header
         config = state.config
         wait_ms = (
@@ -395,21 +468,6 @@ class PullProcessor:
         )
 
 
-def _codes_of_text(header: PullMessageRequestHeader) -> Codes:
-    if not is_tag_type(header.expression_type):
-        if not header.subscription:
-            raise _unparsable()
-        raise RequestRefused(ResponseCode.SYSTEM_ERROR, NO_SQL)
-    text = header.subscription
-    if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
-        raise _unparsable()
-    try:
-        expression = _parse_tags(text)
-    except ValueError:
-        raise _unparsable() from None
-    return None if expression.is_all else expression.codes
-
-
 def _parse_tags(text: str | None) -> TagExpression:
     """Parse an expression. Only short ones are cached, so that the cache stays small."""
     short = len(text or "") <= SHORT_SUBSCRIPTION_LENGTH
@@ -422,9 +480,10 @@ def _weight(subscription: str | None) -> int:
     return BYTES_PER_CHARACTER * excess if excess > 0 else 0
 
 
-def _unparsable() -> RequestRefused:
+def _unparsable(why: str = "") -> RequestRefused:
     return RequestRefused(
-        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        "parse the consumer's subscription failed" + (f": {remark_of(why)}" if why else ""),
     )
 
 

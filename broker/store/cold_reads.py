@@ -30,7 +30,15 @@ from broker.store.queries import NotInMemory, Queries
 from broker.store.reader import StoreReader
 from broker.store.record_validator import TagsCodes
 from broker.store.restore import Restorer, find_entries
-from broker.store.results import FileRange, GetResult, GetStatus, StoreBusy, StoreError, StoreStats
+from broker.store.results import (
+    FileRange,
+    GetResult,
+    GetStatus,
+    RecordFilter,
+    StoreBusy,
+    StoreError,
+    StoreStats,
+)
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 
 _NO_ENTRIES: Final = memoryview(b"")
@@ -88,13 +96,18 @@ class ColdReads:
         *,
         max_bytes: int,
         codes: TagsCodes | None,
+        records: RecordFilter | None = None,
     ) -> GetResult:
         """See ``MessageStore.get_async``."""
         self._stats.cold_gets += 1
         wait = False
         while True:
             result = self._reader.get(
-                topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes, wait=wait
+                *(topic, queue_id, offset, max_count),
+                max_bytes=max_bytes,
+                codes=codes,
+                records=records,
+                wait=wait,
             )
             if result.status is not GetStatus.COLD:
                 return result

@@ -47,6 +47,7 @@ from broker.store.results import (
     PendingMessage,
     PutResult,
     PutStatus,
+    RecordFilter,
     RecoveryReport,
     StoreError,
     StoreStats,
@@ -339,6 +340,7 @@ class MessageStore:
         *,
         max_bytes: int = MAX_PULL_BYTES,
         codes: TagsCodes | None = None,
+        records: RecordFilter | None = None,
         wait: bool = True,
     ) -> GetResult:
         """Return messages of a queue from ``offset`` on.
@@ -350,6 +352,7 @@ class MessageStore:
             max_count: maximum number of messages, capped at ``MAX_PULL_MESSAGES``.
             max_bytes: maximum bytes of records; at least one record is returned.
             codes: return only messages with these tags codes; None for all.
+            records: return only messages whose records this filter takes, in place of ``codes``.
             wait: whether the thread may wait for the disk. If not, the status may be COLD, and
                 ``get_async`` gets the messages.
 
@@ -360,7 +363,11 @@ class MessageStore:
         parts = self.engine
         while True:
             result = parts.reader.get(
-                topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes, wait=wait
+                *(topic, queue_id, offset, max_count),
+                max_bytes=max_bytes,
+                codes=codes,
+                records=records,
+                wait=wait,
             )
             if not (wait and result.broken):
                 return result
@@ -376,6 +383,7 @@ class MessageStore:
         *,
         max_bytes: int = MAX_PULL_BYTES,
         codes: TagsCodes | None = None,
+        records: RecordFilter | None = None,
     ) -> GetResult:
         """Like ``get``, but read what is not in memory in a thread; the status is never COLD.
 
@@ -387,7 +395,10 @@ class MessageStore:
             StoreError: the store is not open, or the disk can't be read.
         """
         return await self.engine.cold_reads.get(
-            owner, topic, queue_id, offset, max_count, max_bytes=max_bytes, codes=codes
+            *(owner, topic, queue_id, offset, max_count),
+            max_bytes=max_bytes,
+            codes=codes,
+            records=records,
         )
 
     async def tags_codes(

@@ -1,9 +1,10 @@
 """Reading messages for pulls.
 
-A get reads one contiguous slice of the consume queue, filters by tags code, and returns slices of
-the log; adjacent records may share a slice. Records are not decoded, and entries that point outside
-the log are not followed. The cases are in the order of DefaultMessageStore.getMessage. Old records
-are validated, and left out if they are damaged (``record_validator``).
+A get reads one contiguous slice of the consume queue, filters by tags code or by what is in the
+records, and returns slices of the log; adjacent records may share a slice. Records are not decoded,
+and entries that point outside the log are not followed. The cases are in the order of
+DefaultMessageStore.getMessage. Old records are validated, and left out if they are damaged
+(``record_validator``).
 
 A get that must not wait for the disk returns COLD when entries or records may not be in the page
 cache; recently appended ones are assumed to be. Every get returns COLD when it meets damaged
@@ -24,9 +25,19 @@ from broker.store.consume_queue import NO_MESSAGE, ConsumeQueue, QueueTable
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.record_validator import RecordValidator, TagsCodes
-from broker.store.results import FileRange, GetResult, GetStatus, Run, StoreStats
+from broker.store.results import (
+    FileRange,
+    GetResult,
+    GetStatus,
+    RecordFilter,
+    Run,
+    StoreStats,
+)
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
+
+MIN_TURN_MESSAGES: Final = 64
+"""A filter looks at so many messages at once, however few are asked for."""
 
 MIN_RUNS_MESSAGES: Final = 65
 """From this number of messages on, adjacent records are joined: Apache's clients pull 32 messages
@@ -225,6 +236,7 @@ class StoreReader:
         *,
         max_bytes: int = MAX_PULL_BYTES,
         codes: TagsCodes | None = None,
+        records: RecordFilter | None = None,
         wait: bool = True,
     ) -> GetResult:
         """Return messages of a queue from ``offset`` on; see ``MessageStore.get``."""
@@ -248,11 +260,76 @@ class StoreReader:
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         most = min(max_bytes, MAX_PULL_BYTES)
+        if records is not None:
+            found = self._select(queue, offset, entries, count, most, records, wait=wait)
+        else:
+            found = self._take(queue, offset, entries, count, most, codes, wait=wait)
+        self._stats.got_messages += found.count if found.records else 0
+        self._stats.got_bytes += found.size
+        return found
+
+    def _take(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: memoryview,
+        count: int,
+        max_bytes: int,
+        codes: TagsCodes | None,
+        *,
+        wait: bool,
+    ) -> GetResult:
         if codes is None:
-            found = self._take_all(queue, offset, entries, count, most, wait=wait)
+            found = self._take_all(queue, offset, entries, count, max_bytes, wait=wait)
             if found is not None:
                 return found
-        return self._collect(queue, offset, entries, count, most, codes, wait=wait)
+        return self._collect(queue, offset, entries, count, max_bytes, codes, wait=wait)
+
+    def _select(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: memoryview,
+        count: int,
+        max_bytes: int,
+        wanted: RecordFilter,
+        *,
+        wait: bool,
+    ) -> GetResult:
+        """Messages chosen by what is in them, which is looked at in turns.
+
+        A turn that would have to wait is left to the next get, unless it is the first.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        records: list[memoryview] = []
+        found = size = 0
+        status, at, end = GetStatus.NO_MATCHED_MESSAGE, offset, offset + len(entries) // ENTRY_BYTES
+        while at < end and found < count and size < max_bytes:
+            rest = entries[(at - offset) * ENTRY_BYTES :]
+            left = max_bytes - size
+            most = max(count - found, MIN_TURN_MESSAGES)
+            turn = self._take(queue, at, rest, most, left, None, wait=wait)
+            if count - found < turn.count < turn.next_offset - at:
+                # Where some are left out, what is looked at says nothing about the offset.
+                turn = self._take(queue, at, rest, count - found, left, None, wait=wait)
+            if turn.status is GetStatus.COLD:
+                if at == offset:
+                    return turn
+                break
+            if turn.size > left and found:
+                break
+            if turn.status is GetStatus.MESSAGE_WAS_REMOVING:
+                status = turn.status
+            chosen, matched, looked = wanted.select(turn.records, count - found)
+            records += chosen
+            found += matched
+            size += sum(map(len, chosen))
+            self._stats.filtered_messages += looked - matched
+            at = at + looked if found == count and looked < turn.count else turn.next_offset
+            wait = False
+        if not records:
+            return GetResult(status, at, low, high)
+        return GetResult(GetStatus.FOUND, at, low, high, records, found, size=size)
 
     def _take_all(
         self,
@@ -310,8 +387,6 @@ class StoreReader:
                 records = [view[first - base : end - base]]
             else:
                 records = slices_of(view, base, starts, sizes)
-        self._stats.got_messages += count
-        self._stats.got_bytes += total
         return GetResult(
             GetStatus.FOUND,
             offset + count,
@@ -420,8 +495,6 @@ class StoreReader:
             status = GetStatus.MESSAGE_WAS_REMOVING if removed else GetStatus.NO_MATCHED_MESSAGE
             return GetResult(status, offset + scanned, low, high)
         size = sum(map(len, records))
-        self._stats.got_messages += found
-        self._stats.got_bytes += size
         return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
 
     def outside(self, rows: Iterable[tuple[int, int, int]], first: int) -> list[int]:

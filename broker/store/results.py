@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broker.store.limits import MAX_NOTES
 from broker.store.mapped_file import MappedFile
@@ -104,6 +104,22 @@ class FileRange(NamedTuple):
     end: int
 
 
+class RecordFilter(Protocol):
+    """Chooses among records by what is in them."""
+
+    def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
+        """The first ones of some records that are wanted.
+
+        Args:
+            records: slices with one record, or several that are adjacent.
+            most: of them at most so many.
+
+        Returns:
+            The records, adjacent ones in one; how many they are; and at how many it looked.
+        """
+        ...
+
+
 Run = tuple[int, int, int]
 """Adjacent records: physical offset of their beginning and of their end, and their number."""
 
@@ -190,6 +206,7 @@ class StoreStats:
         gets: calls of ``get``.
         got_messages: messages they returned.
         got_bytes: bytes of these messages' records.
+        filtered_messages: messages that gets left out by what is in their records.
         damaged_messages: damaged records that reads met, and messages lost because their queue
             entry was damaged; each counts once.
         restored_entries: damaged queue entries that were restored from the log.
@@ -208,6 +225,7 @@ class StoreStats:
     gets: int = 0
     got_messages: int = 0
     got_bytes: int = 0
+    filtered_messages: int = 0
     damaged_messages: int = 0
     restored_entries: int = 0
     cold_gets: int = 0

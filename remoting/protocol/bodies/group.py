@@ -42,6 +42,44 @@ class SimpleSubscriptionData(Body):
     version: Long = 0
 
 
+class BloomFilterData(Body):
+    """The bits of a group and topic in RocketMQ's Bloom filter."""
+
+    bit_num: Int = 0
+    bit_pos: tuple[Int, ...] = ()
+
+
+class ConsumerFilterData(Body):
+    """By what a group filters a topic (cf. ConsumerFilterData)."""
+
+    consumer_group: str = ""
+    topic: str = ""
+    expression: str = ""
+    expression_type: str = "SQL92"
+    born_time: Long = 0
+    """When the expression was registered, milliseconds."""
+    dead: bool = False
+    """Whether ``deadTime`` is not before ``bornTime``."""
+    dead_time: Long = 0
+    """When the group left, milliseconds; 0: it hasn't."""
+    bloom_filter_data: BloomFilterData | None = None
+    client_version: Long = 0
+    """The subscription's version."""
+
+
+class FilterDataMapByTopic(Body):
+    """The filters of one topic, by group."""
+
+    group_filter_data: dict[str, ConsumerFilterData] = field(default_factory=dict)
+    topic: str = ""
+
+
+class ConsumerFilterWrapper(Body):
+    """The file ``consumerFilter.json``."""
+
+    filter_data_by_topic: dict[str, FilterDataMapByTopic] = field(default_factory=dict)
+
+
 class SubscriptionGroupConfig(Body):
     """A consumer group's configuration at one broker (cf. SubscriptionGroupConfig)."""
 

@@ -310,6 +310,9 @@ class RelaxedWriter:
         return f"{self._line(indent)}{self._quote(RelaxedWriter().text(key))}"
 
     def _array(self, items: Iterable[object], indent: int) -> str:
+        if isinstance(items, tuple):
+            # An array of Java's: fastjson breaks the lines of lists alone.
+            return f"[{','.join(self.text(item, indent) for item in items)}]"
         before = self._line(indent + 1)
         return self._closed(
             "[", [f"{before}{self.text(item, indent + 1)}" for item in items], "]", indent

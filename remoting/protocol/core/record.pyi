@@ -48,3 +48,16 @@ def walk_records(
         last; the newest store time; runs of entries (topic and queue id, first queue offset, packed
         entries), those of one queue in the order of the log; and the keys, see ``walk_keys``.
     """
+
+def property_rows(
+    data: bytes | memoryview, names: tuple[bytes, ...], /
+) -> list[tuple[int, list[str | None]]]:
+    """Some properties of the records at the beginning of ``data``.
+
+    Args:
+        data: adjacent records.
+        names: of the properties.
+
+    Returns:
+        Of each record its size and the properties' values; None for one that it lacks.
+    """

@@ -7,7 +7,7 @@ layout. A walk stops before the first record that needs a closer check; the Pyth
 
 from cpython.array cimport array, clone, resize_smart
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.limits cimport LLONG_MAX
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -214,6 +214,32 @@ def walk_keys(const uint8_t[::1] data, int64_t base):
         keys.take(&data[at], &record)
         at += record.size
     return (at, *keys.columns())
+
+
+def property_rows(const uint8_t[::1] data, tuple names):
+    """Some properties of the records at the beginning of ``data``; see the stub."""
+    cdef list rows = [], values
+    cdef Record record
+    cdef const uint8_t *text
+    cdef Span found
+    cdef bytes name
+    cdef Py_ssize_t index, count = len(names), at = 0, length = data.shape[0]
+    while length - at >= FIXED_BYTES and check_layout(&data[at], length - at, &record):
+        text = &data[at] + record.properties.at
+        values = [None] * count
+        for index in range(count):
+            name = names[index]
+            found = find_property(
+                text,
+                record.properties.length,
+                <const uint8_t *>PyBytes_AS_STRING(name),
+                PyBytes_GET_SIZE(name),
+            )
+            if found.length:
+                values[index] = text[found.at : found.at + found.length].decode("utf-8", "replace")
+        rows.append((record.size, values))
+        at += record.size
+    return rows
 
 
 cdef class Run:

@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import mul
-from typing import Final
+from typing import ClassVar, Final
 
 from remoting.protocol.message import properties
 
@@ -79,6 +79,9 @@ class TagExpression:
         codes: their hash codes.
     """
 
+    kind: ClassVar[str] = "TAG"
+    """How requests name this kind of expression (cf. ExpressionType)."""
+
     text: str
     tags: frozenset[str]
     codes: frozenset[int]
@@ -107,4 +110,22 @@ class TagExpression:
 
     def matches(self, tag: str | None) -> bool:
         """Return whether a message with this tag is selected, by comparing the tag itself."""
-        return self.text == SUBSCRIBE_ALL or tag in self.tags
+        return not self.tags or tag in self.tags
+
+
+class SqlExpression(TagExpression):
+    """An SQL92 expression, which selects messages by their properties; only brokers evaluate it."""
+
+    __slots__ = ()
+
+    kind = "SQL92"
+
+    @classmethod
+    def of(cls, text: str) -> SqlExpression:
+        """Return the expression with this text, which is not parsed."""
+        return cls(text, frozenset(), frozenset())
+
+    @property
+    def is_all(self) -> bool:
+        """False: the broker leaves messages out."""
+        return False

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from broker.config import BrokerConfig
+from broker.filters.table import ConsumerFilters
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.table import Processors, RequestDispatcher
@@ -154,6 +155,7 @@ class Bench:
                 client_limit=self.config.max_groups,
             ),
             offsets=ConsumerOffsets(),
+            filters=ConsumerFilters(self.config.limits),
         )
         self.processors = Processors.of(self.state, _call_later)
         self.table = self.processors.table()

@@ -172,7 +172,7 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("timerWheelEnable", "true", "no timers"),
         ("enableCompaction", "true", "doesn't compact"),
         ("messageStorePlugIn", "com.example.Plugin", "plug-in"),
-        ("enablePropertyFilter", "true", "SQL92"),
+        ("enableConsumeQueueExt", "true", "extension files"),
         ("storePathCommitLog", "/a,/b", "one directory"),
         ("maxMessageSize", "999999999", "whole number from"),
         ("listenPort", "70000", "from 0 to 65535"),

@@ -19,6 +19,7 @@ from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive
@@ -329,3 +330,45 @@ async def test_for_a_new_topic_no_other_is_encoded(tmp_path, monkeypatch):
     again = tables(tmp_path).topics
     assert again.table == saved.topics.table
     assert again.data_version == saved.topics.data_version
+
+
+async def test_filters_of_groups_are_written_when_they_changed(tmp_path):
+    first, file = tables(tmp_path), tmp_path / "consumerFilter.json"
+    first.save_filters(0)
+    await first.flush()
+    assert not file.exists()
+    wanted = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=7)
+    first.filters.register("g", [wanted], 1_000)
+    first.save_filters(2_000)
+    await first.flush()
+    written = file.read_bytes()
+    first.save_filters(3_000)
+    await first.flush()
+    assert file.read_bytes() == written
+    second = tables(tmp_path, now_ms=100_000)
+    assert second.filters.get("T", "g").data.client_version == 7
+    second.filters.register("g", [wanted], 110_000)
+    await second.flush()
+    assert json.loads(file.read_bytes()) == json.loads(written)
+
+
+async def test_filters_of_groups_that_left_long_ago_are_forgotten(tmp_path):
+    first = tables(tmp_path, filter_data_clean_time_span_ms=60_000)
+    wanted = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92")
+    first.filters.register("g", [wanted], 1_000)
+    first.filters.left("g", 2_000)
+    first.save_filters(61_999)
+    assert len(first.filters) == 1
+    first.save_filters(62_000)
+    await first.flush()
+    assert json.loads((tmp_path / "consumerFilter.json").read_bytes()) == {"filterDataByTopic": {}}
+
+
+def test_a_saved_filter_that_is_wrong_does_not_keep_the_broker_from_starting(tmp_path):
+    entry = {"consumerGroup": "g", "topic": "T", "expression": "a >", "expressionType": "SQL92"}
+    table = {"T": {"topic": "T", "groupFilterData": {"g": entry}}}
+    (tmp_path / "consumerFilter.json").write_text(json.dumps({"filterDataByTopic": table}))
+    with capture_logs() as logs:
+        loaded = tables(tmp_path)
+    assert loaded.filters.get("T", "g").filter is None
+    assert [line["event"] for line in logs] == ["a saved filter is not used"]

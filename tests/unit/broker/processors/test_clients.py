@@ -6,6 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.groups.producers import CLIENT_EXPIRY_MS
+from broker.limits import BrokerLimits
 from remoting.log import MAX_PER_SECOND
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.heartbeat import (
@@ -20,6 +21,7 @@ from remoting.protocol.headers.group import (
     ConsumerGroupRequestHeader,
     UnregisterClientRequestHeader,
 )
+from remoting.protocol.own_codes import ON_CONFLICT
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
 
 
@@ -249,12 +251,54 @@ def test_too_many_topics_refuse_a_new_groups_heartbeat(make_bench):
     assert "pocketmqMaxTopics" in reply.remark
 
 
-@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), (None, 0), ("SQL92", 1)])
-def test_filters_by_tag_are_served_others_are_not(bench, kind, code):
+@pytest.mark.parametrize(("kind", "code"), [("TAG", 0), (None, 0), ("JAVA", 23)])
+def test_filters_by_tag_are_served_those_of_an_unknown_kind_are_not(bench, kind, code):
     body = CheckClientRequestBody(
         client_id="c", group="g", subscription_data=SubscriptionData(expression_type=kind)
     )
     reply = bench.must(Command.request(RequestCode.CHECK_CLIENT_CONFIG, body=encode(body)))
     assert reply.code == code
-    if code:
-        assert reply.remark == "The broker does not support consumer to filter message by SQL92"
+
+
+def filter_data(bench, group: str = "g"):
+    found = bench.state.filters.get("T", group)
+    return None if found is None else found.data
+
+
+def test_a_groups_filter_lives_as_long_as_the_group_and_then_is_dead(bench):
+    other = FakeConnection(6666)
+    bench.subscribe("g", "T", "a = 1", expression_type="SQL92")
+    bench.subscribe("g", "T", "a = 1", expression_type="SQL92", connection=other)
+    bench.processors.clients.closed(other)
+    assert filter_data(bench).dead_time == 0
+    bench.clock.advance(5)
+    bench.processors.clients.closed(bench.connection)
+    assert filter_data(bench).dead_time == bench.clock.now_ms()
+    bench.subscribe("g", "T", "a = 1", expression_type="SQL92")
+    assert filter_data(bench).dead_time == 0
+    command = UnregisterClientRequestHeader(client_id="client-1", consumer_group="g")
+    bench.must(Command.request(RequestCode.UNREGISTER_CLIENT, command))
+    assert filter_data(bench).dead_time == bench.clock.now_ms()
+
+
+def test_a_wrong_filter_is_told_to_our_clients_and_registers_all_the_rest(bench):
+    wrong = SubscriptionData(topic="T", sub_string="a =", expression_type="SQL92")
+    consumers = [ConsumerData(group_name="g", subscription_data_set=[wrong])]
+    command = heartbeat(consumers=consumers, producers=["p"])
+    assert bench.must(command).code == 0
+    command = heartbeat(consumers=consumers, producers=["p"])
+    command.pairs = ((ON_CONFLICT, "warn"),)
+    reply = bench.must(command)
+    assert reply.code == 23
+    assert "Was expecting" in reply.remark
+    assert filter_data(bench) is None
+    assert "g" in bench.state.consumers.groups
+    assert "p" in bench.state.producers.groups
+
+
+def test_filters_beyond_the_limit_refuse_the_heartbeat(make_bench):
+    bench = make_bench(limits=BrokerLimits(filter_bytes=2_000))
+    assert bench.subscribe("g", "T", "a = 1", expression_type="SQL92").code == 0
+    reply = bench.subscribe("h", "T", "a = 1", expression_type="SQL92")
+    assert reply.code == 1
+    assert "the broker keeps no more than 2000" in reply.remark

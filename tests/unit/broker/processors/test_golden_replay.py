@@ -74,7 +74,10 @@ class Scenario:
     """Opaque of a request -> our code instead of theirs; None: ours waits."""
 
 
-SQL, TIMER, STORED, HELD = 1, 1, 0, None
+TIMER, STORED, HELD = 1, 0, None
+WRONG_SQL = 23
+"""A pull that brings a wrong expression gets no messages, and not all of them."""
+
 ELSEWHERE = 1
 """Ids of messages requested by their offset, which differs here."""
 
@@ -89,6 +92,7 @@ SCENARIOS = {
         {"OrderTopic": ("..", "..")}, {"OrderTopic@cg_ord": {0: 2, 1: 2}}
     ),
     "tag_filter.jsonl": Scenario(),
+    "sql92_filter.jsonl": Scenario(),
     "long_poll_timeout.jsonl": Scenario({"OneQueue": ("......",)}, others={268: HELD}),
     "serialize_subset.jsonl": Scenario(),
     "serialize_subset_binary.jsonl": Scenario(
@@ -96,7 +100,9 @@ SCENARIOS = {
     ),
     "route_and_auto_create.jsonl": Scenario(),
     "errors.jsonl": Scenario(
-        {"OneQueue": (".........",)}, settings={"max_message_size": 20_000}, others={1023: SQL}
+        {"OneQueue": (".........",)},
+        settings={"max_message_size": 20_000},
+        others={1023: WRONG_SQL},
     ),
     "v5_route_send.jsonl": Scenario(others={15: TIMER}),
     "v5_admin.jsonl": Scenario({"V5Topic": (".", "..", "..", "..")}),

@@ -7,8 +7,6 @@ import pytest
 from tests.unit.broker.harness import Bench
 from tests.unit.broker.processors.pulls import NO_SUBSCRIPTION, pull
 
-NO_SQL = "The broker does not support consumer to filter message by SQL92"
-
 
 def refusal(bench: Bench, topic: str = "T", **fields) -> tuple[int, str]:
     reply = pull(bench, topic, **fields)
@@ -124,17 +122,6 @@ def test_row_11_a_subscription_older_than_the_clients(bench):
         "the consumer's subscription not latest",
     )
     assert pull(bench, **NO_SUBSCRIPTION, sub_version=5).code == 19
-
-
-def test_rows_12_and_13_sql_is_not_served_from_the_heartbeat(bench):
-    bench.topic("T")
-    bench.subscribe("g", "T", "a > 5", expression_type="SQL92")
-    assert refusal(bench, **NO_SUBSCRIPTION) == (1, NO_SQL)
-
-
-def test_row_13_sql_is_not_served_from_the_request(bench):
-    bench.topic("T")
-    assert refusal(bench, subscription="a > 5", expression_type="SQL92") == (1, NO_SQL)
 
 
 def test_the_checks_apply_in_their_order(make_bench):

@@ -1,0 +1,146 @@
+"""SQL92 filters: an expression, compiled once, and which records it takes (cf. SqlFilter).
+
+No I/O, and nothing of a record is decoded but the properties that the expression names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Final
+
+from broker.filters.expressions import Values
+from broker.filters.parser import Parser
+from broker.filters.values import EvaluationError, SqlError
+from broker.limits import MAX_SUBSCRIPTION_LENGTH, SHORT_SUBSCRIPTION_LENGTH
+from remoting.protocol import core
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message import properties
+from remoting.protocol.message.record import locate
+
+SQL92: Final = "SQL92"
+
+_Rows = list[tuple[int, list[str | None]]]
+
+_SHORT_KEPT: Final = 1_024
+_LONG_KEPT: Final = 16
+"""Compiled expressions that are kept: a long one may take a megabyte."""
+
+
+def plain_property_rows(data: memoryview, names: tuple[bytes, ...]) -> _Rows:
+    """See ``core.record.property_rows``."""
+    rows: _Rows = []
+    at = 0
+    while True:
+        try:
+            *_, topic_end, end = locate(data, at, len(data))
+        except RecordError:
+            return rows
+        text = bytes(data[topic_end + 2 : end])
+        found = [properties.find(text, name) for name in names]
+        values = [None if one is None else one.decode("utf-8", "replace") for one in found]
+        rows.append((end - at, values))
+        at = end
+
+
+property_rows: Callable[[memoryview, tuple[bytes, ...]], _Rows] = plain_property_rows
+if not core.WHY:
+    # Compiled: it is there only if ``WHY`` is empty.
+    from remoting.protocol.core import record
+
+    property_rows = record.property_rows
+
+
+class SqlFilter:
+    """A compiled expression.
+
+    Args:
+        text: the expression.
+
+    Attributes:
+        names: the properties that it names.
+
+    Raises:
+        SqlError: the text is no expression.
+    """
+
+    __slots__ = ("_encoded", "_run", "names", "text")
+
+    def __init__(self, text: str) -> None:
+        if len(text) > MAX_SUBSCRIPTION_LENGTH:
+            raise SqlError(
+                f"an expression has at most {MAX_SUBSCRIPTION_LENGTH} characters, not {len(text)}"
+            )
+        parser = Parser(text)
+        self._run = parser.parse().run
+        self.text = text
+        self.names = tuple(parser.names)
+        self._encoded = tuple(name.encode() for name in self.names)
+
+    def __repr__(self) -> str:
+        return f"<SqlFilter {self.text!r}>"
+
+    def evaluate(self, values: Values) -> bool | None:
+        """The outcome for a message; only true is a match.
+
+        Args:
+            values: of the properties ``names``; None where the message has none.
+
+        Raises:
+            EvaluationError: it has no outcome, which is no match either.
+        """
+        outcome: bool | None = self._run(values)
+        return outcome
+
+    def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
+        """The first ones of some records that match; see ``RecordFilter``.
+
+        What is no record, and all behind it in its slice, doesn't match.
+        """
+        run, names, kept = self._run, self._encoded, []
+        count = looked = 0
+        for piece in records:
+            at = begin = end = 0
+            for size, values in property_rows(piece, names):
+                if count == most:
+                    break
+                looked += 1
+                try:
+                    is_match = run(values) is True
+                except EvaluationError:
+                    is_match = False
+                if is_match:
+                    count += 1
+                    if at != end:
+                        if end > begin:
+                            kept.append(piece[begin:end])
+                        begin = at
+                    end = at + size
+                at += size
+            if end > begin:
+                kept.append(piece[begin:end])
+        return kept, count, looked
+
+
+def _compile(text: str) -> SqlFilter | SqlError:
+    try:
+        return SqlFilter(text)
+    except SqlError as error:
+        return error.with_traceback(None)
+
+
+_compile_short = lru_cache(_SHORT_KEPT)(_compile)
+_compile_long = lru_cache(_LONG_KEPT)(_compile)
+
+
+def compiled(text: str) -> SqlFilter:
+    """The filter of an expression, which is compiled once as long as it is in use.
+
+    Raises:
+        SqlError: it is no expression.
+    """
+    is_short = len(text) <= SHORT_SUBSCRIPTION_LENGTH
+    found = (_compile_short if is_short else _compile_long)(text)
+    if isinstance(found, SqlError):
+        raise SqlError(str(found))
+    return found

@@ -1,0 +1,224 @@
+"""Which consumer group filters which topic by which expression (cf. ConsumerFilterManager).
+
+Heartbeats bring the expressions. An expression outlives its group for a day, so that an Apache
+broker, which counts what happened before a group came back, goes on with the file. The table is the
+file ``config/consumerFilter.json``. Time comes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from broker.errors import LimitReached, is_tag_type
+from broker.filters.bloom import bloom_of, is_valid
+from broker.filters.sql import SQL92, SqlFilter, compiled
+from broker.filters.values import SqlError
+from broker.limits import FILTER_BYTES_PER_CHARACTER, LIMITS, BrokerLimits
+from remoting.protocol.bodies.group import (
+    ConsumerFilterData,
+    ConsumerFilterWrapper,
+    FilterDataMapByTopic,
+)
+from remoting.protocol.bodies.heartbeat import SubscriptionData
+
+_ENTRY_BYTES = 1024
+_LOAD_MS = 30_000
+"""A group whose filter is read at the start is taken for one that left so long ago."""
+
+
+@dataclass(slots=True)
+class GroupFilter:
+    """A group's filter of a topic.
+
+    Attributes:
+        data: as it is kept in the file.
+        filter: the compiled expression; None: it is wrong, as another broker may have left it.
+    """
+
+    data: ConsumerFilterData
+    filter: SqlFilter | None
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the group has left, or no longer has the topic."""
+        return self.data.dead_time >= self.data.born_time
+
+    @property
+    def weight(self) -> int:
+        """The bytes that it takes."""
+        return _weight(self.data.expression)
+
+
+def compile_filter(expression_type: str | None, text: str) -> SqlFilter:
+    """The filter of a subscription that is not by tags. Raises ``SqlError``."""
+    if expression_type != SQL92:
+        raise SqlError(
+            f"there are no filters of type {str(expression_type)[:64]}: use {SQL92} or TAG"
+        )
+    return compiled(text)
+
+
+def _weight(expression: str) -> int:
+    return _ENTRY_BYTES + FILTER_BYTES_PER_CHARACTER * len(expression)
+
+
+class ConsumerFilters:
+    """The filters of all groups.
+
+    Args:
+        limits: of the bytes that they take.
+
+    Attributes:
+        version: counts the changes; what was written last is compared with it.
+        weight: the bytes that they take.
+    """
+
+    __slots__ = ("_by_topic", "_limits", "_topics", "version", "weight")
+
+    def __init__(self, limits: BrokerLimits = LIMITS) -> None:
+        self._limits = limits
+        self._by_topic: dict[str, dict[str, GroupFilter]] = {}
+        self._topics: dict[str, set[str]] = {}
+        self.version = 0
+        self.weight = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._topics.values()))
+
+    def get(self, topic: str, group: str) -> GroupFilter | None:
+        """A group's filter of a topic; None if it has none."""
+        groups = self._by_topic.get(topic)
+        return None if groups is None else groups.get(group)
+
+    def restore(self, saved: ConsumerFilterWrapper, now_ms: int) -> list[str]:
+        """Take what was saved; what is wrong with expressions of it, in sentences."""
+        problems = []
+        for topic, by_group in saved.filter_data_by_topic.items():
+            for group, data in by_group.group_filter_data.items():
+                data.topic, data.consumer_group = topic, group
+                if data.dead_time == 0:
+                    data.dead_time = max(now_ms - _LOAD_MS, data.born_time)
+                if not is_valid(data.bloom_filter_data):
+                    data.bloom_filter_data = bloom_of(group, topic)
+                found = None
+                try:
+                    found = compile_filter(data.expression_type, data.expression)
+                except SqlError as error:
+                    problems.append(f"the filter of group {group} for topic {topic}: {error}")
+                self._put(GroupFilter(data, found))
+        return problems
+
+    def register(
+        self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int
+    ) -> SqlError | None:
+        """A heartbeat of a member of a group; what is wrong with one of its expressions.
+
+        Raises:
+            LimitReached: the filters would take too much memory.
+        """
+        wrong = None
+        topics = set()
+        for one in subscriptions:
+            topics.add(one.topic)
+            if not is_tag_type(one.expression_type) and one.sub_string:
+                try:
+                    self._register(group, one, now_ms)
+                except SqlError as error:
+                    wrong = error
+        for topic in self._topics.get(group, set()) - topics:
+            self._die(self._by_topic[topic][group], now_ms)
+        return wrong
+
+    def left(self, group: str, now_ms: int) -> None:
+        """A group has no members any more."""
+        for topic in self._topics.get(group, ()):
+            self._die(self._by_topic[topic][group], now_ms)
+
+    def clean(self, now_ms: int, keep_ms: int) -> None:
+        """Forget the filters of groups that left so long ago."""
+        for entries in list(self._by_topic.values()):
+            for entry in list(entries.values()):
+                if entry.is_dead and now_ms - entry.data.dead_time >= keep_ms:
+                    self._remove(entry)
+
+    def saved(self) -> ConsumerFilterWrapper:
+        """A copy for the file."""
+        return ConsumerFilterWrapper(
+            {
+                topic: FilterDataMapByTopic(
+                    topic=topic,
+                    group_filter_data={
+                        group: msgspec.structs.replace(entry.data, dead=entry.is_dead)
+                        for group, entry in entries.items()
+                    },
+                )
+                for topic, entries in self._by_topic.items()
+            }
+        )
+
+    def _register(self, group: str, one: SubscriptionData, now_ms: int) -> None:
+        """Raises ``SqlError``: the expression is wrong; the group then has no filter."""
+        old = self.get(one.topic, group)
+        if old is not None:
+            data = old.data
+            is_newer = one.sub_version > data.client_version
+            is_same = one.sub_string == data.expression and old.filter is not None
+            if not is_newer or is_same:
+                if one.sub_version >= data.client_version and (is_newer or old.is_dead):
+                    data.client_version = one.sub_version
+                    data.dead_time = 0 if old.is_dead else data.dead_time
+                    self.version += 1
+                return
+            self._remove(old)
+        found = compile_filter(one.expression_type, one.sub_string)
+        self._make_room(_weight(one.sub_string), group, one.topic, now_ms)
+        self._put(
+            GroupFilter(
+                ConsumerFilterData(
+                    consumer_group=group,
+                    topic=one.topic,
+                    expression=one.sub_string,
+                    expression_type=SQL92,
+                    born_time=now_ms,
+                    client_version=one.sub_version,
+                    bloom_filter_data=bloom_of(group, one.topic),
+                ),
+                found,
+            )
+        )
+
+    def _make_room(self, weight: int, group: str, topic: str, now_ms: int) -> None:
+        limit = self._limits.filter_bytes
+        if self.weight + weight > limit:
+            self.clean(now_ms, 0)
+        if self.weight + weight > limit:
+            raise LimitReached(
+                f"the filters of all consumer groups take {self.weight} bytes, and the broker keeps"
+                f" no more than {limit}: shorten the expression of group {group} for topic {topic}"
+            )
+
+    def _put(self, entry: GroupFilter) -> None:
+        data = entry.data
+        self._by_topic.setdefault(data.topic, {})[data.consumer_group] = entry
+        self._topics.setdefault(data.consumer_group, set()).add(data.topic)
+        self.weight += entry.weight
+        self.version += 1
+
+    def _remove(self, entry: GroupFilter) -> None:
+        topic, group = entry.data.topic, entry.data.consumer_group
+        del self._by_topic[topic][group]
+        self._topics[group].discard(topic)
+        if not self._by_topic[topic]:
+            del self._by_topic[topic]
+        if not self._topics[group]:
+            del self._topics[group]
+        self.weight -= entry.weight
+        self.version += 1
+
+    def _die(self, entry: GroupFilter, now_ms: int) -> None:
+        if not entry.is_dead:
+            entry.data.dead_time = now_ms
+            self.version += 1

@@ -1,0 +1,121 @@
+"""Expressions that are too long, too deep, or nonsense: an error at once, and never a crash."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.filters.sql import SqlFilter, compiled
+from broker.filters.values import EvaluationError, SqlError
+from broker.limits import MAX_FILTER_DEPTH, MAX_SUBSCRIPTION_LENGTH
+
+
+def refusal(expression: str) -> str:
+    with pytest.raises(SqlError) as error:
+        SqlFilter(expression)
+    return str(error.value)
+
+
+def test_an_expression_of_64_kib_is_refused():
+    assert refusal("a = 1 OR " * 7_300 + "a = 1") == (
+        f"an expression has at most {MAX_SUBSCRIPTION_LENGTH} characters, not 65705"
+    )
+
+
+def test_a_long_expression_within_the_limit_is_served():
+    count = MAX_SUBSCRIPTION_LENGTH // len("a = 1000 OR ") - 1
+    found = SqlFilter(" OR ".join(f"a = {number}" for number in range(count)))
+    assert found.evaluate([str(count - 1)]) is True
+    assert found.evaluate([str(count)]) is False
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(" * 10_000 + "a = 1" + ")" * 10_000,
+        "(" * 10_000,
+        "NOT " * 8_000 + "a",
+        "-" * 10_000 + "1 = a",
+        "+" * 10_000 + "a",
+        "a" + " = 1" * 8_000,
+        "a" + " IS NULL" * 4_000,
+        "a = (" * 6_000,
+        "NOT (" * 6_000,
+    ],
+    ids=lambda expression: expression[:12],
+)
+def test_what_is_nested_thousands_of_levels_deep_is_refused(expression):
+    assert refusal(expression).startswith(
+        f"the expression is nested more than {MAX_FILTER_DEPTH} levels deep"
+    )
+
+
+def test_so_deep_as_the_limit_is_served():
+    depth = MAX_FILTER_DEPTH
+    found = SqlFilter("(" * depth + "a = 1" + ")" * depth)
+    assert found.evaluate(["1"]) is True
+    assert SqlFilter("NOT " * (depth - 2) + "a").evaluate(["x"]) is False
+
+
+def test_unknown_functions_and_operators_are_no_grammar():
+    # What follows a complete expression is ignored: these are the property, as a boolean.
+    for text in ("abs(a) = 1", "a LIKE 'x%'", "a REGEXP 'x'"):
+        assert SqlFilter(text).evaluate(["1"]) is False
+    assert "Lexical error" in refusal("a * 2 = 2")
+    assert "Was expecting" in refusal("a NOT LIKE 'x'")
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "'" + "a" * 30_000,
+        "/*" + "*" * 30_000,
+        "-- " * 10_000,
+        "a IN (" + "'x'," * 8_000,
+        "a " * 10_000 + "'",
+        "0" * 30_000 + " = a = ",
+        "9" * 30_000,
+        "1" * 30_000 + ".0 = a",
+        "\U0001f600" * 10_000,
+        "a = '" + "''" * 15_000,
+    ],
+    ids=lambda expression: expression[:12],
+)
+def test_long_nonsense_ends_in_an_error_or_a_filter(expression):
+    with contextlib.suppress(SqlError):
+        SqlFilter(expression)
+
+
+@given(
+    st.one_of(
+        st.text(max_size=80),
+        st.lists(
+            st.sampled_from(
+                [
+                    *("a", "b", "1", "2.5", "'x'", "''", "NULL", "TRUE", "(", ")", ",", "-", "+"),
+                    *("=", "<>", "<", ">=", "AND", "OR", "NOT", "IN", "BETWEEN", "IS"),
+                    *("CONTAINS", "STARTSWITH", "ENDSWITH", "/* */", "--", "\n", "\U0001f600"),
+                ]
+            ),
+            max_size=20,
+        ).map(" ".join),
+    ),
+    st.lists(st.none() | st.text(max_size=6), min_size=8, max_size=8),
+)
+def test_any_text_is_a_filter_or_an_error(text, values):
+    with contextlib.suppress(SqlError, EvaluationError):
+        found = SqlFilter(text)
+        outcome = found.evaluate((values * len(found.names))[: len(found.names)])
+        assert outcome in {True, False, None}
+
+
+def test_an_expression_is_compiled_once():
+    assert compiled("once = 1") is compiled("once = 1")
+    long = "once = '" + "x" * 1_000 + "'"
+    assert compiled(long) is compiled(long)
+    for _ in range(2):
+        with pytest.raises(SqlError, match="Was expecting"):
+            compiled("once =")
