@@ -32,7 +32,7 @@ MODULES = {
     "client.admin.descriptions": "GroupDescription Member",
     "client.admin.groups": "Lag QueueLag",
     "client.admin.resets": "Reset ResetStep",
-    "client.consumer.options": "Orderly Tags",
+    "client.consumer.options": "Orderly Sql Tags",
     "client.consumer.outcome": "COMMIT Decision ROLLBACK",
     "client.consumer.pull": "PullConsumer",
     "client.consumer.push": "PushConsumer",

@@ -12,6 +12,7 @@ from client.admin.messages import Redrive as Redrive
 from client.admin.resets import Reset as Reset
 from client.admin.resets import ResetStep as ResetStep
 from client.consumer.options import Orderly as Orderly
+from client.consumer.options import Sql as Sql
 from client.consumer.options import Tags as Tags
 from client.consumer.outcome import COMMIT as COMMIT
 from client.consumer.outcome import ROLLBACK as ROLLBACK
@@ -176,6 +177,7 @@ __all__ = [
     "SendError",
     "SendStatus",
     "ServiceNotAvailable",
+    "Sql",
     "Start",
     "Sticky",
     "Strategy",

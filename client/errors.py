@@ -211,7 +211,7 @@ class NotFound(RemoteError):
 
 
 class SubscriptionInvalid(RemoteError):
-    """Code 23: the tag expression can't be parsed."""
+    """Code 23: the subscription's expression can't be parsed."""
 
 
 class GroupNotFound(RemoteError):

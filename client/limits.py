@@ -162,6 +162,9 @@ SLICE: Final = 0.002
 BLOCKED_LOOP: Final = 1.0
 """Time after which a handler that blocked the event loop is reported."""
 
+MAX_EXPRESSION_LENGTH: Final = 32 * 1024
+"""Characters of an SQL92 expression: the limit of our brokers, because each pull carries it."""
+
 MAX_DEAD_REASON: Final = 500
 """Characters of the reason stored with a dead letter."""
 

@@ -165,6 +165,11 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         ("pocketmq_sends_failed", "Send requests that stored nothing.", counters.sends_failed),
         ("pocketmq_messages_out", "Messages delivered to consumers.", counters.messages_pulled),
         ("pocketmq_messages_out_bytes", "Bytes of the records delivered.", counters.bytes_pulled),
+        (
+            "pocketmq_messages_filtered",
+            "Messages that pulls left out by their properties (SQL92).",
+            stats.filtered_messages,
+        ),
     )
     pulls = CounterMetricFamily("pocketmq_pulls", "Pull requests by outcome.", labels=["outcome"])
     pulls.add_metric(["found"], counters.pulls_found)
@@ -389,6 +394,7 @@ def _tables(broker: Broker) -> Iterator[Metric]:
         ("topics", "Topics, the system's included.", len(state.topics.table)),
         ("groups", "Subscription groups.", len(state.groups.table)),
         ("consumer_groups_online", "Consumer groups with members.", len(state.consumers.groups)),
+        ("consumer_filters", "SQL92 filters of consumer groups.", len(state.filters)),
         ("parked_pulls", "Pulls held until a message arrives.", len(state.long_polls)),
     ):
         yield GaugeMetricFamily(f"pocketmq_{name}", text, value=value)

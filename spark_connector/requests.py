@@ -42,9 +42,11 @@ Request = Callable[[], Command]
 """Creates the command of one attempt: a ``Command`` can be sent only once."""
 
 
-def request(code: RequestCode, header: Header | None = None, *, extra: Extra = ()) -> Request:
+def request(
+    code: RequestCode, header: Header | None = None, *, extra: Extra = (), body: bytes = b""
+) -> Request:
     """Return a request that can be sent several times."""
-    return lambda: Command.request(code, header, extra=extra)
+    return lambda: Command.request(code, header, extra=extra, body=body)
 
 
 class Calls:

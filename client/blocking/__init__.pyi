@@ -11,7 +11,7 @@ from client.admin.groups import Lag
 from client.admin.messages import DeadMessage, Redrive
 from client.admin.resets import Reset
 from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
-from client.consumer.options import Handler, PushArguments, Subscribe, Tags
+from client.consumer.options import Handler, PushArguments, Subscribe, Wanted
 from client.consumer.received import ReceivedMessage
 from client.errors import SendError
 from client.events import ConsumptionPaused
@@ -741,7 +741,7 @@ class PullConsumer(Generic[T]):
     def assigned(self) -> list[MessageQueue]:
         """The queues that the consumer reads, sorted."""
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+    def assign(self, queues: Iterable[MessageQueue], *, tags: Wanted = "*") -> None:
         """Read these queues from now on, and no others.
 
         A queue that is already read keeps its position, unless ``tags`` differs from before. A new
@@ -750,13 +750,14 @@ class PullConsumer(Generic[T]):
 
         Args:
             queues: the complete list of queues to read.
-            tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; or
+                ``Sql("amount > 100")``; ``*`` for all.
 
         Raises:
             UsageError: an argument is invalid, or topics are subscribed.
         """
 
-    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+    def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Read this member's share of a topic's queues, which the members of the group divide.
 
         The share changes as members join and leave; ``on_gained`` and ``on_lost`` are called for
@@ -764,11 +765,12 @@ class PullConsumer(Generic[T]):
         previous owners have released the queues. Subscribing to a topic again changes its tags.
 
         Args:
-            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
-                for all.
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; or
+                ``Sql("amount > 100")``; ``*`` for all.
 
         Raises:
             UsageError: ``topic`` or ``tags`` is invalid, or queues are assigned.
+            SubscriptionInvalid: a broker refuses the expression.
             GroupConflict: another member of the group has settings that must be equal but differ.
             NoNameServer: no name server can be reached.
         """
@@ -931,8 +933,11 @@ class PushConsumer(Generic[T]):
     def assigned(self) -> list[MessageQueue]:
         """The queues it currently owns, sorted; includes those of the group's retry topic."""
 
-    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+    def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Subscribe to a topic, or change its tags. All members of the group must do the same.
+
+        Args:
+            tags: which messages, as in ``subscribe=``.
 
         Raises:
             UsageError: ``topic`` is not a valid topic name, or ``tags`` is not a valid expression.

@@ -20,6 +20,7 @@ from client.consumer.received import messages_of
 from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
+from client.group.view import check_filter
 from client.limits import CARRIED_COMMIT, PULL_TIMEOUT, REPORT_PERIOD, REQUEST_TIMEOUT
 from client.remote import read_header, unavailable
 from client.routes import address_of
@@ -120,7 +121,7 @@ class Fetcher(Generic[T, S]):
         self._address = ""
         self._connection: Connection | None = None
         self._room = asyncio.Event()
-        self._tags = None if expression.is_all else expression.tags
+        self._tags = expression.tags or None
         self._failures: Backoff | None = None
         self._waiting = False
         self._reported_at = float("-inf")
@@ -240,6 +241,7 @@ class Fetcher(Generic[T, S]):
             messages=self._options.pull_messages,
             suspend_ms=int(suspend * 1000),
             expression=self.expression.text,
+            expression_type=self.expression.kind,
             max_bytes=min(MAX_ANSWER_BYTES, self._options.prefetch_bytes),
             commit=commit,
         )
@@ -254,6 +256,10 @@ class Fetcher(Generic[T, S]):
                 connection = heartbeats.connected(address)
                 if connection is None:
                     connection = await heartbeats.connect(address, REQUEST_TIMEOUT)
+                # Apache's brokers deliver all messages when a pull's own expression is wrong.
+                await check_filter(
+                    self._context, self._group, self._queue.topic, self.expression, address
+                )
                 self._connection, self._address = connection, address
             if commit is not None:
                 self._commit_sent_at = self._loop.time()

@@ -12,7 +12,7 @@ from client import limits
 from client.config import GroupArguments, GroupOptions, one_of, positive
 from client.errors import UsageError
 from client.positions import Duration, Place, Position, check_topic_name, seconds
-from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.message.tags import SqlExpression, TagExpression
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
@@ -44,8 +44,35 @@ class Tags:
         return f"client.Tags({self.text})"
 
 
-Subscribe: TypeAlias = Mapping[str, str | Tags]
-"""Topic -> tags: ``"*"`` for all messages, ``"A || B"``, or ``Tags("A", "B")``."""
+class Sql:
+    """An SQL92 expression that selects messages by their properties: ``Sql("amount > 100")``.
+
+    The broker evaluates it; see the page on filters for what it can say. Apache's brokers need
+    ``enablePropertyFilter=true``.
+    """
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        given: Any = text
+        if not isinstance(given, str) or not text.strip():
+            raise UsageError(f"{given!r} is no expression", hint='e.g. client.Sql("amount > 100")')
+        if len(text) > limits.MAX_EXPRESSION_LENGTH:
+            raise UsageError(
+                f"the expression has {len(text)} characters, at most "
+                f"{limits.MAX_EXPRESSION_LENGTH} are possible"
+            )
+        self.text = text
+
+    def __repr__(self) -> str:
+        return f"client.Sql({self.text!r})"
+
+
+Wanted: TypeAlias = str | Tags | Sql
+"""``"*"`` for all messages of a topic, ``"A || B"`` or ``Tags("A", "B")`` for tags, or ``Sql``."""
+
+Subscribe: TypeAlias = Mapping[str, Wanted]
+"""Topic -> which of its messages; see ``Wanted``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +196,23 @@ def subscriptions_of(subscribe: Subscribe, group: str) -> dict[str, TagExpressio
     return {topic: expression_of(topic, tags, group) for topic, tags in subscribe.items()}
 
 
-def expression_of(topic: str, tags: str | Tags, group: str) -> TagExpression:
-    """Parse the tag expression of one topic. Raises UsageError."""
+def expression_of(topic: str, tags: Wanted, group: str) -> TagExpression:
+    """Parse the expression of one topic. Raises UsageError."""
     check_topic_name(topic)
+    return parse_wanted(tags, group, topic)
+
+
+def parse_wanted(tags: Wanted, group: str, topic: str | None = None) -> TagExpression:
+    """The expression of any topic. Raises UsageError."""
+    if isinstance(tags, Sql):
+        return SqlExpression.of(tags.text)
     text: Any = tags.text if isinstance(tags, Tags) else tags
     if not isinstance(text, str):
         raise UsageError(
-            f"tags can't be {tags!r}", topic=topic, group=group, hint="use '*' or client.Tags"
+            f"tags can't be {tags!r}",
+            topic=topic,
+            group=group,
+            hint="use '*', client.Tags or client.Sql",
         )
     try:
         return TagExpression.parse(text)

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
 from client.consumer.group_reading import GroupReading
 from client.consumer.offset_store import OffsetCommits
-from client.consumer.options import Tags, expression_of
+from client.consumer.options import Wanted, expression_of, parse_wanted
 from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext, ClientPart
@@ -28,7 +28,6 @@ from client.positions import Duration, Position, check_group, check_topic_name, 
 from client.serde import Serde, raw
 from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData
-from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -189,7 +188,7 @@ class PullConsumer(ClientPart, Generic[T]):
         self._life.check()
         return sorted(self._reader.queues)
 
-    def assign(self, queues: Iterable[MessageQueue], *, tags: str = "*") -> None:
+    def assign(self, queues: Iterable[MessageQueue], *, tags: Wanted = "*") -> None:
         """Read these queues from now on, and no others.
 
         A queue that is already read keeps its position, unless ``tags`` differs from before. A new
@@ -198,17 +197,15 @@ class PullConsumer(ClientPart, Generic[T]):
 
         Args:
             queues: the complete list of queues to read.
-            tags: ``A || B`` for the messages with one of these tags; ``*`` for all.
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; or
+                ``Sql("amount > 100")``; ``*`` for all.
 
         Raises:
             UsageError: an argument is invalid, or topics are subscribed.
         """
         self._life.check()
         queues = queues_of(queues, self.group)
-        try:
-            expression = TagExpression.parse(tags)
-        except ValueError as error:
-            raise UsageError(str(error), group=self.group) from None
+        expression = parse_wanted(tags, self.group)
         if self._group_reading.active:
             raise UsageError(
                 "this consumer shares its queues with its group",
@@ -219,7 +216,7 @@ class PullConsumer(ClientPart, Generic[T]):
         self._version_ms = self._context.clock.now_ms()
         self._context.heartbeat_soon()
 
-    async def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+    async def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Read this member's share of a topic's queues, which the members of the group divide.
 
         The share changes as members join and leave; ``on_gained`` and ``on_lost`` are called for
@@ -227,11 +224,12 @@ class PullConsumer(ClientPart, Generic[T]):
         previous owners have released the queues. Subscribing to a topic again changes its tags.
 
         Args:
-            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; ``*``
-                for all.
+            tags: ``A || B`` for the messages with one of these tags, or ``Tags("A", "B")``; or
+                ``Sql("amount > 100")``; ``*`` for all.
 
         Raises:
             UsageError: ``topic`` or ``tags`` is invalid, or queues are assigned.
+            SubscriptionInvalid: a broker refuses the expression.
             GroupConflict: another member of the group has settings that must be equal but differ.
             NoNameServer: no name server can be reached.
         """

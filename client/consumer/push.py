@@ -24,7 +24,7 @@ from client.consumer.options import (
     PushArguments,
     PushOptions,
     Subscribe,
-    Tags,
+    Wanted,
     check_handler,
     expression_of,
     subscriptions_of,
@@ -330,8 +330,11 @@ class PushConsumer(ClientPart, Generic[T]):
         self._life.check()
         return sorted(self._member.owned)
 
-    def subscribe(self, topic: str, tags: str | Tags = "*") -> None:
+    def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Subscribe to a topic, or change its tags. All members of the group must do the same.
+
+        Args:
+            tags: which messages, as in ``subscribe=``.
 
         Raises:
             UsageError: ``topic`` is not a valid topic name, or ``tags`` is not a valid expression.

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 
 from client.config import GroupOptions, OnConflict
 from client.context import ClientContext
-from client.errors import NoNameServer, PocketMQError, UsageError
+from client.errors import (
+    NoNameServer,
+    NoRoute,
+    PocketMQError,
+    TopicNotFound,
+    Unavailable,
+    UsageError,
+)
 from client.events import MembersDiffer, Start, SubscriptionUnstable
 from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.conflicts import GroupProblemReporter, join
@@ -22,7 +29,7 @@ from client.group.rebalancer import Rebalancer, View
 from client.group.reports import Reports, consumer_status, running_info
 from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
-from client.group.view import GroupView, Subscribed, from_where
+from client.group.view import GroupView, Subscribed, check_filter, from_where
 from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.routes import Route
 from remoting.log import Log
@@ -33,7 +40,7 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, ConsumeType, Messag
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
-from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -173,6 +180,7 @@ class GroupMember:
         )
         self._context.members.check_free(self.group)
         addresses = await self._addresses()
+        await self._check_filters()
         for conflict in await join(self._context, self, addresses):
             _log.warning("members differ", group=self.group, conflict=str(conflict))
             self._listener.tell(MembersDiffer(self.group, conflict))
@@ -215,6 +223,22 @@ class GroupMember:
             ):
                 raise route
         return list(found)
+
+    async def _check_filters(self) -> None:
+        """Raises RemoteError: a broker doesn't take a subscription's filter."""
+        for topic in self._subscriptions.topics:
+            expression = self._subscriptions.expression(topic)
+            if not isinstance(expression, SqlExpression):
+                continue
+            try:
+                route = await self._context.routes.to_read(topic)
+                for name in route.brokers:
+                    address = route.master(name)
+                    if address is not None:
+                        await check_filter(self._context, self.group, topic, expression, address)
+            except (Unavailable, NoRoute, TopicNotFound) as error:
+                # Whoever reads a queue there asks again first.
+                _log.warning("filter not checked", group=self.group, topic=topic, error=str(error))
 
     # Topics
 

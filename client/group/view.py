@@ -17,27 +17,42 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 
 from client.context import ClientContext
-from client.errors import NoRoute, PocketMQError, RemoteError, Unavailable, UsageError, remote_error
+from client.errors import (
+    NoRoute,
+    PocketMQError,
+    RemoteError,
+    SubscriptionInvalid,
+    Unavailable,
+    UsageError,
+    remote_error,
+)
 from client.group.rebalancer import View
 from client.limits import RESTART_GRACE
 from client.positions import Place, Position, check_topic_name
 from client.routes import Route
 from remoting.log import Log
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import GroupDescriptionBody
-from remoting.protocol.bodies.heartbeat import ConsumeFromWhere, SubscriptionData
+from remoting.protocol.bodies.heartbeat import (
+    CheckClientRequestBody,
+    ConsumeFromWhere,
+    SubscriptionData,
+)
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.group import ConsumerGroupRequestHeader
-from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 _log = Log("client")
 
+_FILTER_ANSWERS = frozenset(
+    {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED}
+)
 _SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 
 
@@ -263,6 +278,51 @@ def subscription_data(topic: str, expression: TagExpression, version_ms: int) ->
         tags_set=sorted(expression.tags),
         code_set=sorted(expression.codes),
         sub_version=version_ms,
+        expression_type=expression.kind,
+    )
+
+
+async def check_filter(
+    context: ClientContext, group: str, topic: str, expression: TagExpression, address: str
+) -> None:
+    """Ask a broker whether it takes a filter; one by tags needs no asking.
+
+    Raises:
+        SubscriptionInvalid: the expression is wrong.
+        RemoteError: the broker has no such filters.
+        Unavailable: it gave no answer.
+    """
+    if not isinstance(expression, SqlExpression):
+        return
+    subscription = subscription_data(topic, expression, context.clock.now_ms())
+    body = CheckClientRequestBody(
+        client_id=context.client_id, group=group, subscription_data=subscription
+    )
+    answer = await context.remote.call(
+        address,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        body=encode(body),
+        accept=_FILTER_ANSWERS,
+        topic=topic,
+        group=group,
+    )
+    if answer.code == ResponseCode.SUCCESS:
+        return
+    remark = answer.remark or "no reason given"
+    if answer.code == ResponseCode.SYSTEM_ERROR:
+        kind, text = RemoteError, remark
+        hint = "set enablePropertyFilter=true in the broker's configuration"
+    else:
+        kind, text = SubscriptionInvalid, f"the filter {expression.text!r} is wrong: {remark}"
+        hint = "correct the expression; see the documents' page on filters"
+    raise kind(
+        text,
+        code=answer.code,
+        remark=remark,
+        topic=topic,
+        group=group,
+        broker=address,
+        hint=hint,
     )
 
 

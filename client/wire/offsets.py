@@ -14,6 +14,7 @@ from remoting.protocol.headers.pull import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 
@@ -35,6 +36,7 @@ def pull_header(
     messages: int,
     suspend_ms: int,
     expression: str,
+    expression_type: str = TagExpression.kind,
     max_bytes: int | None = None,
     commit: int | None = None,
 ) -> PullMessageRequestHeader:
@@ -53,7 +55,7 @@ def pull_header(
         suspend_timeout_millis=suspend_ms,
         subscription=expression,
         sub_version=0,
-        expression_type="TAG",
+        expression_type=expression_type,
         bname=queue.broker_name,
         max_msg_bytes=max_bytes,
     )

@@ -19,10 +19,12 @@ from pocketmq.cli.running import (
     confirm,
     dry_run_option,
     end_on_broken_pipe,
+    filter_options,
     json_option,
     nameserver_option,
     parse_place,
     run,
+    wanted_messages,
     yes_option,
 )
 from pocketmq.formats import Writer, body_text, facts, iso, writer
@@ -115,27 +117,42 @@ def find(
     help="How many messages.",
 )
 @click.option("--follow", "-f", is_flag=True, help="Then write new messages as they arrive.")
-@click.option("--tags", default="*", show_default=True, help="Only these tags, e.g. 'A || B'.")
+@filter_options
 @nameserver_option
 @json_option
-def tail(topic: str, count: int, follow: bool, tags: str, nameserver: str, as_json: bool) -> None:
+def tail(
+    topic: str,
+    count: int,
+    follow: bool,
+    tags: str,
+    sql: str | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
     """Write the newest messages of TOPIC, in the order in which they were stored.
 
-    With --tags, those among the newest of each queue. --json writes one JSON object per line.
+    With --tags or --sql, those among the newest of each queue. --json writes one JSON object per
+    line.
     """
     write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
     with end_on_broken_pipe():
-        run(_tail(nameserver, topic, count, tags, write, follow=follow))
+        run(_tail(nameserver, topic, count, wanted_messages(tags, sql), write, follow=follow))
 
 
 async def _tail(
-    nameserver: str, topic: str, count: int, tags: str, write: Writer, *, follow: bool
+    nameserver: str,
+    topic: str,
+    count: int,
+    wanted: str | client.Sql,
+    write: Writer,
+    *,
+    follow: bool,
 ) -> None:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
         consumer = instance.pull_consumer(group=GROUP)
         queues = await consumer.queues(topic)
-        consumer.assign(queues, tags=tags)
+        consumer.assign(queues, tags=wanted)
         admin = instance.admin()
         ends = await ends_of(admin, queues)
         begins = await asyncio.gather(*(admin.min_offset(queue) for queue in queues))

@@ -23,6 +23,7 @@ from pocketmq.cli.running import (
     parse_place,
     queues_option,
     run,
+    wanted_messages,
 )
 from pocketmq.export.from_cluster import ClusterSource
 from pocketmq.export.from_store import StoreSource
@@ -102,6 +103,11 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
     callback=_parse_tags,
     help="Only messages with these tags, e.g. 'A || B'.",
 )
+@click.option(
+    "--sql",
+    metavar="EXPRESSION",
+    help="Like \"amount > 100 AND region = 'eu'\"; applied by the broker.",
+)
 @click.option("--key", help="Only messages with this key or id.")
 @click.option(
     "--body",
@@ -119,6 +125,7 @@ def export(
     end: Where,
     form: str | None,
     tags: TagExpression,
+    sql: str | None,
     key: str | None,
     body: str | None,
     nameserver: str,
@@ -135,8 +142,11 @@ def export(
         raise click.UsageError("in Parquet bodies are bytes: --body is for --format jsonl")
     if commit_log is not None and store is None:
         raise click.UsageError("--commit-log is for --store")
+    if sql is not None and store is not None:
+        raise click.UsageError("--sql is applied by a broker: with --store give --tag or --key")
+    wanted_messages(tags.text, sql)
     selection = ExportSelection(
-        topic=topic, queues=queues, begin=begin, end=end, tags=tags, key=key
+        topic=topic, queues=queues, begin=begin, end=end, tags=tags, sql=sql, key=key
     )
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:

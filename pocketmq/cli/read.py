@@ -21,11 +21,13 @@ from pocketmq.cli.running import (
     PLACE_METAVAR,
     choose_queues,
     end_on_broken_pipe,
+    filter_options,
     json_option,
     nameserver_option,
     parse_place,
     queues_option,
     run,
+    wanted_messages,
 )
 from pocketmq.formats import FORMATS, Writer, writer
 from remoting.tasks import stop_signal
@@ -52,7 +54,7 @@ class ReadSelection:
     start: Start
     limit: int | None
     follow: bool
-    tags: str
+    wanted: str | client.Sql
     queues: tuple[str, ...]
     commit: bool
     bar: bool
@@ -69,7 +71,7 @@ class ReadSelection:
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="At most this many messages.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new messages at the end.")
-@click.option("--tags", default="*", show_default=True, help="Only these tags, e.g. 'A || B'.")
+@filter_options
 @queues_option
 @click.option(
     "--group", shell_complete=group_names, help="The consumer group whose offsets are used."
@@ -87,6 +89,7 @@ def read(
     limit: int | None,
     follow: bool,
     tags: str,
+    sql: str | None,
     queues: tuple[str, ...],
     group: str | None,
     commit: bool,
@@ -109,7 +112,7 @@ def read(
         start=start,
         limit=limit,
         follow=follow,
-        tags=tags,
+        wanted=wanted_messages(tags, sql),
         queues=queues,
         commit=commit,
         bar=path is not None,
@@ -140,7 +143,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
         consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_on_event)
         queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
         ends = None if wanted.follow else await ends_of(instance.admin(), queues)
-        consumer.assign(queues, tags=wanted.tags)
+        consumer.assign(queues, tags=wanted.wanted)
         start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
         if start is not None:
             await asyncio.gather(*(consumer.seek(queue, start) for queue in queues))

@@ -58,6 +58,27 @@ def queues_option(function: F) -> F:
     )(function)
 
 
+def filter_options(function: F) -> F:
+    """``--tags`` and ``--sql``: see ``wanted_messages``."""
+    sql = click.option(
+        "--sql", metavar="EXPRESSION", help="Only these: \"amount > 100 AND region = 'eu'\"."
+    )
+    tags = click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+    return tags(sql(function))
+
+
+def wanted_messages(tags: str, sql: str | None) -> str | client.Sql:
+    """What ``--tags`` and ``--sql`` ask for. Raises ``click.UsageError``: for both."""
+    if sql is None:
+        return tags
+    if tags != "*":
+        raise click.UsageError("--tags and --sql: give only one of them; TAGS is a property")
+    try:
+        return client.Sql(sql)
+    except client.UsageError as error:
+        raise click.UsageError(str(error)) from None
+
+
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation at a terminal unless ``yes``; any other answer aborts the command."""
     if not yes and sys.stdin.isatty():

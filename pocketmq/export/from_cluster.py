@@ -84,7 +84,9 @@ class ClusterSource:
     async def _queue(
         self, queue: client.MessageQueue, begin: int, end: int
     ) -> AsyncIterator[Portion]:
-        self._consumer.assign([queue], tags=self._selection.tags.text)
+        sql = self._selection.sql
+        tags = self._selection.tags.text if sql is None else client.Sql(sql)
+        self._consumer.assign([queue], tags=tags)
         await self._consumer.seek(queue, begin)
         self._moved = None
         position = begin

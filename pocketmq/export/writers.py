@@ -79,6 +79,7 @@ class ExportSelection:
         begin: the first message of each queue.
         end: the first message of each queue that is not exported any more.
         tags: only messages with one of these tags.
+        sql: a filter for the broker in place of the tags; None for none.
         key: only messages with this key or id.
     """
 
@@ -87,6 +88,7 @@ class ExportSelection:
     begin: Where = client.BEGIN
     end: Where = client.END
     tags: TagExpression
+    sql: str | None = None
     key: str | None = None
 
     def wants(self, message: Message) -> bool:

@@ -190,7 +190,7 @@ def decode(
         keep &= offsets < selection.end_offset
     found = found if keep.all() else found.only(keep)
     rows = _Rows(found, settings, selection.file)
-    if len(found) and selection.tags is not None and not selection.tags.is_all:
+    if len(found) and selection.tags is not None and selection.tags.tags:
         # Compare the tags exactly: the broker has only compared their hashes.
         wanted = pa.array(sorted(selection.tags.tags), pa.string())
         has_tag = mask_of(pc.is_in(rows.entries.values_of(properties.TAGS), value_set=wanted))

@@ -17,7 +17,7 @@ from spark_connector.source.ranges import RangePartition
 
 REFUSAL_HINTS: Final[dict[int, str]] = {
     ResponseCode.NO_PERMISSION: "let the topic, its broker and the group be read",
-    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "check the option filterTags",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "check the option filterTags or filterSql",
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: (
         "create the group at the broker, or name one that is there with the option consumerGroup"
     ),
@@ -33,7 +33,8 @@ def pull_request(partition: RangePartition, options: ReadOptions, offset: int, e
         offset,
         messages=min(end - offset, options.pull_batch_size),
         suspend_ms=0,
-        expression=options.filter_tags,
+        expression=options.tags.text,
+        expression_type=options.tags.kind,
         max_bytes=MAX_ANSWER_BYTES,
     )
     return Command.request(RequestCode.PULL_MESSAGE, header)

@@ -65,6 +65,7 @@ class RocketMQBatchReader(DataSourceReader):
         options = self._options
         brokers = self._make_brokers(options.connection)
         routes = brokers.routes(options.subscription)
+        brokers.check_filter(routes, options.group, options.read.tags)
         bounds = {
             queue: ends
             for queue, ends in brokers.bounds(routes).items()

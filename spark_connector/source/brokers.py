@@ -14,14 +14,16 @@ from client.wire.offsets import (
     pull_header,
 )
 from client.wire.pull_answer import PULL_ANSWERS
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
+from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import (
     CreateTopicRequestHeader,
     TopicRequestHeader,
 )
+from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
     DLQ_PREFIX,
@@ -57,6 +59,7 @@ class Brokers:
         self.calls = Calls(options)
         self._name_servers = NameServerCalls(self.calls)
         self._begun: set[tuple[str, str, str]] = set()
+        self._checked: set[tuple[str, str]] = set()
 
     def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
         """Return the routes of the topics a query reads, by topic.
@@ -83,6 +86,29 @@ class Brokers:
                 f"no topic matches {subscription}", "create one, or correct the expression"
             )
         return found
+
+    def check_filter(self, routes: Mapping[str, Route], group: str, wanted: TagExpression) -> None:
+        """Ask all brokers whether they accept a filter, unless it is by tags.
+
+        Apache's brokers deliver all messages to a pull whose expression is wrong.
+
+        Raises:
+            BrokerError: a broker refuses the filter.
+        """
+        if not isinstance(wanted, SqlExpression):
+            return
+        for topic, route in routes.items():
+            body = CheckClientRequestBody(
+                group=group,
+                subscription_data=SubscriptionData(
+                    topic=topic, sub_string=wanted.text, expression_type=wanted.kind
+                ),
+            )
+            command = request(RequestCode.CHECK_CLIENT_CONFIG, body=encode(body))
+            for address in filter(None, map(route.master, _names(route))):
+                if (address, topic) not in self._checked:
+                    self.calls.one(address, command, f"messages filtered by {wanted.text!r}")
+                    self._checked.add((address, topic))
 
     def bounds(
         self, routes: Mapping[str, Route], *, down: dict[str, BrokerError] | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
+from remoting.protocol.message.tags import SUBSCRIBE_ALL, SqlExpression, TagExpression
 from remoting.protocol.names import validate_topic
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import OptionError
@@ -116,6 +116,7 @@ class ReadOptions:
         request_timeout: the timeout of one pull.
         connection_idle: a connection is closed after it has been unused for this long.
         filter_tags: a tag expression, ``*`` for all messages.
+        filter_sql: an SQL92 expression in its place; empty for none.
         pull_batch_size: the most messages requested with one pull.
         pull_pipeline: the most pulls in flight on one connection.
         read_timeout: how long reading a range may make no progress, over all attempts.
@@ -127,6 +128,7 @@ class ReadOptions:
     request_timeout: float = 10.0
     connection_idle: float = 300.0
     filter_tags: str = SUBSCRIBE_ALL
+    filter_sql: str = ""
     pull_batch_size: int = option("pullBatchSize", integer(1, 1024), 1024)
     pull_pipeline: int = option("pullPipeline", integer(1, 64), 4)
     read_timeout: float = option("readTimeoutMs", wait, 120.0, "kafkaConsumer.pollTimeoutMs")
@@ -139,7 +141,9 @@ class ReadOptions:
 
     @property
     def tags(self) -> TagExpression:
-        """The parsed tag expression."""
+        """The parsed expression."""
+        if self.filter_sql:
+            return SqlExpression.of(self.filter_sql)
         return TagExpression.parse(self.filter_tags)
 
 
@@ -214,7 +218,8 @@ class SourceOptions:
                 group=name,
                 request_timeout=connection.request_timeout,
                 connection_idle=connection.connection_idle,
-                filter_tags=_filter(reader),
+                filter_tags=_filter_tags(reader),
+                filter_sql=_filter_sql(reader),
                 on_data_loss=_on_data_loss(reader),
             ),
             limits=_limits(reader),
@@ -246,13 +251,24 @@ def _limits(reader: OptionReader) -> Limits:
     return limits
 
 
-def _filter(reader: OptionReader) -> str:
-    if reader.given("filterSql") or reader.get("subExpressionType") == "SQL92":
-        raise OptionError(
-            "filterSql is not supported yet: brokers of this version filter by tags alone",
-            'use filterTags="A || B", or filter the DataFrame by its properties column',
-        )
+def _filter_tags(reader: OptionReader) -> str:
+    if reader.get("subExpressionType") == SqlExpression.kind:
+        return SUBSCRIBE_ALL
     return reader.one_of("filterTags", "subExpression") or SUBSCRIBE_ALL
+
+
+def _filter_sql(reader: OptionReader) -> str:
+    """The SQL92 expression, under its own name or the old connector's; empty: none."""
+    if reader.get("subExpressionType") == SqlExpression.kind:
+        expression: str = reader.one_of("filterSql", "subExpression") or ""
+    else:
+        expression = reader.get("filterSql")
+    if expression and reader.given("filterTags"):
+        raise OptionError(
+            "filterTags and filterSql are both given",
+            "use one of them; TAGS is a property that filterSql can compare",
+        )
+    return expression
 
 
 def _on_data_loss(reader: OptionReader) -> OnDataLoss:
@@ -340,6 +356,10 @@ SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (
     Option("groupIdPrefix", group, "spark-rocketmq"),
     Option("filterTags", tags, SUBSCRIBE_ALL),
     Option("subExpression", tags, ""),
-    Option("subExpressionType", choice({"TAG": "TAG", "SQL92": "SQL92"}), "TAG"),
+    Option(
+        "subExpressionType",
+        choice({kind: kind for kind in (TagExpression.kind, SqlExpression.kind)}),
+        TagExpression.kind,
+    ),
     Option("filterSql", text, ""),
 )

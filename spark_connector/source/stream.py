@@ -122,8 +122,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_topics(ends, self._options.subscription)
         if not self._monitor.routes:
             self._monitor.fetch(strict=True)
+        options = self._options
+        self._brokers.check_filter(self._monitor.routes, options.group, options.read.tags)
         ranges = {queue: (self._begin(begun, queue, last), last) for queue, last in ends.items()}
-        return tasks(ranges_of(ranges, self._monitor.routes), self._options)
+        return tasks(ranges_of(ranges, self._monitor.routes), options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the Arrow batches of one task; runs on an executor."""

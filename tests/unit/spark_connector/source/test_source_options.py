@@ -97,10 +97,19 @@ def test_sparks_own_options_are_ignored():
     assert of(checkpointLocation="/x", queryName="q") == of()
 
 
-@pytest.mark.parametrize("expression", [{"filterSql": "a > 5"}, {"subExpressionType": "SQL92"}])
-def test_sql_filters_are_refused(expression: dict[str, str]):
-    with pytest.raises(OptionError, match=r"filterSql is not supported yet.*filterTags"):
-        of(**expression)
+@pytest.mark.parametrize(
+    "given",
+    [{"filterSql": "a > 5"}, {"subExpressionType": "SQL92", "subExpression": "a > 5"}],
+)
+def test_an_sql_filter_under_its_name_or_the_old_connectors(given: dict[str, str]):
+    tags = of(**given).read.tags
+    assert (tags.text, tags.kind) == ("a > 5", "SQL92")
+    assert tags.matches("any")
+
+
+def test_filters_by_tag_and_by_properties_exclude_each_other():
+    with pytest.raises(OptionError, match="filterTags and filterSql are both given"):
+        of(filterTags="a", filterSql="b > 5")
 
 
 @pytest.mark.parametrize(

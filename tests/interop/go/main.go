@@ -1,0 +1,67 @@
+// The unmodified Go client of Apache RocketMQ, driven from the tests. One fact a line, fields
+// separated by tabs.
+//
+//	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/apache/rocketmq-client-go/v2"
+	"github.com/apache/rocketmq-client-go/v2/consumer"
+	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/rlog"
+)
+
+func check(problem error) {
+	if problem != nil {
+		fmt.Println("error\t" + problem.Error())
+		os.Exit(1)
+	}
+}
+
+func filter(namesrv, topic, group, count, expression string) {
+	left, problem := strconv.Atoi(count)
+	check(problem)
+	var lock sync.Mutex
+	complete := make(chan bool)
+	made, problem := rocketmq.NewPushConsumer(
+		consumer.WithNameServer([]string{namesrv}),
+		consumer.WithGroupName(group),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
+	)
+	check(problem)
+	selector := consumer.MessageSelector{Type: consumer.SQL92, Expression: expression}
+	handle := func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		lock.Lock()
+		defer lock.Unlock()
+		for _, message := range messages {
+			fmt.Println("message\t" + string(message.Body))
+			left--
+			if left == 0 {
+				close(complete)
+			}
+		}
+		return consumer.ConsumeSuccess, nil
+	}
+	check(made.Subscribe(topic, selector, handle))
+	check(made.Start())
+	fmt.Println("ready\t")
+	select {
+	case <-complete:
+		time.Sleep(500 * time.Millisecond)
+	case <-time.After(60 * time.Second):
+	}
+	check(made.Shutdown())
+}
+
+func main() {
+	rlog.SetLogLevel("error")
+	filter(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+	fmt.Println("done")
+}

@@ -1,0 +1,50 @@
+"""The unmodified Go client of Apache RocketMQ; its modules come from Go's proxy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.interop.apache import HERE, TOOLS
+
+BUILD_TIMEOUT = 300.0
+RUN_TIMEOUT = 120.0
+
+
+class GoClient:
+    """The program ``go/main.go``, built once; the test is skipped where there is no Go."""
+
+    def __init__(self) -> None:
+        if shutil.which("go") is None:
+            pytest.skip("needs Go")
+        source = HERE / "go"
+        self._program = TOOLS / "go-client"
+        newest = max(file.stat().st_mtime for file in source.iterdir())
+        if not self._program.exists() or self._program.stat().st_mtime < newest:
+            subprocess.run(
+                ["go", "build", "-o", str(self._program), "."],
+                cwd=source,
+                check=True,
+                timeout=BUILD_TIMEOUT,
+            )
+
+    def run(self, *arguments: str) -> list[list[str]]:
+        """Run to the end; the facts that it printed among its log lines.
+
+        Raises:
+            AssertionError: it failed; the text is what it said.
+        """
+        done = subprocess.run(
+            [str(self._program), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=RUN_TIMEOUT,
+            check=False,
+        )
+        lines = done.stdout.splitlines()
+        facts = [line.split("\t") for line in lines if "\t" in line]
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "done" in lines, done.stdout + done.stderr
+        return facts

@@ -1,0 +1,90 @@
+"""Our client filters by properties at real Apache brokers, whose files of filters ours continue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+import client
+from client import blocking
+from tests.interop.apache import Apache, apache
+from tests.interop.test_filters_here import EXPRESSION, fill
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+def there(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Apache]:
+    home = tmp_path_factory.mktemp("apache")
+    with apache(request.param, home, settings=["enablePropertyFilter=true"]) as running:
+        yield running
+
+
+async def test_a_push_consumer_gets_what_matches(there: Apache) -> None:
+    wanted = await fill(there.nameserver, "push")
+    got: list[str] = []
+    complete = asyncio.Event()
+
+    async def handle(message: client.ReceivedMessage[bytes]) -> None:
+        got.append(message.body.decode())
+        if len(got) == len(wanted):
+            complete.set()
+
+    async with (
+        client.PushConsumer(
+            there.nameserver,
+            group="g-push",
+            subscribe={"push": client.Sql(EXPRESSION)},
+            handler=handle,
+            start_from=client.FIRST,
+        ),
+        asyncio.timeout(60),
+    ):
+        await complete.wait()
+    assert sorted(got) == wanted
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["assign", "subscribe"])
+async def test_a_pull_consumer_gets_what_matches(there: Apache, shared: bool) -> None:
+    topic = f"pull-{shared}"
+    wanted = await fill(there.nameserver, topic)
+    got: list[str] = []
+    async with client.PullConsumer(
+        there.nameserver, group=f"g-{topic}", start_from=client.BEGIN
+    ) as consumer:
+        if shared:
+            await consumer.subscribe(topic, client.Sql(EXPRESSION))
+        else:
+            consumer.assign(await consumer.queues(topic), tags=client.Sql(EXPRESSION))
+        async with asyncio.timeout(60):
+            while len(got) < len(wanted):
+                got += [one.body.decode() for one in await consumer.get_many(100, timeout=1.0)]
+    assert sorted(got) == wanted
+
+
+def test_the_blocking_client_too(there: Apache) -> None:
+    wanted = asyncio.run(fill(there.nameserver, "blocking"))
+    got: list[str] = []
+    with blocking.PullConsumer(there.nameserver, group="g-blocking") as consumer:
+        consumer.assign(consumer.queues("blocking"), tags=client.Sql(EXPRESSION))
+        while len(got) < len(wanted):
+            got += [one.body.decode() for one in consumer.get_many(100, timeout=10)]
+    assert sorted(got) == wanted
+
+
+async def test_a_wrong_expression_is_refused_before_everything_is_delivered(there: Apache) -> None:
+    await fill(there.nameserver, "wrong", 0, 2)
+    wrong = client.Sql("amount BETWEEN 3 AND 1")
+    with pytest.raises(client.SubscriptionInvalid, match=r"left value\(3\) must less than"):
+        async with client.PushConsumer(
+            there.nameserver, group="g-wrong", subscribe={"wrong": wrong}, handler=print
+        ):
+            pass
+    async with client.PullConsumer(there.nameserver, group="g-wrong-pull") as consumer:
+        consumer.assign(await consumer.queues("wrong"), tags=wrong)
+        with pytest.raises(client.SubscriptionInvalid):
+            await consumer.get_many(1, timeout=20)
