@@ -7,12 +7,14 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
 import click
 
 import client
+from client.limits import MAX_DELAY_LEVEL
 from pocketmq import output
 from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
@@ -29,6 +31,19 @@ ERRORS_SHOWN: Final = 5
 PACE_STEP: Final = 0.02
 """Seconds: ``--rate`` lets messages get ahead of schedule by up to this time, and then waits."""
 
+TRANSACTIONS_AT_ONCE: Final = 100
+"""Transactions under way: each is two requests of its own, which hide each other's latency."""
+
+GROUP: Final = "pocketmq-send"
+"""The producer group unless ``--group`` is given."""
+
+ENDS: Final = {
+    "commit": (client.TransactionState.COMMIT, "committed"),
+    "rollback": (client.TransactionState.ROLLBACK, "rolled back"),
+    "leave": (client.TransactionState.UNKNOWN, "left open"),
+}
+"""What ``--transaction`` does with each message, and its participle."""
+
 
 def _split_property(
     _: click.Context, __: click.Parameter, given: tuple[str, ...]
@@ -40,6 +55,17 @@ def _split_property(
             raise click.BadParameter(f"{text!r} is not NAME=VALUE")
         table[name] = value
     return table
+
+
+def _delay_level(_: click.Context, __: click.Parameter, text: str | None) -> int:
+    if text is None:
+        return 0
+    if text.isdecimal() and 0 < (level := int(text)) <= MAX_DELAY_LEVEL:
+        return level
+    raise click.BadParameter(
+        f"{text!r} is not a delay level: give 1 to {MAX_DELAY_LEVEL}; the broker's setting"
+        " messageDelayLevel says how long each is"
+    )
 
 
 @click.command(
@@ -72,6 +98,20 @@ def _split_property(
     help="A property; may be repeated.",
 )
 @click.option("--queue", metavar="BROKER/ID", help="Send to this queue only.")
+@click.option(
+    "--delay",
+    callback=_delay_level,
+    metavar="LEVEL",
+    help="Deliver later, by a delay level of the broker: 1 is 1 s, 5 is 1 min, 18 is 2 h.",
+)
+@click.option(
+    "--transaction",
+    type=click.Choice(list(ENDS)),
+    help="Send each message in a transaction, and end it so; leave: a checker decides.",
+)
+@click.option(
+    "--group", help=f"The producer group; its checkers decide with leave.  [default: {GROUP}]"
+)
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
 @nameserver_option
 @json_option
@@ -89,6 +129,9 @@ def send(
     sharding_key: str | None,
     properties: dict[str, str],
     queue: str | None,
+    delay: int,
+    transaction: str | None,
+    group: str | None,
     rate: float | None,
     nameserver: str,
     as_json: bool,
@@ -103,6 +146,8 @@ def send(
         raise click.UsageError("fields are chosen from --format jsonl or csv")
     if text is not None and (path is not None or form != "text"):
         raise click.UsageError("give either TEXT or a file to read")
+    if delay and transaction is not None:
+        raise click.UsageError("a message of a transaction can't be delayed")
     only_queue = _queue(topic, queue)
 
     def message_of(entry: InputEntry) -> client.Message[bytes]:
@@ -114,12 +159,14 @@ def send(
             properties=properties,
             sharding_key=entry.sharding_key or sharding_key,
             queue=only_queue,
+            delay_level=delay,
         )
 
     with _input(text, path, form, fields) as items:
         messages = map(message_of, items)
         one = text is not None
-        complete = run(_send(nameserver, topic, messages, rate, one=one, as_json=as_json))
+        wanted = SendCommand(topic, group or GROUP, transaction, rate, one=one, as_json=as_json)
+        complete = run(_send(nameserver, messages, wanted))
     sys.exit(0 if complete else 1)
 
 
@@ -162,28 +209,44 @@ def _stdin() -> IO[bytes]:
     return open(descriptor, "rb", closefd=False)
 
 
+@dataclass(frozen=True, slots=True)
+class SendCommand:
+    """How to send, and how to report it.
+
+    Attributes:
+        transaction: a key of ``ENDS``; None: without a transaction.
+        rate: messages per second; None: as fast as possible.
+        one: the message is TEXT.
+    """
+
+    topic: str
+    group: str
+    transaction: str | None
+    rate: float | None
+    one: bool
+    as_json: bool
+
+
 async def _send(
-    nameserver: str,
-    topic: str,
-    messages: Iterator[client.Message[bytes]],
-    rate: float | None,
-    *,
-    one: bool,
-    as_json: bool,
+    nameserver: str, messages: Iterator[client.Message[bytes]], wanted: SendCommand
 ) -> bool:
     """Send all messages; return whether all were acknowledged and the input was read to its end."""
     stop = stop_signal()
     started = time.monotonic()
     problem: SourceError | None = None
-    async with client.Producer(nameserver, group="pocketmq-send") as producer:
-        with output.progress(f"sending to {topic}", None, shown=not one) as bar:
-            sending = _Sending(producer, bar)
+    # The broker may ask about what was left open while further messages are sent.
+    checker = None if wanted.transaction is None else lambda _: client.TransactionState.UNKNOWN
+    async with client.Producer(
+        nameserver, group=wanted.group, transaction_checker=checker
+    ) as producer:
+        with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as bar:
+            sending = _Sending(producer, bar, wanted.transaction)
             try:
-                await sending.send_all(BackgroundReader(messages), stop, rate)
+                await sending.send_all(BackgroundReader(messages), stop, wanted.rate)
             except SourceError as error:
                 problem = error
             await sending.wait_for_room(1)
-    _report(sending, time.monotonic() - started, topic, as_json=as_json)
+    _report(sending, time.monotonic() - started, wanted)
     if problem is not None:
         raise problem
     return sending.failed == 0 and not stop.is_set()
@@ -198,9 +261,14 @@ class _Sending:
         last: receipt of the last acknowledged message.
     """
 
-    def __init__(self, producer: client.Producer[bytes], bar: output.Progress) -> None:
+    def __init__(
+        self, producer: client.Producer[bytes], bar: output.Progress, transaction: str | None
+    ) -> None:
         self._producer = producer
         self._bar = bar
+        self._end = None if transaction is None else ENDS[transaction][0]
+        self._window = WINDOW if transaction is None else TRANSACTIONS_AT_ONCE
+        self._transactions: set[asyncio.Task[client.Receipt]] = set()
         self._in_flight = 0
         self._moved = asyncio.Event()
         self.sent = self.failed = self.size = 0
@@ -234,10 +302,10 @@ class _Sending:
             stopped.cancel()
 
     async def _send(self, message: client.Message[bytes]) -> None:
-        await self.wait_for_room(WINDOW)
+        await self.wait_for_room(self._window)
         while True:
             try:
-                future = self._producer.send_nowait(message)
+                future = self._start(message)
             except client.BufferFull:
                 await self.wait_for_room(self._in_flight)
                 continue
@@ -248,6 +316,34 @@ class _Sending:
         self._in_flight += 1
         size = len(message.body)
         future.add_done_callback(lambda done: self._acknowledged(done, size))
+
+    def _start(self, message: client.Message[bytes]) -> asyncio.Future[client.Receipt]:
+        if self._end is None:
+            return self._producer.send_nowait(message)
+        task = asyncio.create_task(self._transact(message, self._end))
+        self._transactions.add(task)
+        task.add_done_callback(self._transactions.discard)
+        return task
+
+    async def _transact(
+        self, message: client.Message[bytes], end: client.TransactionState
+    ) -> client.Receipt:
+        transaction = self._producer.transaction(message)
+        await transaction.start()
+        assert transaction.receipt is not None
+        if end is client.TransactionState.UNKNOWN:
+            await transaction.defer()
+        elif not await (
+            transaction.commit()
+            if end is client.TransactionState.COMMIT
+            else transaction.rollback()
+        ):
+            raise client.PocketMQError(
+                "the half message is stored, but the broker has not confirmed its end",
+                topic=message.topic,
+                hint="the broker asks the group's checkers later",
+            )
+        return transaction.receipt
 
     async def wait_for_room(self, limit: int) -> None:
         """Wait until fewer than ``limit`` messages are in flight."""
@@ -293,28 +389,32 @@ class _Pace:
                 await asyncio.wait_for(self._stop.wait(), ahead)
 
 
-def _report(tally: _Sending, seconds: float, topic: str, *, as_json: bool) -> None:
+def _report(tally: _Sending, seconds: float, wanted: SendCommand) -> None:
     for text in tally.errors:
         click.echo(f"not sent: {text}", err=True)
     facts: dict[str, object] = {
-        "topic": topic,
+        "topic": wanted.topic,
         "sent": tally.sent,
         "failed": tally.failed,
         "bytes": tally.size,
         "seconds": round(seconds, 3),
     }
+    verb = "sent"
+    if wanted.transaction is not None:
+        verb = ENDS[wanted.transaction][1]
+        facts["transaction"] = wanted.transaction
     if tally.last is not None and tally.sent == 1:
-        facts |= {
-            "queue": str(tally.last.queue),
-            "offset": tally.last.offset,
-            "id": tally.last.id,
-        }
-        text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
+        facts |= {"queue": str(tally.last.queue), "id": tally.last.id}
+        text = f"{verb} to {tally.last.queue}, id {tally.last.id}"
+        if wanted.transaction is None:
+            # That of a half message is not the offset at which consumers get it.
+            facts["offset"] = tally.last.offset
+            text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
     else:
         text = (
-            f"sent {output.count(tally.sent, 'message')}, {output.count(tally.size, 'byte')},"
-            f" to {topic} in {seconds:.2f} s"
+            f"{verb} {output.count(tally.sent, 'message')}, {output.count(tally.size, 'byte')},"
+            f" to {wanted.topic} in {seconds:.2f} s"
         )
     if tally.failed:
         text += f"; {tally.failed} not acknowledged"
-    output.done(text, facts, as_json=as_json)
+    output.done(text, facts, as_json=wanted.as_json)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+import client
+from client import blocking
+from pocketmq import testing
 from tests.integration.pocketmq.conftest import CommandLine
 
 
@@ -171,3 +175,53 @@ def test_a_file_that_is_not_there_is_a_one_line_error(cli: CommandLine, topic: s
 
 def test_json_and_another_format_contradict(cli: CommandLine, topic: str) -> None:
     assert "--json is" in cli.fails("read", topic, "--json", "--format", "csv", code=2)
+
+
+def test_a_delayed_message_is_stored_in_its_queue_when_it_is_due(
+    cli: CommandLine, topic: str
+) -> None:
+    began = time.time()
+    assert cli.json("send", topic, "tea", "--delay", "1")["sent"] == 1
+    (message,) = (
+        json.loads(line) for line in cli("read", topic, "-f", "--max", "1", "--json").splitlines()
+    )
+    stored = datetime.fromisoformat(message["stored_at"]).timestamp()
+    assert (message["body"], message["properties"]["DELAY"]) == ("tea", "1")
+    assert stored >= began + 0.9
+    for text in ("0", "19", "-1", "soon"):
+        assert "is not a delay level" in cli.fails("send", topic, "tea", f"--delay={text}", code=2)
+
+
+def test_a_transaction_is_committed_or_rolled_back(cli: CommandLine, topic: str) -> None:
+    output = cli("send", topic, "no", "--transaction", "rollback")
+    assert output.startswith(f"rolled back to {topic}/")
+    done = cli.json("send", topic, "--transaction", "commit", stdin="1\n2\n3\n")
+    assert (done["sent"], done["failed"], done["transaction"]) == (3, 0, "commit")
+    assert sorted(cli("read", topic).split()) == ["1", "2", "3"]
+    options = ("--transaction", "commit", "--delay", "1")
+    assert "can't be delayed" in cli.fails("send", topic, "tea", *options, code=2)
+
+
+def test_a_transaction_left_open_is_decided_by_a_checker_of_its_group(
+    cli: CommandLine, topic: str
+) -> None:
+    asked: list[bytes] = []
+
+    def check(transaction: client.OpenTransaction[bytes]) -> client.TransactionState:
+        asked.append(transaction.message.body)
+        return client.TransactionState.COMMIT
+
+    settings = {"transactionTimeOut": "200", "transactionCheckInterval": "200"}
+    with testing.broker(settings=settings) as server:
+        there = CommandLine(server.nameserver)
+        there("topic", "create", topic, "--queues", "1")
+        left = there("send", topic, "tea", "--transaction", "leave", "--group", "shop")
+        assert left.startswith(f"left open to {topic}/")
+        assert there("read", topic) == ""
+        with blocking.Producer(
+            server.nameserver, group="shop", transaction_checker=check
+        ) as producer:
+            # A producer introduces itself to the brokers that it has sent to.
+            producer.send(topic, b"first")
+            there("read", topic, "--follow", "--max", "2")
+    assert set(asked) == {b"tea"}
