@@ -79,11 +79,17 @@ def left(
     with apache(request.param, home, settings=THERE) as theirs:
         facts = filled(JavaClient(request.param, "JSON", home), theirs, home / "store")
         theirs.process.send_signal(signal.SIGSTOP)
-        # Of their 420 MB of index next to nothing is on the disk.
-        subprocess.run(["cp", "-a", "--sparse=always", home / "store", home / "killed"], check=True)
+        killed = copied(home / "store", home / "killed")
         theirs.process.send_signal(signal.SIGCONT)
         theirs.process.terminate()
-        yield Left(request.param, facts, home / "killed", home / "store", theirs.process)
+        yield Left(request.param, facts, killed, home / "store", theirs.process)
+
+
+def copied(store: Path, home: Path) -> Path:
+    """Copy a store into a directory. Of the 420 MB of its index next to nothing is on the disk."""
+    home.mkdir(exist_ok=True)
+    subprocess.run(["cp", "-a", "--sparse=always", store, home / "store"], check=True)
+    return home / "store"
 
 
 def filled(java: JavaClient, theirs: Apache, store: Path) -> set[Fact]:
@@ -118,8 +124,9 @@ def committed_work(store: Path) -> int:
 
 @pytest.mark.parametrize("end", ["killed", "stopped"])
 def test_our_broker_continues_with_apaches_store(left: Left, end: str, tmp_path: Path) -> None:
-    store = left.killed
-    if end == "stopped":
+    if end == "killed":
+        store = copied(left.killed, tmp_path)
+    else:
         left.process.wait(60)
         store = left.stopped
     assert (store / "abort").exists() is (end == "killed")
@@ -139,13 +146,14 @@ def test_our_broker_continues_with_apaches_store(left: Left, end: str, tmp_path:
 def test_our_broker_asks_about_the_transactions_of_apaches_store(
     left: Left, tmp_path: Path
 ) -> None:
-    store = tmp_path / "store"
-    subprocess.run(["cp", "-a", "--sparse=always", left.killed, store], check=True)
+    store = copied(left.killed, tmp_path)
     settings = {
         "brokerName": "broker-a",
         "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
         "transactionTimeOut": "300",
         "transactionCheckInterval": "300",
+        # A Java producer starts slowly.
+        "transactionCheckMax": "1000",
         "diskSpaceCleanForciblyRatio": "100",
         "diskSpaceWarningLevelRatio": "100",
         "messageDelayLevel": LEVELS,

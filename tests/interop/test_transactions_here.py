@@ -16,7 +16,12 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[testing.StandaloneServer]:
-    settings = {"transactionTimeOut": "300", "transactionCheckInterval": "300"}
+    settings = {
+        "transactionTimeOut": "300",
+        "transactionCheckInterval": "300",
+        # A Java producer starts slowly.
+        "transactionCheckMax": "1000",
+    }
     with testing.broker(settings=settings) as running:
         yield running
 
@@ -41,10 +46,10 @@ async def test_a_java_producer_commits_rolls_back_and_is_asked(
     async with client.Admin(server.nameserver) as admin:
         await admin.create_topic(topic, queues=4)
 
-    java.run("deal", server.nameserver, topic, group, program="Stores")
+    java.run(server.nameserver, "deal", topic, group, program="Stores")
     assert await stored(server.nameserver, topic) == ["COMMIT_MESSAGE 0", "COMMIT_MESSAGE 1"]
 
-    asked = java.run("settle", server.nameserver, group, program="Stores")
+    asked = java.run(server.nameserver, "settle", group, program="Stores")
     assert sorted(fact[1] for fact in asked) == ["UNKNOW 0", "UNKNOW 1"]
     assert await stored(server.nameserver, topic) == [
         *("COMMIT_MESSAGE 0", "COMMIT_MESSAGE 1"),

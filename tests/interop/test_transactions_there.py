@@ -16,7 +16,12 @@ from tests.interop.apache import Apache, apache
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-QUICK = ("transactionTimeOut=1000", "transactionCheckInterval=1000")
+QUICK = (
+    "transactionTimeOut=1000",
+    "transactionCheckInterval=1000",
+    # 5.x writes op messages so late that it would ask again about what has ended.
+    "transactionOpBatchInterval=100",
+)
 
 
 @pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])

@@ -15,6 +15,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.producer.TopicPublishInfo;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -228,6 +229,10 @@ public class Stores {
                 return LocalTransactionState.COMMIT_MESSAGE;
             }
         });
+        // As 4.x does itself: from 5.0 on a producer that sends nothing is unknown to every broker.
+        producer.getDefaultMQProducerImpl().getTopicPublishInfoTable()
+            .put(producer.getCreateTopicKey(), new TopicPublishInfo());
+        producer.setHeartbeatBrokerInterval(500);
         producer.start();
         return producer;
     }
