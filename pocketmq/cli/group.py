@@ -248,6 +248,47 @@ def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -
     output.done(done, {"group": name}, as_json=as_json)
 
 
+@group.command(epilog="Example: pocketmq group update billing --no-consume")
+@click.argument("name", metavar="GROUP", shell_complete=group_names)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0),
+    help="Redeliveries before a message becomes a dead letter.",
+)
+@click.option("--retry-queues", type=click.IntRange(1), help="Queues of its retry topic.")
+@click.option("--consume/--no-consume", default=None, help="Whether it may consume.")
+@click.option(
+    "--broadcast/--no-broadcast", default=None, help="Whether it may consume in broadcasting mode."
+)
+@nameserver_option
+@json_option
+def update(
+    name: str,
+    max_retries: int | None,
+    retry_queues: int | None,
+    consume: bool | None,
+    broadcast: bool | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Change the given settings of GROUP at every broker that has it; the others stay."""
+    if (max_retries, retry_queues, consume, broadcast) == (None, None, None, None):
+        raise click.UsageError("nothing to change: give --max-retries or --no-consume, for example")
+
+    async def change(admin: client.Admin) -> None:
+        await admin.create_group(
+            name,
+            max_retries=max_retries,
+            retry_queues=retry_queues,
+            consume=consume,
+            broadcast=broadcast,
+            brokers=await admin.group_config(name),
+        )
+
+    ask_admin(nameserver, change)
+    output.done(f"changed group {name}", {"group": name}, as_json=as_json)
+
+
 @group.command(epilog="Example: pocketmq group delete billing --yes")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--keep-offsets", is_flag=True, help="Keep its committed offsets.")
@@ -327,7 +368,9 @@ def _facts(
         "lag": lag.total,
         "blocked": blocked,
         "max_retries": config.retry_max_times,
+        "retry_queues": config.retry_queue_nums,
         "may_consume": config.consume_enable,
+        "may_broadcast": config.consume_broadcast_enable,
     }
 
 
@@ -350,10 +393,9 @@ def lag(
         _show_lag(nameserver, name, topic, as_json=as_json)
         return
 
-    async def ask(admin: client.Admin) -> list[tuple[str, client.Lag]]:
+    async def ask(admin: client.Admin) -> list[client.Lag]:
         names = await admin.groups(internal=internal)
-        lags = await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
-        return list(zip(names, lags, strict=True))
+        return await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
 
     _show_all_lags(ask_admin(nameserver, ask), as_json=as_json)
 
@@ -372,7 +414,7 @@ def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -
         return
     columns = ["topic", "broker", "queue", "committed", "next", "lag", "owner", "last_consumed"]
     spare = ["last_consumed", "committed", "next", "owner"]
-    output.show_rows(rows, columns, as_json=False, spare=spare, colour=_lag_colour)
+    output.show_rows(rows, columns, as_json=False, spare=spare, colour=lag_colour)
     if rows:
         click.echo(
             f"{output.count(found.total, 'message')} behind in {output.count(len(rows), 'queue')}",
@@ -382,26 +424,30 @@ def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -
         click.echo(f"{name} has committed nothing yet", err=True)
 
 
-def _show_all_lags(found: Sequence[tuple[str, client.Lag]], *, as_json: bool) -> None:
+def _show_all_lags(lags: Sequence[client.Lag], *, as_json: bool) -> None:
     """Print one row per topic of each group."""
-    rows = []
-    for name, lag in found:
-        for topic in sorted({queue.topic for queue in lag.queues}):
-            states = [state for queue, state in lag.queues.items() if queue.topic == topic]
-            consumed = [state.consumed_at for state in states if state.consumed_at is not None]
-            rows.append(
-                {
-                    "group": name,
-                    "topic": topic,
-                    "queues": len(states),
-                    "lag": sum(state.messages for state in states),
-                    "members": len({state.owner for state in states} - {None}),
-                    "last_consumed": iso(max(consumed, default=None)),
-                }
-            )
+    rows = [
+        topic_lag_row(lag, topic)
+        for lag in lags
+        for topic in sorted({queue.topic for queue in lag.queues})
+    ]
     columns = ["group", "topic", "queues", "lag", "members", "last_consumed"]
     spare = ["last_consumed", "queues"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=_lag_colour)
+    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=lag_colour)
+
+
+def topic_lag_row(lag: client.Lag, topic: str) -> dict[str, object]:
+    """Return the lag of a group in one topic, in all its queues together."""
+    states = [state for queue, state in lag.queues.items() if queue.topic == topic]
+    consumed = [state.consumed_at for state in states if state.consumed_at is not None]
+    return {
+        "group": lag.group,
+        "topic": topic,
+        "queues": len(states),
+        "lag": sum(state.messages for state in states),
+        "members": len({state.owner for state in states} - {None}),
+        "last_consumed": iso(max(consumed, default=None)),
+    }
 
 
 def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
@@ -417,7 +463,7 @@ def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, ob
     }
 
 
-def _lag_colour(row: output.Row) -> str:
+def lag_colour(row: output.Row) -> str:
     """Return red for unread messages without a consumer, yellow with one."""
     if not row["lag"]:
         return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Final
 
 import click
 
@@ -12,6 +13,7 @@ import client
 from client.errors import TopicNotFound
 from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
+from pocketmq.cli.group import lag_colour, topic_lag_row
 from pocketmq.cli.running import (
     ask_admin,
     confirm,
@@ -22,6 +24,7 @@ from pocketmq.cli.running import (
 )
 from pocketmq.formats import iso_of_ms
 from remoting.protocol.bodies.stats import TopicOffset
+from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 DEFAULT_QUEUES = 8
@@ -270,7 +273,15 @@ def route(name: str, nameserver: str, as_json: bool) -> None:
 def status(name: str, nameserver: str, as_json: bool) -> None:
     """Show the offsets and messages of each queue of TOPIC."""
     found = ask_admin(nameserver, lambda admin: admin.topic_stats(name))
-    rows = [
+    output.show_rows(_queue_rows(found), _QUEUE_COLUMNS, as_json=as_json, spare=_QUEUE_SPARE)
+
+
+_QUEUE_COLUMNS: Final = ("broker", "queue", "first", "next", "messages", "last_stored")
+_QUEUE_SPARE: Final = ("first", "next")
+
+
+def _queue_rows(found: Stats) -> list[dict[str, object]]:
+    return [
         {
             "broker": queue.broker_name,
             "queue": queue.queue_id,
@@ -281,8 +292,48 @@ def status(name: str, nameserver: str, as_json: bool) -> None:
         }
         for queue, held in found.items()
     ]
-    columns = ["broker", "queue", "first", "next", "messages", "last_stored"]
-    output.show_rows(rows, columns, as_json=as_json, spare=["first", "next"])
+
+
+@topic.command(epilog="Example: pocketmq topic describe orders")
+@click.argument("name", metavar="TOPIC", shell_complete=topic_names)
+@nameserver_option
+@json_option
+def describe(name: str, nameserver: str, as_json: bool) -> None:
+    """Show the settings of TOPIC at each broker, its queues, and the groups that consume it."""
+
+    async def ask(
+        admin: client.Admin,
+    ) -> tuple[dict[str, TopicConfig], Stats, list[client.Lag]]:
+        configs, stats, groups = await asyncio.gather(
+            admin.topic_config(name), admin.topic_stats(name), admin.groups_of(name)
+        )
+        lags = await gather_limited(groups, lambda group: admin.lag(group, topic=name, owners=True))
+        return configs, stats, lags
+
+    configs, stats, lags = ask_admin(nameserver, ask)
+    brokers = [_settings_row(broker, config) for broker, config in sorted(configs.items())]
+    queues, groups = _queue_rows(stats), [topic_lag_row(lag, name) for lag in lags]
+    if as_json:
+        output.show_json({"topic": name, "brokers": brokers, "queues": queues, "groups": groups})
+        return
+    columns = ["broker", "write_queues", "read_queues", "permission", "order", "attributes"]
+    output.show_rows(brokers, columns, as_json=False, spare=["attributes", "order"])
+    output.show_rows(queues, _QUEUE_COLUMNS, as_json=False, spare=_QUEUE_SPARE)
+    columns = ["group", "lag", "members", "last_consumed"]
+    output.show_rows(groups, columns, as_json=False, spare=["last_consumed"], colour=lag_colour)
+    if not groups:
+        click.echo("no group consumes it", err=True)
+
+
+def _settings_row(broker: str, config: TopicConfig) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "write_queues": config.write_queue_nums,
+        "read_queues": config.read_queue_nums,
+        "permission": permission_text(config.perm),
+        "order": config.order,
+        "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
+    }
 
 
 def _letters(permission: str) -> str:

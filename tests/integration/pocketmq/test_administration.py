@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client import blocking
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
@@ -141,3 +142,21 @@ def test_without_a_name_server_every_command_says_so(command: list[str]) -> None
 def test_an_invalid_address_is_refused(cli: CommandLine) -> None:
     error = cli.fails("topic", "list", "--nameserver", "nowhere")
     assert "'nowhere' is not a name server's address" in error
+
+
+def test_describe_shows_settings_queues_and_groups(
+    cli: CommandLine, name: str, server: StandaloneServer
+) -> None:
+    with blocking.Admin(server.nameserver) as admin:
+        admin.create_topic(name, queues=2, attributes={"+message.type": "FIFO"})
+    assert cli("topic", "describe", name).count("\n") == 3
+    cli("send", name, "--sharding-key", "k", stdin="1\n2\n3\n")
+    cli("read", name, "--group", f"g-{name}", "--max", "1", "--commit")
+    shown = cli.json("topic", "describe", name)
+    (broker,) = shown["brokers"]
+    assert (broker["write_queues"], broker["read_queues"], broker["permission"]) == (2, 2, "rw")
+    assert broker["attributes"] == ["message.type=FIFO"]
+    assert sorted(queue["messages"] for queue in shown["queues"]) == [0, 3]
+    (group,) = shown["groups"]
+    assert (group["group"], group["lag"], group["members"]) == (f"g-{name}", 2, 0)
+    assert "topic" in cli.fails("topic", "describe", "not-there")

@@ -48,6 +48,24 @@ def test_a_group_is_created_changed_and_deleted(cli: CommandLine, topic: str) ->
     assert "no broker has it" in cli.fails("group", "delete", group)
 
 
+def test_an_update_changes_only_the_named_settings(
+    cli: CommandLine, name: str, server: StandaloneServer
+) -> None:
+    assert "no broker has it" in cli.fails("group", "update", name, "--no-consume")
+    assert "nothing to change" in cli.fails("group", "update", name, code=2)
+    with blocking.Admin(server.nameserver) as admin:
+        admin.create_group(name, max_retries=3, retry_queues=2)
+        options = ("--no-consume", "--no-broadcast")
+        assert cli("group", "update", name, *options) == f"changed group {name}\n"
+        (config,) = admin.group_config(name).values()
+        assert (config.retry_max_times, config.retry_queue_nums) == (3, 2)
+        assert (config.consume_enable, config.consume_broadcast_enable) == (False, False)
+        cli("group", "update", name, "--consume", "--max-retries", "0")
+        (config,) = admin.group_config(name).values()
+        assert (config.retry_max_times, config.consume_enable) == (0, True)
+        assert not config.consume_broadcast_enable
+
+
 def test_creating_a_group_that_exists_changes_only_what_is_named(
     cli: CommandLine, name: str, server: StandaloneServer
 ) -> None:

@@ -116,11 +116,13 @@ def test_every_command_prints_numbers_as_numbers(
     call("message", "get", arguments=["--topic", name, found["id"]])
     call("read", arguments=[name])
     call("group", "create", arguments=[group])
+    call("group", "update", arguments=[group, "--max-retries", "1"])
     call("group", "list")
     with consumer_that_gave_up(server.nameserver, name, group):
         call("group", "lag", arguments=[group])
         call("group", "members", arguments=[group])
         call("group", "show", arguments=[group])
+        call("topic", "describe", arguments=[name])
         call("doctor", arguments=["--topic", name, "--group", group])
     call("message", "dlq", "list", arguments=[group])
     call("message", "dlq", "redrive", arguments=[group])
