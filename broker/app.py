@@ -247,6 +247,8 @@ class Broker:
             why_not_compiled=fast_path.WHY,
             room=self._room,
         )
+        # The store was opened before the settings saved in it were read.
+        self.store.engine.retention.configure(config.retention)
 
     def _report(self, tables: SavedTables) -> None:
         """Log problems of the saved tables."""
@@ -355,6 +357,7 @@ class Broker:
         self, names: Sequence[str] | None, oneway: bool
     ) -> Awaitable[object] | None:
         assert self._registration is not None
+        self._registration.permit(self.state.config.broker_permission)
         done = asyncio.ensure_future(self._registration.changed(names, oneway=oneway))
         return None if oneway else asyncio.wait([done], timeout=REGISTRATION_PATIENCE)
 

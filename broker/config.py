@@ -35,6 +35,7 @@ from remoting.settings import (
     integer,
     multiple_of,
     name,
+    nearest,
     path,
     refused,
     setting,
@@ -175,6 +176,21 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
         "PocketMQ asks no address server; name the name servers in namesrvAddr"
     ),
 }
+
+
+_AT_RUN_TIME = """
+    brokerPermission autoCreateTopicEnable autoCreateSubscriptionGroup enableMixedMessageType
+    notifyConsumerIdsChangedEnable startAcceptSendRequestTimeStamp storeReplyMessageEnable
+    rejectTransactionMessage transactionTimeOut transactionCheckInterval transactionCheckMax
+    longPollingEnable shortPollingTimeMills
+    fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
+    diskSpaceWarningLevelRatio cleanFileForciblyEnable deleteFileBatchMax cleanResourceInterval
+    pocketmqDiskCleanFreeBytes pocketmqDiskFullFreeBytes
+    pocketmqMaxTopics pocketmqMaxGroups pocketmqPullMaxMessages pocketmqPullMaxBytes
+"""
+
+RUNTIME_KEYS: Final = frozenset(_AT_RUN_TIME.split())
+"""Keys that UPDATE_BROKER_CONFIG may change. The others are read once, at the start."""
 
 
 DEFAULT_PORT: Final = 10911
@@ -375,6 +391,27 @@ class BrokerConfig(Settings):
                 "use brokerId=0, and a brokerName of its own for every broker"
             )
         self._check_disk_bounds()
+
+    def changes(self, values: Mapping[str, str]) -> dict[str, str]:
+        """Return what these values change at run time, as texts; nothing is changed yet.
+
+        Keys without effect, and values that a setting already has, change nothing.
+
+        Raises:
+            ConfigError: a key is unknown or refused, a value is bad, or a setting can only be
+                changed by a restart; the text names all such settings.
+        """
+        for key in values:
+            if key not in self.known_keys():
+                raise ConfigError(f"there is no setting {key!r}{nearest(key, self.known_keys())}")
+        before, after = self.as_properties(), self.updated(values).as_properties()
+        changed = {key: after[key] for key in sorted(values) if after.get(key) != before.get(key)}
+        if fixed := changed.keys() - RUNTIME_KEYS:
+            raise ConfigError(
+                f"only a restart can change {', '.join(sorted(fixed))}: set it in the broker's "
+                "configuration and restart the broker; nothing has been changed"
+            )
+        return changed
 
     def _check_disk_bounds(self) -> None:
         """Check the order of the disk bounds.

@@ -235,6 +235,10 @@ class BrokerRegistration:
             self._supervisor.spawn(link.run(), f"register with {link.state.address}")
         await asyncio.wait(first, timeout=patience)
 
+    def permit(self, permission: int) -> None:
+        """Register topics with this ``brokerPermission`` from now on."""
+        self.announcement = replace(self.announcement, permission=permission)
+
     def changed(
         self, names: Sequence[str] | None = None, *, oneway: bool = False
     ) -> Awaitable[object]:

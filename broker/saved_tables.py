@@ -10,10 +10,11 @@ queueLocks.json           queue locks of orderly consumers        every 5 s if c
 delayOffset.json          progress of the delay levels            every 10 s if changed, at stop
 consumerFilter.json       SQL92 filters of consumer groups        every 10 s if changed, at stop
 brokerName.json           the broker's name                       when it changes
+brokerSettings.json       settings changed by UPDATE_BROKER_CONFIG on every change
 ========================  ======================================  ===========================
 
 The formats are RocketMQ's, so each broker can start with the other's files. RocketMQ has no
-``queueLocks.json`` and ``brokerName.json``.
+``queueLocks.json``, ``brokerName.json`` and ``brokerSettings.json``.
 
 A changed table is copied on the event loop's thread, and encoded and written in a worker thread. A
 shallow copy is enough, because values are replaced and never modified. Changes that arrive during a
@@ -26,7 +27,7 @@ False.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -56,6 +57,7 @@ from remoting.protocol.bodies.topic import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from remoting.settings import ConfigError
 from remoting.settings import name as valid_name
 
 BYTES_PER_SECOND: Final = 20 * 1024 * 1024
@@ -171,6 +173,7 @@ LOCKS: Final = "queueLocks.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 FILTERS: Final = "consumerFilter.json"
 BROKER_NAME: Final = "brokerName.json"
+SETTINGS: Final = "brokerSettings.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
@@ -180,6 +183,12 @@ class SavedName(Body):
     """The content of ``brokerName.json``: the broker name is part of a queue's identity."""
 
     broker_name: str = ""
+
+
+class SavedSettings(Body):
+    """The content of ``brokerSettings.json``: key -> value, as in a configuration file."""
+
+    settings: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class SavedTables:
@@ -195,7 +204,8 @@ class SavedTables:
             for the registration; the awaitable it returns ends when they are registered.
 
     Attributes:
-        config: the given settings with the broker's name filled in.
+        config: the given settings with the broker's name and the changed settings filled in.
+        settings: the settings changed by UPDATE_BROKER_CONFIG.
         named_before: the broker name in the store, if it was another one; else None.
         topics, groups, offsets, locks, filters: the tables.
         lost_offsets: whether the file of consumer offsets was missing.
@@ -222,7 +232,8 @@ class SavedTables:
         self._saved_name = saved.broker_name if saved else ""
         # Before the tables are created: ``system_topics`` includes the broker's name.
         config = replace(config, broker_name=self._name(config, topics.topic_config_table))
-        self.config = config
+        self.settings = (self._load(SETTINGS, SavedSettings) or SavedSettings()).settings
+        self.config = config = self._with_settings(config)
         is_renamed = self._saved_name not in ("", config.broker_name)
         self.named_before = self._saved_name if is_renamed else None
         self.topics = TopicTable(config, topics.topic_config_table, topics.data_version)
@@ -280,6 +291,7 @@ class SavedTables:
             DELAY_OFFSETS, lambda: DelayOffsetSerializeWrapper(self.delay_offsets or {})
         )
         self._filter_file = self._file(FILTERS, self.filters.saved, version=self.filters.version)
+        self._settings_file = self._file(SETTINGS, lambda: SavedSettings(self.settings.copy()))
         self._name_file = self._file(BROKER_NAME, lambda: SavedName(self.config.broker_name))
 
     # changes by requests
@@ -313,6 +325,11 @@ class SavedTables:
         """Write the groups' settings; see ``Changes``."""
         return self._group_file.changed()
 
+    def settings_changed(self, values: Mapping[str, str]) -> asyncio.Future[bool]:
+        """Write changed settings; see ``Changes``."""
+        self.settings.update(values)
+        return self._settings_file.changed()
+
     def save_delay_offsets(self, offsets: dict[int, int]) -> None:
         """Write the progress of the delay levels."""
         self.delay_offsets = offsets
@@ -327,7 +344,10 @@ class SavedTables:
 
     def save_changes(self) -> None:
         """Write offsets and locks if they changed, and repeat failed writes of all files."""
-        for file in (self._topic_file, self._group_file, self._delay_file, self._name_file):
+        for file in (
+            *(self._topic_file, self._group_file, self._delay_file, self._name_file),
+            self._settings_file,
+        ):
             file.update()
         self._offset_file.update(self.offsets.version)
         self._lock_file.update(self.locks.version)
@@ -357,6 +377,7 @@ class SavedTables:
             self._delay_file,
             self._filter_file,
             self._name_file,
+            self._settings_file,
         ):
             await file.flush()
 
@@ -385,6 +406,25 @@ class SavedTables:
                 f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
                 "and its backup to begin with an empty one"
             ) from error
+
+    def _with_settings(self, config: BrokerConfig) -> BrokerConfig:
+        """Return the settings with those that UPDATE_BROKER_CONFIG has changed."""
+        path = self._directory / SETTINGS
+        try:
+            config = config.updated(self.settings)
+        except ConfigError as error:
+            raise StartError(
+                f"{path} holds settings changed by updateBrokerConfig that don't fit the "
+                f"configuration ({error}): change the configuration, or remove the file and its "
+                "backup"
+            ) from None
+        if self.settings:
+            _log.info(
+                "settings changed by updateBrokerConfig replace those of the configuration",
+                file=str(path),
+                **self.settings,
+            )
+        return config
 
     def _name(self, config: BrokerConfig, topics: Container[str]) -> str:
         """Return the broker's name: from the settings, else from the store."""

@@ -56,6 +56,10 @@ class Changes(Protocol):
         """Return an awaitable for the pending write of a topic, or None if it is written."""
         ...
 
+    def settings_changed(self, values: Mapping[str, str]) -> Awaitable[bool]:
+        """Save settings that a request has changed; the result is as for the groups."""
+        ...
+
     def groups_changed(self) -> Awaitable[bool]:
         """Save the groups' settings; the result is whether they reached the disk."""
         ...
@@ -114,6 +118,17 @@ class BrokerState:
             limit=self.config.max_parked_pulls,
             max_weight=limits.parked_bytes,
         )
+
+    def configure(self, config: BrokerConfig) -> bool:
+        """Use changed settings; return whether the topics have to be registered again."""
+        now_ms = self.clock.now_ms()
+        self.config = config
+        self.config_version = self.config_version.next(now_ms)
+        self.groups.configure(
+            auto_create=config.auto_create_subscription_group, client_limit=config.max_groups
+        )
+        self.store.engine.retention.configure(config.retention)
+        return self.topics.configure(config, now_ms)
 
     @property
     def address(self) -> str:

@@ -105,6 +105,24 @@ class TopicTable:
         for name, topic in boot.items():
             self.table.setdefault(name, topic)
 
+    def configure(self, config: BrokerConfig, now_ms: int) -> bool:
+        """Use changed settings; return whether the topics have to be registered again.
+
+        That is so if a system topic was created, or ``brokerPermission`` has changed.
+        """
+        created = {
+            topic.topic_name: topic
+            for topic in system_topics(config)
+            if topic.topic_name not in self.table
+        }
+        is_new = config.broker_permission != self._config.broker_permission or bool(created)
+        self._config = config
+        self.system |= created.keys()
+        self.table.update(created)
+        if is_new:
+            self.data_version = self.data_version.next(now_ms)
+        return is_new
+
     def __contains__(self, name: str) -> bool:
         return name in self.table
 

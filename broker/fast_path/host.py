@@ -100,7 +100,10 @@ class Host:
 
     def _source_versions(self) -> tuple[object, ...]:
         state = self._state
-        return state.topics.data_version, state.groups.data_version, self._queues.removals
+        return (
+            *(state.topics.data_version, state.groups.data_version, self._queues.removals),
+            state.config_version,
+        )
 
     # sends
 

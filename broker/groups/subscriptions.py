@@ -50,6 +50,11 @@ class SubscriptionGroups:
         self.auto_create = auto_create
         self._client_limit = client_limit
 
+    def configure(self, *, auto_create: bool, client_limit: int) -> None:
+        """Use changed settings; see the class."""
+        self.auto_create = auto_create
+        self._client_limit = client_limit
+
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings, or None; creates nothing."""
         return self.table.get(name)

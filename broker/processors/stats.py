@@ -1,4 +1,4 @@
-"""Statistics and settings of the broker, its topics and groups: codes 26, 28, 45, 202 and 208.
+"""Statistics of the broker, its topics and groups: codes 28, 45, 202 and 208.
 
 Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all of RocketMQ's keys,
 because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their queues are
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +29,7 @@ from remoting.protocol.bodies.stats import (
 )
 from remoting.protocol.codes import VERSION, ResponseCode, name_of
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader, TopicRequestHeader
+from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
 )
@@ -90,15 +89,6 @@ class StatsProcessor:
         clock = self._state.clock
         day = time.localtime(clock.now_ms() / 1000).tm_yday
         self.rates.sample(clock.monotonic(), day, self._state.counters.totals())
-
-    def broker_config(self, command: Command, _: Connection) -> Command:
-        """Handle GET_BROKER_CONFIG: return the settings as properties text."""
-        version = encode(self._state.config_version).decode()
-        return command.reply(
-            header=GetBrokerConfigResponseHeader(version=version),
-            # The address in use, also where it isn't set.
-            body=replace(self._state.config, broker_ip1=self._state.host).as_text(),
-        )
 
     def runtime(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""

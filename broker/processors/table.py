@@ -25,6 +25,7 @@ from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
+from broker.processors.settings import SettingsProcessor
 from broker.processors.stats import StatsProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
@@ -56,6 +57,7 @@ class Processors:
     offsets: OffsetProcessor
     topics: TopicProcessor
     groups: GroupProcessor
+    settings: SettingsProcessor
     stats: StatsProcessor
     queries: QueryProcessor
     monitor: GroupMonitor
@@ -78,6 +80,7 @@ class Processors:
             offsets,
             TopicProcessor(state, offload),
             GroupProcessor(state, offload, monitor),
+            SettingsProcessor(state),
             StatsProcessor(state, offload, transactions),
             QueryProcessor(state),
             monitor,
@@ -131,7 +134,8 @@ class Processors:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.groups.topics_of,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self.groups.subscription_of,
             RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.groups.forbidden,
-            RequestCode.GET_BROKER_CONFIG: self.stats.broker_config,
+            RequestCode.UPDATE_BROKER_CONFIG: self.settings.update,
+            RequestCode.GET_BROKER_CONFIG: self.settings.get,
             RequestCode.GET_BROKER_RUNTIME_INFO: offload(self.stats.runtime),
             RequestCode.GET_ALL_DELAY_OFFSET: self.stats.delay_offsets,
             RequestCode.GET_TOPIC_STATS_INFO: offload(self.stats.topic_stats),

@@ -209,6 +209,10 @@ class Retention:
         self._removals = Removals(self._files, self._config, clock, self._worker.stopping)
         self.stats = RetentionStats()
 
+    def configure(self, config: RetentionConfig) -> None:
+        """Use changed settings from the next run on, except the pauses between removals."""
+        self._config = config
+
     # --- the thread
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -92,6 +92,7 @@ class RecordedChanges:
     def __init__(self) -> None:
         self.topics: list[tuple[list[str] | None, bool]] = []
         self.groups = 0
+        self.settings: list[dict[str, str]] = []
         self.saves = True
         self.pending: dict[str, Awaitable[bool]] = {}
         """Topics that aren't on the disk yet."""
@@ -102,6 +103,10 @@ class RecordedChanges:
 
     def topic_pending(self, name: str) -> Awaitable[bool] | None:
         return self.pending.get(name)
+
+    def settings_changed(self, values: Mapping[str, str]) -> Awaitable[bool]:
+        self.settings.append(dict(values))
+        return _Done(self.saves)
 
     def groups_changed(self) -> Awaitable[bool]:
         self.groups += 1

@@ -19,7 +19,6 @@ from tests.unit.broker.processors.replay import FRAMES, Exchange, captured, repl
 
 NOT_SERVED_YET = frozenset(
     {
-        RequestCode.UPDATE_BROKER_CONFIG,
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
         RequestCode.VIEW_BROKER_STATS_DATA,
         RequestCode.GET_BROKER_CONSUME_STATS,
