@@ -47,6 +47,10 @@ FILTER_BYTES_PER_CHARACTER: Final = 64
 """What a compiled SQL92 expression takes: a condition of seven characters becomes some 400 bytes of
 functions."""
 
+FILTER_STEPS: Final = 32_000
+"""Steps of evaluating an SQL92 expression for one pull, each of some 100 ns: a pull by an
+expression with thousands of conditions looks at fewer messages, and keeps the loop for 3 ms."""
+
 MAX_REMARK_LENGTH: Final = 4_096
 """Characters of an error that quotes an expression."""
 

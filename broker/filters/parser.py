@@ -44,12 +44,14 @@ class Parser:
 
     Attributes:
         names: the properties that it names, by their places.
+        operands: the number of literals and properties in it.
     """
 
-    __slots__ = ("_behind_null", "_depth", "_end", "_next", "_tokens", "names")
+    __slots__ = ("_behind_null", "_depth", "_end", "_next", "_tokens", "names", "operands")
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, int] = {}
+        self.operands = 0
         self._tokens = Tokens(text)
         self._depth = 0
         self._next: Token | None = None
@@ -203,6 +205,7 @@ class Parser:
 
     def _primary(self) -> Part:
         kind = self._kind
+        self.operands += kind != "("
         if kind == ID:
             name = self._take(kind).image
             return made.variable(name, self.names.setdefault(name, len(self.names)))

@@ -12,7 +12,7 @@ from typing import Final
 from broker.filters.expressions import Values
 from broker.filters.parser import Parser
 from broker.filters.values import EvaluationError, SqlError
-from broker.limits import MAX_SUBSCRIPTION_LENGTH, SHORT_SUBSCRIPTION_LENGTH
+from broker.limits import FILTER_STEPS, MAX_SUBSCRIPTION_LENGTH, SHORT_SUBSCRIPTION_LENGTH
 from remoting.protocol import core
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
@@ -21,6 +21,9 @@ from remoting.protocol.message.record import locate
 SQL92: Final = "SQL92"
 
 _Rows = list[tuple[int, list[str | None]]]
+
+_STEPS_PER_NAME: Final = 8
+"""Finding a property takes as long as some comparisons."""
 
 _SHORT_KEPT: Final = 1_024
 _LONG_KEPT: Final = 16
@@ -59,12 +62,13 @@ class SqlFilter:
 
     Attributes:
         names: the properties that it names.
+        reach: the messages that one get looks at, at most.
 
     Raises:
         SqlError: the text is no expression.
     """
 
-    __slots__ = ("_encoded", "_run", "names", "text")
+    __slots__ = ("_encoded", "_run", "names", "reach", "text")
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_SUBSCRIPTION_LENGTH:
@@ -75,6 +79,8 @@ class SqlFilter:
         self._run = parser.parse().run
         self.text = text
         self.names = tuple(parser.names)
+        cost = parser.operands + _STEPS_PER_NAME * len(self.names)
+        self.reach = max(1, FILTER_STEPS // cost)
         self._encoded = tuple(name.encode() for name in self.names)
 
     def __repr__(self) -> str:

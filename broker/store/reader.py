@@ -303,11 +303,13 @@ class StoreReader:
         low, high = queue.min_offset, queue.max_offset
         records: list[memoryview] = []
         found = size = 0
-        status, at, end = GetStatus.NO_MATCHED_MESSAGE, offset, offset + len(entries) // ENTRY_BYTES
-        while at < end and found < count and size < max_bytes:
+        passed = self._limits.max_filtered_bytes
+        status, at = GetStatus.NO_MATCHED_MESSAGE, offset
+        end = offset + min(len(entries) // ENTRY_BYTES, wanted.reach)
+        while at < end and found < count and size < max_bytes and passed > 0:
             rest = entries[(at - offset) * ENTRY_BYTES :]
             left = max_bytes - size
-            most = max(count - found, MIN_TURN_MESSAGES)
+            most = min(max(count - found, MIN_TURN_MESSAGES), end - at)
             turn = self._take(queue, at, rest, most, left, None, wait=wait)
             if count - found < turn.count < turn.next_offset - at:
                 # Where some are left out, what is looked at says nothing about the offset.
@@ -320,6 +322,7 @@ class StoreReader:
                 break
             if turn.status is GetStatus.MESSAGE_WAS_REMOVING:
                 status = turn.status
+            passed -= turn.size
             chosen, matched, looked = wanted.select(turn.records, count - found)
             records += chosen
             found += matched

@@ -105,7 +105,14 @@ class FileRange(NamedTuple):
 
 
 class RecordFilter(Protocol):
-    """Chooses among records by what is in them."""
+    """Chooses among records by what is in them.
+
+    Attributes:
+        reach: the messages that one get may have it look at.
+    """
+
+    @property
+    def reach(self) -> int: ...
 
     def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
         """The first ones of some records that are wanted.

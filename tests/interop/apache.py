@@ -123,10 +123,13 @@ class JavaClient:
         return [fact for fact in facts if fact != ["done"]]
 
     @contextmanager
-    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, *arguments: str, program: str = "Interop") -> Iterator[subprocess.Popen[str]]:
         """Run during the block; killed at its end."""
         process = subprocess.Popen(
-            self.command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self.command(*arguments, program=program),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         try:
             yield process

@@ -76,16 +76,35 @@ public class Filters {
         consumer.shutdown();
     }
 
+    /** The client learns from a heartbeat, after its first pull, whether a broker can filter. */
+    @SuppressWarnings("deprecation")
+    private static PullResult patiently(
+        DefaultMQPullConsumer consumer, MessageQueue queue, MessageSelector selector, long offset
+    ) throws Exception {
+        for (int attempt = 0; ; attempt++) {
+            try {
+                return consumer.pull(queue, selector, offset, 32);
+            } catch (MQClientException problem) {
+                if (attempt == 20 || !problem.getMessage().contains("does not upgrade")) {
+                    throw problem;
+                }
+                Thread.sleep(500);
+            }
+        }
+    }
+
     @SuppressWarnings("deprecation")
     private static void pull(String[] args) throws Exception {
         DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(args[3]);
         consumer.setNamesrvAddr(args[1]);
+        consumer.setHeartbeatBrokerInterval(500);
         consumer.start();
         say("ready", "");
+        MessageSelector selector = MessageSelector.bySql(args[5]);
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(args[2])) {
             long end = consumer.maxOffset(queue);
             for (long offset = 0; offset < end; ) {
-                PullResult result = consumer.pull(queue, MessageSelector.bySql(args[5]), offset, 32);
+                PullResult result = patiently(consumer, queue, selector, offset);
                 List<MessageExt> found = result.getMsgFoundList();
                 if (found != null) {
                     found.forEach(Filters::received);

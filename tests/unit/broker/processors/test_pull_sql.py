@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.store.limits import StoreLimits
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from remoting.protocol.codes import RequestCode
@@ -71,6 +72,25 @@ def test_no_more_is_looked_at_than_a_pull_may(make_bench):
     assert reply.code == 20
     assert bounds(reply) == (800, 0, 900)
     assert bodies(pull(bench, subscription="amount = 850", queue_offset=800, **SQL)) == ["850"]
+
+
+def test_a_pull_by_thousands_of_conditions_looks_at_fewer_messages(bench):
+    bench.topic("T")
+    send(bench, *range(100))
+    expression = " OR ".join(f"amount = {number}" for number in range(1_000, 2_000))
+    reply = pull(bench, subscription=expression, **SQL)
+    assert reply.code == 20
+    assert bounds(reply) == (15, 0, 100)
+
+
+def test_a_pull_passes_a_bounded_number_of_bytes(make_bench):
+    bench = make_bench(store_limits=StoreLimits(max_filtered_bytes=100_000))
+    bench.topic("T")
+    for _ in range(10):
+        bench.send("T", b"x" * 40_000, properties="amount\x015")
+    reply = pull(bench, subscription="amount = 6", max_msg_bytes=50_000, **SQL)
+    assert reply.code == 20
+    assert bounds(reply) == (3, 0, 10)
 
 
 def test_the_bytes_of_an_answer_are_bounded_too(bench):
