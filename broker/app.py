@@ -22,6 +22,7 @@ from broker import fast_path
 from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
 from broker.delivery.long_poll import TICK_SECONDS
+from broker.delivery.timers import Timers
 from broker.group_monitor import STEP_SECONDS
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
@@ -45,7 +46,7 @@ from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
-from remoting.protocol.names import SCHEDULE_TOPIC
+from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor
 
@@ -110,6 +111,7 @@ class Broker:
         self.processors: Processors
         self._read_pass: ReadPass | None = None
         self._delays: Delays
+        self._timers: Timers | None = None
         self._registration: BrokerRegistration | None = None
         self._supervisor = Supervisor("broker")
         self._store_open = False
@@ -224,6 +226,16 @@ class Broker:
         )
         # Before ``store.on_arrival`` is set, because ``_arrived`` needs the schedule.
         self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
+        if config.timer_wheel_enable:
+            self._timers = Timers(
+                self.store,
+                self._clock,
+                counters,
+                window_slots=config.timer_roll_window_slot,
+                log_file_bytes=config.mapped_file_size_timer_log,
+                limits=config.limits,
+            )
+            self._timers.open(directory, self._files)
         self.state = BrokerState(
             config=config,
             host=self._host,
@@ -240,6 +252,7 @@ class Broker:
             spread=spread,
             counters=counters,
             delay_offsets=self._delays.offsets,
+            timers=self._timers,
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
             offsets_lost=tables.lost_offsets and self.store.end_offset > 0,
@@ -332,6 +345,9 @@ class Broker:
         ):
             self._supervisor.spawn(_each(seconds, action), name)
         self._supervisor.spawn(self._delays.run(), "delayed messages")
+        if self._timers is not None:
+            self._supervisor.spawn(self._timers.run(), "timers")
+            self._supervisor.spawn(self._timers.run_saves(), "save timers")
         self._supervisor.spawn(self.processors.transactions.run(), "transactions")
         if self.state.spread is not None:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
@@ -343,6 +359,8 @@ class Broker:
     def _arrived(self, topic: str, queue_id: int, max_offset: int, tags_code: int) -> None:
         if topic == SCHEDULE_TOPIC:
             self._delays.arrived(queue_id, tags_code)
+        elif topic == TIMER_TOPIC and self._timers is not None:
+            self._timers.arrived()
         woken = self.state.long_polls.arrived(topic, queue_id, max_offset, tags_code)
         if woken:
             # Wake them after all messages of this read are stored: a pull returns up to as many
@@ -379,6 +397,8 @@ class Broker:
         if self._serving:
             self._serving = False
             self._delays.save_all()
+            if self._timers is not None:
+                self._timers.save_all()
             await self._tables.flush()
         if self._store_open:
             self._store_open = False

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
-from broker.limits import LIMITS, BrokerLimits
+from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -87,8 +87,7 @@ _STORE = """
     debugLockEnable
     putMsgIndexHightWater defaultQueryMaxNum maxMsgsNumBatch dispatchFromSenderThread
     storePathConsumeQueue storePathIndex storeCheckpoint abortFile
-    enableBuildConsumeQueueConcurrently timerMaxDelaySec timerPrecisionMs
-    timerCheckMetricsWhen enableCleanExpiredOffset
+    enableBuildConsumeQueueConcurrently enableCleanExpiredOffset
     maxFilterMessageSize topicQueueLockNum travelCqFileNumWhenGetMessage
     sampleSteps sampleCountThreshold maxConsumeQueueScan
     coldDataFlowControlEnable autoMessageVersionOnTopicLen
@@ -110,8 +109,9 @@ _BEHAVIOUR = """
     serverLoadBalancerEnable defaultMessageRequestMode defaultPopShareQueueNum
     useServerSideResetOffset consumerOffsetUpdateVersionStep delayOffsetUpdateVersionStep
     lockInStrictMode compatibleWithOldNameSrv brokerHeartbeatInterval
-    brokerNotActiveTimeoutMillis enableNetWorkFlowControl enableBroadcastOffsetStore
-    transferOffsetByHeap asyncSendEnable recallMessageEnable
+    brokerNotActiveTimeoutMillis timerCheckMetricsWhen enableNetWorkFlowControl
+    enableBroadcastOffsetStore
+    transferOffsetByHeap asyncSendEnable
     enableRegisterTopicAfterCreate enableSingleTopicRegister enableSplitRegistration
     splitRegistrationSize metricsExporterType metricsGrpcExporterTarget
     metricsPromExporterPort metricsPromExporterHost metricsLabel disableConsumeFilter
@@ -157,9 +157,10 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "enableConsumeQueueExt": refused(
         "PocketMQ doesn't keep the queues' extension files; remove the key"
     ),
-    "timerWheelEnable": refused(
-        "PocketMQ has no timers yet and refuses messages that ask for one; use false, and delay "
-        "levels"
+    "timerPrecisionMs": refused(
+        "the timer wheel has slots of 1000 ms, in which PocketMQ delivers each message at its ms; "
+        "use 1000",
+        "1000",
     ),
     "enableCompaction": refused(
         "PocketMQ doesn't compact topics: it deletes by age, and the last message of a key goes "
@@ -331,6 +332,19 @@ class BrokerConfig(Settings):
     )
     check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
     message_delay_level: str = setting("messageDelayLevel", delay_levels, DEFAULT_LEVELS)
+    timer_wheel_enable: bool = setting("timerWheelEnable", boolean, True)
+    timer_max_delay_sec: int = setting(
+        "timerMaxDelaySec", integer(1, MAX_TIMER_SECONDS), 3 * 24 * 3600
+    )
+    timer_roll_window_slot: int = setting(
+        "timerRollWindowSlot", integer(2, MAX_ROLL_WINDOW_SLOTS), 2 * 24 * 3600
+    )
+    """A timer message that waits for more seconds than this is stored again on the way."""
+    mapped_file_size_timer_log: int = setting(
+        "mappedFileSizeTimerLog", integer(4096, 2**31 - 1), 100 * 1024 * 1024
+    )
+    recall_message_enable: bool = setting("recallMessageEnable", boolean, True)
+    """Whether timer messages may be recalled; false by default in RocketMQ."""
     flush_delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", _MILLISECONDS, 10_000)
     message_index_enable: bool = setting("messageIndexEnable", boolean, True)
     max_hash_slots: int = setting("maxHashSlotNum", integer(1, 100_000_000), DEFAULT_SLOTS)

@@ -73,6 +73,12 @@ MAX_DELAY_LEVELS: Final = 64
 MAX_DELAY_MS: Final = 365 * 24 * 3600 * 1000
 """The longest delay of a level."""
 
+MAX_TIMER_SECONDS: Final = 40 * 24 * 3600
+"""The longest time that ``timerMaxDelaySec`` may allow: RocketMQ Cloud's."""
+
+MAX_ROLL_WINDOW_SLOTS: Final = 7 * 24 * 3600 - 60
+"""RocketMQ's: half of the wheel, less a minute."""
+
 MAX_BLOCKED_QUEUES: Final = 64
 """Blocked queues in a client's heartbeat; if there are more, they have a common cause."""
 
@@ -143,6 +149,13 @@ class BrokerLimits:
     Beyond it no half message's own immunity time keeps it from being checked."""
     moved_half_messages: int = 100_000
     """Half messages that a check stored again and that can be ended at their former offset."""
+    timers_read_at_once: int = 128
+    """Timer messages added to the wheel in one iteration of the event loop: about 2 ms."""
+    timers_loaded_at_once: int = 1024
+    """Units of the timer log read in one iteration of the event loop: about 2 ms."""
+    timers_per_second: int = 1_000_000
+    """Timer messages that are due in the same second. They are in memory shortly before, with
+    about 50 bytes each. RocketMQ's ``timerCongestNumEachSlot`` has no limit by default."""
     findings: int = 10_000
     """Findings kept for all groups, about 1 KiB each."""
     reads_per_request: int = 256

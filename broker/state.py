@@ -30,6 +30,7 @@ from remoting.protocol.message.record import host_of
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+    from broker.delivery.timers import Timers
     from broker.store.engine import MessageStore, PendingMessage
     from broker.topic_spread import TopicSpread
     from remoting.connection import Connection
@@ -96,6 +97,8 @@ class BrokerState:
     dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Delay level -> queue offset of its next message; a live view."""
+    timers: Timers | None = None
+    """The waiting timer messages; None without ``timerWheelEnable``."""
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     offsets_lost: bool = False

@@ -27,6 +27,8 @@ class BrokerCounters:
     members_refused: int = 0
     messages_delayed: int = 0
     messages_delivered_late: int = 0
+    timers_delivered: int = 0
+    timers_recalled: int = 0
     messages_sent_back: int = 0
     messages_dead_lettered: int = 0
     transactions_prepared: int = 0

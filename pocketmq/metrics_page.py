@@ -212,6 +212,18 @@ def _delays(broker: Broker) -> Iterator[Metric]:
         count = store.max_offset(SCHEDULE_TOPIC, queue_id) - delivered
         waiting.add_metric([str(queue_id + 1)], count)
     yield waiting
+    yield from _counters(
+        ("pocketmq_timers_delivered", "Timer messages delivered.", counters.timers_delivered),
+        ("pocketmq_timers_recalled", "Timer messages recalled.", counters.timers_recalled),
+    )
+    timers = broker.state.timers
+    if timers is not None:
+        due, late_seconds = timers.overdue()
+        yield from _gauges(
+            ("pocketmq_timers_waiting", "Timer messages that wait.", timers.waiting),
+            ("pocketmq_timers_due", "Timer messages that are due but not delivered yet.", due),
+            ("pocketmq_timers_late_seconds", "How late the first of these is.", late_seconds),
+        )
 
 
 def _transactions(broker: Broker) -> Iterator[Metric]:

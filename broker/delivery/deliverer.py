@@ -43,7 +43,7 @@ RETRY_MS: Final = 1000
 LONGEST_SLEEP_SECONDS: Final = 10.0
 """Bounds how late a message is delivered if the wall clock is set forward during a sleep."""
 
-_FOR_GOOD: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+FOR_GOOD: Final = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
 
 
 class Delays:
@@ -194,7 +194,7 @@ class Delays:
         """
         later_ms = self._clock.now_ms() + RETRY_MS
         behind = result.next_offset
-        records = _records(result)
+        records = whole_records(result)
         if len(records) < behind - offset:
             if behind - offset > 1:
                 self._careful[level] = behind
@@ -224,7 +224,7 @@ class Delays:
             result = self._store.put(message)
         except OSError as error:
             result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=str(error))
-        if result.status in _FOR_GOOD:
+        if result.status in FOR_GOOD:
             self._give_up(level, record, result.message)
             return True
         if result.status is not PutStatus.OK:
@@ -247,7 +247,7 @@ class Delays:
         )
 
 
-def _records(result: GetResult) -> Sequence[RecordView]:
+def whole_records(result: GetResult) -> Sequence[RecordView]:
     """Return the records of a read, up to the first damaged one."""
     records: list[RecordView] = []
     try:

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
+from broker.delivery import timer_rules
 from broker.delivery.redelivery import postpone, retries_exhausted, without_delay
 from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.new_topics import NewTopics, NotYet
 from broker.processors.groups import dead_letter_topic, retry_topic
+from broker.processors.timers import TimerProcessor
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
@@ -61,13 +63,6 @@ _REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.encode()
 _PUSH_REPLY_TIME: Final = properties.PUSH_REPLY_TIME.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 _CLUSTER: Final = properties.CLUSTER.encode()
-_TIMER: Final = b"TIMER_DEL"
-_TIMERS: Final = (
-    properties.TIMER_DELAY_SEC.encode(),
-    properties.TIMER_DELAY_MS.encode(),
-    properties.TIMER_DELIVER_MS.encode(),
-)
-_TIMER_OUT_MS: Final = properties.TIMER_OUT_MS.encode()
 
 REPLY_SECONDS: Final = 10.0
 """How long a client has to take a reply (cf. Broker2Client.callClient)."""
@@ -103,11 +98,22 @@ class _Target(NamedTuple):
 class SendProcessor:
     """Handles sends."""
 
-    __slots__ = ("_cluster", "_extra", "_levels_ms", "_new_topics", "_state", "_transactions")
+    __slots__ = (
+        "_cluster",
+        "_extra",
+        "_levels_ms",
+        "_new_topics",
+        "_state",
+        "_timers",
+        "_transactions",
+    )
 
-    def __init__(self, state: BrokerState, transactions: TransactionProcessor) -> None:
+    def __init__(
+        self, state: BrokerState, transactions: TransactionProcessor, timers: TimerProcessor
+    ) -> None:
         self._state = state
         self._transactions = transactions
+        self._timers = timers
         self._cluster = state.config.cluster_name.encode()
         self._extra = answer_fields(state.config)
         self._levels_ms = state.config.delay_levels_ms
@@ -242,9 +248,12 @@ class SendProcessor:
         wait = _waits(text)
         level = 0 if target.dead else self._level(header, text)
         half = self._is_half(header, text, target, level)
-        if level <= 0:
-            _check_timer(target, text)
-        if level <= 0 and not half:
+        due_ms = None
+        if level > 0:
+            text = timer_rules.without_timer(text)
+        elif not target.dead and timer_rules.PREFIX in text:
+            due_ms = self._timers.due_ms(header.topic, text)
+        if level <= 0 and due_ms is None and not half:
             text = properties.remove(text, _WAIT)
         text = properties.append(text, _CLUSTER, self._cluster)
         if target.dead:
@@ -254,19 +263,22 @@ class SendProcessor:
             self._transactions.prepare(message)
         elif level > 0:
             postpone(message, level, self._levels_ms)
+        elif due_ms is not None:
+            timer_rules.to_timer(message, due_ms)
         result = self._state.store.put(message)
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
         self._count(1, len(command.body))
-        self._state.counters.messages_delayed += level > 0
+        self._state.counters.messages_delayed += level > 0 or due_ms is not None
         self._state.counters.transactions_prepared += half
         if target.dead:
             self._record_dead_letter(message, connection)
         if command.is_oneway:
             return None
         message_id = self._offset_id(result.physical_offset)
-        reply = self._reply(command, message_id, target.queue_id, result.queue_offset)
+        handle = None if due_ms is None else self._timers.handle_of(message, due_ms)
+        reply = self._reply(command, message_id, target.queue_id, result.queue_offset, handle)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
     def _message(
@@ -317,7 +329,12 @@ class SendProcessor:
         messages = []
         for element in batch.iter_elements(command.body):
             joined = properties.join(bytes(element.properties), text)
-            _check_timer(target, joined)
+            if not target.dead and timer_rules.asks_for_timer(joined):
+                raise RequestRefused(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"a batch to topic {header.topic} has a message with a time of delivery: send "
+                    "such messages singly",
+                )
             messages.append(
                 self._message(connection, header, target, element.body, joined, element.flag)
             )
@@ -489,7 +506,7 @@ class SendProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._state.host}] sending transaction message is forbidden",
             )
-        if level > 0 or (_TIMER in text and any(properties.find(text, n) for n in _TIMERS)):
+        if level > 0 or timer_rules.has_timer(text):
             raise RequestRefused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"a message to topic {header.topic} is transactional and has a time of delivery: "
@@ -509,11 +526,19 @@ class SendProcessor:
     # answers
 
     def _reply(
-        self, command: Command, message_id: str, queue_id: int, queue_offset: int
+        self,
+        command: Command,
+        message_id: str,
+        queue_id: int,
+        queue_offset: int,
+        recall_handle: str | None = None,
     ) -> Command:
         return command.reply(
             header=SendMessageResponseHeader(
-                msg_id=message_id, queue_id=queue_id, queue_offset=queue_offset
+                msg_id=message_id,
+                queue_id=queue_id,
+                queue_offset=queue_offset,
+                recall_handle=recall_handle,
             ),
             extra=self._extra,
         )
@@ -556,23 +581,6 @@ async def _after(saved: Awaitable[bool], reply: Command | Awaitable[Command]) ->
 def _waits(text: bytes) -> bool:
     value = properties.find(text, _WAIT)
     return value is None or value.lower() == b"true"
-
-
-def _check_timer(target: _Target, text: bytes) -> None:
-    """Refuse a timer message, which would otherwise be delivered at once.
-
-    Dead letters are accepted, and messages with TIMER_OUT_MS, whose timer has expired.
-    """
-    if target.dead or _TIMER not in text or properties.find(text, _TIMER_OUT_MS) is not None:
-        return
-    for name in _TIMERS:
-        if properties.find(text, name) is not None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                "accurate timer message is not enabled, timerWheelEnable is false: PocketMQ has no "
-                f"timers yet, and a message to topic {target.config.topic_name} has the property "
-                f"{name.decode()}; take it out, or ask for a delay level",
-            )
 
 
 def _report_made(topic: TopicConfig, asked: int) -> None:

@@ -27,6 +27,7 @@ from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.settings import SettingsProcessor
 from broker.processors.stats import StatsProcessor
+from broker.processors.timers import TimerProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
@@ -51,6 +52,7 @@ class Processors:
     send: SendProcessor
     send_back: SendBackProcessor
     transactions: TransactionProcessor
+    timers: TimerProcessor
     pull: PullProcessor
     clients: ClientProcessor
     callbacks: ClientCallbackProcessor
@@ -69,11 +71,13 @@ class Processors:
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
         transactions = TransactionProcessor(state)
+        timers = TimerProcessor(state)
         return cls(
             offload,
-            SendProcessor(state, transactions),
+            SendProcessor(state, transactions, timers),
             SendBackProcessor(state),
             transactions,
+            timers,
             PullProcessor(state, offsets),
             ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later)),
             ClientCallbackProcessor(state),
@@ -96,6 +100,7 @@ class Processors:
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back.send_back,
             RequestCode.SEND_REPLY_MESSAGE: self.send.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.send.reply_v2,
+            RequestCode.RECALL_MESSAGE: self.timers.recall,
             RequestCode.END_TRANSACTION: self.transactions.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
             RequestCode.PULL_MESSAGE: self.pull.pull,

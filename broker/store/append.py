@@ -43,10 +43,12 @@ from remoting.protocol.message.record import (
     record_size,
     takes_queue_offset,
 )
-from remoting.protocol.names import SCHEDULE_TOPIC
+from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 OnArrival = Callable[[str, int, int, int], None]
 """Topic, queue id, new maximum offset, tags code."""
+
+_ALWAYS_WATCHED: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class Waiting(NamedTuple):
@@ -73,7 +75,7 @@ class EntryDispatcher:
         self._on_arrival = on_arrival
 
     def watch(self, queues: Container[tuple[str, int]]) -> None:
-        """Call ``on_arrival`` only for these queues (topic, id) and those of the schedule topic."""
+        """Call ``on_arrival`` only for these queues (topic, id), and for delayed messages."""
         self._watched = queues
 
     def __len__(self) -> int:
@@ -95,7 +97,7 @@ class EntryDispatcher:
             return
         # Checked before the entries are unpacked: few queues have a pull that waits.
         watched = self._watched
-        if watched is not None and queue.key not in watched and queue.topic != SCHEDULE_TOPIC:
+        if watched is not None and queue.key not in watched and queue.topic not in _ALWAYS_WATCHED:
             return
         first = queue.max_offset - len(entries) // ENTRY.size + 1
         tags_codes = [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]

@@ -528,7 +528,7 @@ class MessageStore:
         self._dispatcher.listen(callback)
 
     def watch(self, queues: Container[tuple[str, int]]) -> None:
-        """Call ``on_arrival`` only for these queues (topic, id) and those of the schedule topic."""
+        """Call ``on_arrival`` only for these queues (topic, id), and for delayed messages."""
         self._dispatcher.watch(queues)
 
     # --- topics and state

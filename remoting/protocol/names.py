@@ -27,6 +27,7 @@ TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -42,6 +43,7 @@ SYSTEM_TOPICS: Final = frozenset(
         HALF_TOPIC,
         OP_HALF_TOPIC,
         CHECK_MAX_TIME_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """System topics of every broker (cf. TopicValidator); a broker adds topics named after itself."""
@@ -54,6 +56,7 @@ NOT_SENDABLE_TOPICS: Final = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """Topics that only the broker itself may write to (cf. TopicValidator.NOT_ALLOWED_SEND...)."""

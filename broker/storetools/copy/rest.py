@@ -37,8 +37,9 @@ from broker.storetools.verify.index_scan import header_of, index_files
 from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
+from remoting.protocol.disk.timer import CHECK_BYTES, PRECISION_MS, TimerCheck, encode_check
 from remoting.protocol.errors import BodyError
-from remoting.protocol.names import SCHEDULE_TOPIC
+from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 _COPIED_ALREADY: Final = frozenset({"commitlog", "consumequeue", "config", "index"})
 _OF_A_RUN: Final = frozenset(
@@ -141,7 +142,10 @@ def _names(path: Path) -> list[str]:
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 DELIVERY_PROGRESS: Final = "deliveryProgress"
-"""Written by PocketMQ; it has the length of the log that it is valid for, so it is not changed."""
+TIMER_PROGRESS: Final = "timerProgress"
+"""Both are PocketMQ's, and have the length of the log that they are valid for: not changed."""
+
+TIMER_CHECK: Final = "timercheck"
 
 _LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
 _OLD: Final = ".bak"
@@ -238,12 +242,23 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
     _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, ends))
     if past_ms is not None:
         files.pop(DELIVERY_PROGRESS, None)
+        files.pop(TIMER_PROGRESS, None)
+        _hold_timers(files, queues, past_ms - DELIVERY_SLACK_MS)
     notes = []
     if offsets:
         notes.append(f"{offsets} committed offsets lay behind the copy's messages: set back")
     if levels:
         notes.append(f"{levels} delay levels were further than the copy's messages: set back")
     return notes
+
+
+def _hold_timers(files: StateFiles, queues: Queues, at_ms: int) -> None:
+    """Set the timers' checkpoint back to a time, for the messages that the copy has."""
+    waiting = queues.get((TIMER_TOPIC, 0))
+    if TIMER_CHECK in files and waiting is not None:
+        read_ms = at_ms // PRECISION_MS * PRECISION_MS
+        check = TimerCheck(read_ms, 0, waiting.end)
+        files[TIMER_CHECK] = encode_check(check, at_ms, 1).ljust(CHECK_BYTES, b"\0")
 
 
 def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:

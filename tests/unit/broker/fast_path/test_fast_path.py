@@ -46,7 +46,7 @@ def test_common_sends_take_the_fast_path_and_their_answers_are_one_write(side: S
     assert side.bench.store.max_offset("plain", 0) == 51
 
 
-def test_a_message_that_requests_a_timer_is_refused_on_the_fast_path_too(side: Side) -> None:
+def test_a_timer_message_takes_the_slow_path_and_a_batch_of_them_is_refused(side: Side) -> None:
     timer = "UNIQ_KEY\x017F000001\x02TIMER_DELAY_SEC\x015"
     body = batch.encode([(0, b"x" * 9, b"")] * 30 + [(0, b"x" * 9, timer.encode())])
     for elements in (body, batch.encode([(0, b"x" * 9, timer.encode())] * 40)):
@@ -55,8 +55,10 @@ def test_a_message_that_requests_a_timer_is_refused_on_the_fast_path_too(side: S
     side.feed(encode(usual_send(properties=timer)) * 30)
     answers = side.left()["answers"]
     assert len(answers) == 32
-    assert all(b"timer message is not enabled" in answer for answer in answers)
+    assert all(b"send such messages singly" in answer for answer in answers[:2])
+    assert all(b"recallHandle" in answer for answer in answers[2:])
     assert side.bench.store.max_offset("plain", 0) == 1
+    assert side.bench.store.max_offset("rmq_sys_wheel_timer", 0) == 30
 
 
 CPP_HEADERS = {

@@ -1,0 +1,636 @@
+"""Delivery at any time: reads the timer topic into the wheel, and delivers what is due.
+
+One task does three things in turn, each a small step of the event loop. It **reads** the messages
+of the timer topic and adds a unit for each to the timer log and the wheel. It **loads** the slots
+of the next seconds: the units of a slot become entries in the order of delivery. It **delivers**
+the entries that are due as messages of their real topics, or stores them in the timer topic again
+if they are due behind the roll window (cf. TimerMessageStore).
+
+What was sent before a time is read before anything due at that time is delivered. So the messages
+of a slot are delivered in order, and one number says which of them are delivered. It is saved
+after each step, see ``timer_files``: ``kill -9`` repeats at most one step. A message that becomes
+visible too late for its place, as with SYNC_FLUSH, is delivered when it is read.
+
+A message that can't be read, or can never be stored under its real topic, is logged and skipped. A
+put that fails for another reason is retried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right, insort
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from broker.delivery import timer_rules as rules
+from broker.delivery.deliverer import FOR_GOOD, LONGEST_SLEEP_SECONDS, RETRY_MS, whole_records
+from broker.delivery.timer_files import TimerFiles, TimerProgress
+from broker.delivery.timer_rules import QUEUE
+from broker.limits import LIMITS, BrokerLimits
+from broker.stats import BrokerCounters
+from broker.store.os_files import Files
+from broker.store.queries import NotInMemory
+from broker.store.results import GetStatus, PendingMessage, PutResult, PutStatus, StoreError
+from remoting.clock import Clock
+from remoting.log import RateLimitedLog
+from remoting.protocol.disk.timer import (
+    DEFAULT_LOG_FILE_BYTES,
+    DELETE,
+    NORMAL,
+    PRECISION_MS,
+    ROLL,
+    TimerCheck,
+    Unit,
+)
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.tags import java_hash
+from remoting.protocol.message.view import RecordView
+from remoting.protocol.names import TIMER_TOPIC
+
+if TYPE_CHECKING:
+    from broker.store.engine import MessageStore
+
+_log = structlog.get_logger("broker")
+
+_OFFSET_BITS: Final = 52
+_OFFSET_MASK: Final = (1 << _OFFSET_BITS) - 1
+
+Entry = int
+"""A message of a slot: ms from the slot's time until it is due, then 52 bits physical offset."""
+
+LOAD_AHEAD_MS: Final = 2 * PRECISION_MS
+"""How long before its time a slot is loaded: 100,000 units take 0.3 s."""
+
+MOST_BEHIND_MS: Final = 200
+"""If timer messages arrive faster than they are read, delivery is no later than this for it."""
+
+SAVE_SECONDS: Final = 1.0
+"""How often the files are synced (cf. timerFlushIntervalMs)."""
+
+_SLOTS_SKIPPED_AT_ONCE: Final = 5_000
+"""Empty slots that are passed in one step, after the broker was stopped: 2 ms."""
+
+
+class _LoadedSlot:
+    """The entries of a slot, in the order of delivery once it is ``ready``."""
+
+    __slots__ = ("at", "entries", "position", "ready", "recalled", "unknown")
+
+    def __init__(self, position: int) -> None:
+        self.position = position  # of the next unit to read; -1 at the beginning of the chain
+        self.entries: list[Entry] = []
+        self.unknown: list[tuple[int, int]] = []  # offset and kind of units whose record is needed
+        self.recalled: set[bytes] = set()
+        self.ready = False
+        self.at = 0  # entries that are done with
+
+
+class Timers:
+    """The timer messages of one broker.
+
+    Args:
+        store: the open store.
+        clock: the time.
+        counters: counts the delivered messages.
+        window_slots: the roll window in seconds.
+        log_file_bytes: length of a file of the timer log.
+        limits: limits the work of one step.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        counters: BrokerCounters,
+        *,
+        window_slots: int,
+        log_file_bytes: int = DEFAULT_LOG_FILE_BYTES,
+        limits: BrokerLimits = LIMITS,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._counters = counters
+        self._window_slots = window_slots
+        self._log_file_bytes = log_file_bytes
+        self._limits = limits
+        self._files: TimerFiles
+        self._queue_offset = 0
+        self._read_ms = 0  # the slot that is being delivered
+        self._delivered: Entry = 0  # the last entry of it that is done with
+        self._slots: dict[int, _LoadedSlot] = {}
+        self._waiting = 0
+        self._drained_ms = 0
+        self._careful = 0  # queue offset below which messages are read one at a time
+        self._retry_ms = 0
+        # Without the wheel: messages before this offset that were due before this time are done.
+        self._lost = TimerCheck()
+        self._unsaved: tuple[int, TimerCheck] | None = None
+        self._saved = TimerCheck()
+        self._woken = asyncio.Event()
+        self._warnings = RateLimitedLog(clock, _log.warning)
+
+    # --- start
+
+    def open(self, directory: Path, files: Files) -> None:
+        """Open the files, if there are any; call once, before the first message arrives.
+
+        Args:
+            directory: the directory of the broker's state files.
+            files: the file system.
+
+        Raises:
+            StoreError: they can't be used.
+            OSError: they can't be read.
+        """
+        root = self._store.paths.root
+        self._files = TimerFiles(root, directory, files, self._log_file_bytes)
+        self._open_files(create=False)
+        unknown = not self._files.exist and not self._lost.queue_offset
+        if unknown and self._store.max_offset(TIMER_TOPIC, QUEUE):
+            _log.warning(
+                "the timer files are missing: timer messages that were delivered are delivered "
+                "again; if that is not intended, stop this broker and put timerwheel, timerlog and "
+                "config/timercheck back",
+                store=str(root),
+            )
+
+    def _open_files(self, *, create: bool) -> None:
+        store, now_ms = self._store, self._clock.now_ms()
+        check, progress, last = self._files.open(store.end_offset, create=create)
+        if not self._files.exist:
+            self._lost = check
+            return
+        if create:
+            # As after a copy of a running store: the wheel is made anew from the timer topic.
+            check, progress = TimerCheck(self._lost.read_ms), TimerProgress()
+        offsets = [check.queue_offset, progress.queue_offset]
+        record = None if last is None else self._record_now(last.offset)
+        if record is not None and record.topic == TIMER_TOPIC:
+            offsets.append(record.queue_offset + 1)
+        self._queue_offset = max(offsets)
+        self._read_ms, self._delivered = check.read_ms, 0
+        if progress.slot_ms >= check.read_ms:
+            self._read_ms, self._delivered = progress.slot_ms, progress.delivered
+        if not self._read_ms:
+            self._read_ms = now_ms // PRECISION_MS * PRECISION_MS
+        self._waiting = self._files.count_from(self._read_ms)
+        self._saved = check
+
+    # --- for requests and metrics
+
+    def congested(self, slot_ms: int) -> bool:
+        """Return whether a slot has as many messages as it may have."""
+        files = self._files
+        return files.exist and files.slot(slot_ms).messages >= self._limits.timers_per_second
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+        unread = self._store.max_offset(TIMER_TOPIC, QUEUE) - self._queue_offset
+        done = sum(slot.at for slot in self._slots.values())
+        return max(0, self._waiting - done) + max(0, unread)
+
+    def overdue(self) -> tuple[int, float]:
+        """Return how many messages should have been delivered, and the seconds since the first."""
+        now_ms = self._clock.now_ms()
+        count, first_ms = 0, now_ms
+        for slot_ms, slot in sorted(self._slots.items()):
+            due = bisect_right(slot.entries, now_ms - slot_ms + 1 << _OFFSET_BITS, slot.at)
+            if slot.ready and due > slot.at:
+                count += due - slot.at
+                first_ms = min(first_ms, slot_ms + (slot.entries[slot.at] >> _OFFSET_BITS))
+        return count, (now_ms - first_ms) / 1000
+
+    # --- the task
+
+    def arrived(self) -> None:
+        """Wake the task: a message was stored in the timer topic."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        while True:
+            await self.deliver_due()
+            await self._sleep()
+
+    async def deliver_due(self) -> None:
+        """Read, load and deliver until nothing can be done now."""
+        while True:
+            self._woken.clear()
+            try:
+                busy = await self._step()
+            except (StoreError, OSError) as error:
+                self._retry_later("the timers can't be read or written; retrying", str(error))
+                return
+            if not busy:
+                return
+            await asyncio.sleep(0)
+
+    async def _step(self) -> bool:
+        """Do one step; return whether there is more to do at once."""
+        now_ms = self._clock.now_ms()
+        if now_ms < self._retry_ms:
+            return False
+        if self._far_behind(now_ms):
+            # Their slots would be used again by new messages.
+            self._drained_ms = now_ms
+            unread = True
+        elif unread := await self._read():
+            self._drained_ms = max(self._drained_ms, now_ms - MOST_BEHIND_MS)
+        else:
+            self._drained_ms = now_ms
+        if not self._files.exist or self._read_ms > self._files.last_slot_ms:
+            return unread
+        try:
+            due = await self._deliver(self._drained_ms)
+        finally:
+            self._save_progress()
+        return await self._load(now_ms) or due or unread
+
+    def _far_behind(self, now_ms: int) -> bool:
+        reach_ms = rules.WHEEL_REACH_MS - self._window_slots * PRECISION_MS
+        return (
+            self._files.exist
+            and now_ms - self._read_ms > reach_ms
+            and self._read_ms <= self._files.last_slot_ms
+        )
+
+    async def _sleep(self) -> None:
+        now_ms = self._clock.now_ms()
+        at_ms = None
+        if now_ms < self._retry_ms:
+            at_ms = self._retry_ms
+        elif self._files.exist and self._read_ms <= self._files.last_slot_ms:
+            # The next slot is due, or has to be loaded, when the next second begins.
+            at_ms = (now_ms // PRECISION_MS + 1) * PRECISION_MS
+            slot = self._slots.get(self._read_ms)
+            if slot is not None and slot.at < len(slot.entries):
+                at_ms = min(at_ms, self._read_ms + (slot.entries[slot.at] >> _OFFSET_BITS))
+        seconds = (
+            None if at_ms is None else min(max(0, at_ms - now_ms) / 1000, LONGEST_SLEEP_SECONDS)
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+
+    # --- reading the timer topic
+
+    async def _read(self) -> bool:
+        """Read the next messages of the timer topic; return whether there may be more."""
+        store = self._store
+        high = store.max_offset(TIMER_TOPIC, QUEUE)
+        if high == 0:
+            return False
+        if not self._files.exist:
+            self._open_files(create=True)
+        offset = self._queue_offset
+        low = store.min_offset(TIMER_TOPIC, QUEUE)
+        if not low <= offset <= high:
+            self._queue_offset = offset = min(max(offset, low), high)
+        if offset == high:
+            return False
+        count = 1 if offset < self._careful else self._limits.timers_read_at_once
+        place, most = (TIMER_TOPIC, QUEUE, offset, count), self._limits.delivered_bytes
+        result = store.get(*place, max_bytes=most, wait=False)
+        if result.status is GetStatus.COLD:
+            result = await store.get_async(self, *place, max_bytes=most)
+        records = whole_records(result)
+        if len(records) < result.next_offset - offset:
+            if count > 1:
+                self._careful = result.next_offset
+                return True
+            _log.error("a timer message can't be read and is not delivered", offset=offset)
+            self._queue_offset = result.next_offset
+            return True
+        self._take(records)
+        return True
+
+    def _take(self, records: Sequence[RecordView]) -> None:
+        """Add messages to the wheel; deliver those that are too late for it."""
+        now_ms, units, first = self._clock.now_ms(), [], self._queue_offset
+        for number, record in enumerate(records):
+            try:
+                if (
+                    first + number < self._lost.queue_offset
+                    and rules.out_ms(record.properties_text) < self._lost.read_ms
+                ):
+                    continue
+                unit, entry = self._unit(record, now_ms)
+            except ValueError as error:
+                self._give_up(record, str(error))
+                continue
+            if unit is not None:
+                units.append((unit, entry, record))
+                continue
+            self._add(units, first + number)
+            units = []
+            if not self._store_again(record, None):
+                return
+            self._queue_offset = first + number + 1
+            self._save_progress()
+        self._add(units, first + len(records))
+
+    def _unit(self, record: RecordView, now_ms: int) -> tuple[Unit | None, Entry]:
+        """Return the unit and the entry of a message; None for the unit if it is too late."""
+        text = record.properties_text
+        out_ms = rules.out_ms(text)
+        slot_ms, rolls = rules.placed(out_ms, now_ms, self._window_slots)
+        due_ms = rules.due_ms(text, record.store_timestamp_ms, out_ms)
+        if rolls:
+            due_ms = slot_ms + 1
+        late_ms = self._read_ms + (self._delivered >> _OFFSET_BITS)
+        if slot_ms < self._read_ms or due_ms <= late_ms:
+            if due_ms <= now_ms:
+                return None, 0
+            # The clock was set back; the place of the message has been delivered already.
+            due_ms = max(due_ms, late_ms + 1)
+            slot_ms = rules.slot_of(due_ms)
+        kind = (ROLL if rolls else 0) | NORMAL
+        if rules.PREFIX in text and rules.recalled(text) is not None:
+            kind |= DELETE
+        exact = slot_ms < due_ms - 1 < slot_ms + PRECISION_MS
+        topic = rules.real_topic(text).decode("utf-8", "replace")
+        unit = Unit(
+            previous=-1,
+            kind=kind,
+            # Not later than the slot: the time in between has 32 bits.
+            written_ms=min(now_ms // PRECISION_MS * PRECISION_MS, slot_ms),
+            due_ms=due_ms - 1 if exact else slot_ms,
+            offset=record.physical_offset,
+            size=record.size,
+            topic_hash=java_hash(topic),
+        )
+        return unit, (due_ms - slot_ms << _OFFSET_BITS) | record.physical_offset
+
+    def _add(self, units: list[tuple[Unit, Entry, RecordView]], queue_offset: int) -> None:
+        if units:
+            self._files.add([unit for unit, _, _ in units])
+        for unit, entry, record in units:
+            deletes = unit.kind & DELETE
+            self._waiting += -1 if deletes else 1
+            slot = self._slots.get(unit.slot_ms)
+            if slot is None:
+                continue
+            if deletes and not unit.kind & ROLL:
+                slot.recalled.add(rules.recalled(record.properties_text) or b"")
+            elif slot.ready:
+                insort(slot.entries, entry, slot.at)
+            else:
+                slot.entries.append(entry)
+        self._queue_offset = queue_offset
+        if units:
+            self._save_progress()
+
+    # --- loading slots
+
+    async def _load(self, now_ms: int) -> bool:
+        """Load a part of the next slot that is not loaded; return whether there is more to load."""
+        slot_ms = self._read_ms
+        end_ms = min(now_ms + LOAD_AHEAD_MS, slot_ms + 2 * LOAD_AHEAD_MS, self._files.last_slot_ms)
+        while slot_ms <= end_ms:
+            slot = self._slots.get(slot_ms)
+            if slot is None and self._files.slot(slot_ms).last >= 0:
+                self._slots[slot_ms] = slot = _LoadedSlot(self._files.slot(slot_ms).last)
+            if slot is not None and not slot.ready:
+                await self._load_part(slot_ms, slot)
+                return True
+            slot_ms += PRECISION_MS
+        return False
+
+    async def _load_part(self, slot_ms: int, slot: _LoadedSlot) -> None:
+        for _ in range(self._limits.timers_loaded_at_once):
+            if slot.position < 0:
+                break
+            unit = self._files.unit(slot.position)
+            if unit is None:
+                _log.error("the timer log lacks units", position=slot.position, slot=slot_ms)
+                slot.position = -1
+                break
+            slot.position = unit.previous if unit.previous < slot.position else -1
+            if unit.kind & ROLL:
+                slot.entries.append((1 << _OFFSET_BITS) | unit.offset)
+            elif unit.kind & DELETE or unit.due_ms == slot_ms:
+                slot.unknown.append((unit.offset, unit.kind))
+            else:
+                after_ms = unit.due_ms + 1 - slot_ms
+                slot.entries.append((after_ms << _OFFSET_BITS) | unit.offset)
+        else:
+            return
+        for _ in range(min(len(slot.unknown), self._limits.timers_read_at_once)):
+            # Popped after the read, which may fail or be cancelled; from the oldest to the newest.
+            offset, kind = slot.unknown[-1]
+            record = await self._record(offset)
+            slot.unknown.pop()
+            if record is None:
+                _log.error("a timer message can't be read and is not delivered", physical=offset)
+                continue
+            text = record.properties_text
+            if kind & DELETE:
+                slot.recalled.add(rules.recalled(text) or b"")
+                continue
+            due_ms = rules.due_ms(text, record.store_timestamp_ms, slot_ms)
+            slot.entries.append((due_ms - slot_ms << _OFFSET_BITS) | offset)
+        if not slot.unknown:
+            slot.entries.sort()
+            if slot_ms == self._read_ms:
+                slot.at = bisect_right(slot.entries, self._delivered)
+            slot.ready = True
+
+    # --- delivering
+
+    async def _deliver(self, until_ms: int) -> bool:
+        """Deliver what is due at a time; return whether there is more that is due."""
+        for _ in range(_SLOTS_SKIPPED_AT_ONCE):
+            slot_ms = self._read_ms
+            if slot_ms >= until_ms or slot_ms > self._files.last_slot_ms:
+                return False
+            slot = self._slots.get(slot_ms)
+            if slot is None and self._files.slot(slot_ms).last >= 0:
+                return True
+            if slot is not None:
+                if not slot.ready:
+                    return True
+                if not await self._deliver_some(slot_ms, slot, until_ms):
+                    return self._clock.now_ms() >= self._retry_ms
+                if slot.at < len(slot.entries):
+                    return False
+            if until_ms < slot_ms + PRECISION_MS:
+                return False
+            self._waiting -= self._files.slot(slot_ms).messages
+            self._slots.pop(slot_ms, None)
+            self._read_ms, self._delivered = slot_ms + PRECISION_MS, 0
+        return True
+
+    async def _deliver_some(self, slot_ms: int, slot: _LoadedSlot, until_ms: int) -> bool:
+        """Deliver a few entries that are due; return whether no more are."""
+        limit = until_ms - slot_ms + 1 << _OFFSET_BITS
+        for _ in range(self._limits.delivered_at_once):
+            if slot.at == len(slot.entries) or slot.entries[slot.at] >= limit:
+                return True
+            entry = slot.entries[slot.at]
+            record = await self._record(entry & _OFFSET_MASK)
+            if record is None or record.topic != TIMER_TOPIC:
+                _log.error(
+                    "a timer message can't be read and is not delivered",
+                    physical=entry & _OFFSET_MASK,
+                )
+            elif not self._store_again(record, slot):
+                return False
+            slot.at += 1
+            self._delivered = entry
+        return False
+
+    def _store_again(self, record: RecordView, slot: _LoadedSlot | None) -> bool:
+        """Deliver or roll a message, unless it is recalled; return False if that must be retried.
+
+        ``slot`` is None for a message that was too late for its slot.
+        """
+        text, now_ms = record.properties_text, self._clock.now_ms()
+        rolls = slot is not None and rules.out_ms(text) > self._read_ms
+        if not rolls and rules.recalled(text) is not None:
+            return True
+        if not rolls and slot is not None and slot.recalled and rules.key_of(text) in slot.recalled:
+            self._counters.timers_recalled += 1
+            return True
+        try:
+            message = rules.rolled(record, now_ms) if rolls else rules.expired(record, now_ms)
+        except ValueError as error:
+            self._give_up(record, str(error))
+            return True
+        result = self._put(message)
+        if result.status in FOR_GOOD:
+            self._give_up(record, result.message)
+        elif result.status is not PutStatus.OK:
+            self._retry_later("a timer message can't be stored now; retrying", result.message)
+            return False
+        elif not rolls:
+            self._counters.timers_delivered += 1
+        return True
+
+    def _put(self, message: PendingMessage) -> PutResult:
+        try:
+            return self._store.put(message)
+        except OSError as error:
+            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=str(error))
+
+    def _give_up(self, record: RecordView, reason: str) -> None:
+        _log.error(
+            "a timer message is not delivered; its record stays under this id",
+            id=record.offset_id,
+            reason=reason,
+        )
+
+    def _retry_later(self, what: str, reason: str) -> None:
+        self._retry_ms = self._clock.now_ms() + RETRY_MS
+        self._warnings.write(what, reason=reason)
+
+    async def _record(self, offset: int) -> RecordView | None:
+        """Return the record at a physical offset; None if there is no whole one."""
+        try:
+            found = self._store.from_memory(lambda: self._store.record_at(offset))
+        except NotInMemory:
+            found = await self._store.record_async(self, offset)
+        return _view(found)
+
+    def _record_now(self, offset: int) -> RecordView | None:
+        return _view(self._store.record_at(offset))
+
+    # --- saving
+
+    def _save_progress(self) -> None:
+        """Write ``timerProgress``; without it the next start repeats deliveries."""
+        store, files = self._store, self._files
+        try:
+            files.write_progress(
+                TimerProgress(
+                    store.end_offset,
+                    files.log_end,
+                    self._queue_offset,
+                    self._read_ms,
+                    self._delivered,
+                )
+            )
+        except OSError as error:
+            self._warnings.write(
+                "progress of the timers can't be written; if the broker is killed now, some "
+                "messages will be delivered twice",
+                reason=str(error),
+            )
+
+    def _check(self) -> TimerCheck:
+        return TimerCheck(self._read_ms, self._files.log_end, self._queue_offset)
+
+    async def run_saves(self) -> None:
+        """Save every second until cancelled."""
+        while True:
+            await asyncio.sleep(SAVE_SECONDS)
+            await self.save()
+
+    async def save(self) -> None:
+        """Sync the files, and write ``timercheck`` once its deliveries are on the disk."""
+        if not self._files.exist:
+            return
+        try:
+            if self._unsaved is None and self._check() != self._saved:
+                unsaved = self._store.end_offset, self._check()
+                await _in_thread(self._files.start_sync())
+                self._unsaved = unsaved
+            if self._unsaved is not None and self._unsaved[0] <= self._store.durable_offset:
+                check, self._unsaved = self._unsaved[1], None
+                now_ms = self._clock.now_ms()
+                await _in_thread(partial(self._files.write_check, check, now_ms))
+                self._saved = check
+            self._files.trim(self._store.start_offset)
+        except OSError as error:
+            self._warnings.write("the timer files can't be synced; retrying", reason=str(error))
+
+    def save_all(self) -> None:
+        """Save everything after the last delivery, so that RocketMQ repeats nothing; blocks."""
+        files = self._files
+        if not files.exist:
+            return
+        try:
+            self._store.flush()
+            self._keep_undelivered()
+            files.start_sync()()
+            files.write_check(self._check(), self._clock.now_ms())
+            self._save_progress()
+        except (OSError, StoreError) as error:
+            _log.warning("the timer files can't be saved", reason=str(error))
+        finally:
+            files.close()
+
+    def _keep_undelivered(self) -> None:
+        """Take what is delivered out of the slot that is being delivered."""
+        slot = self._slots.get(self._read_ms)
+        if slot is None or not slot.ready or not slot.at:
+            return
+        done = {entry & _OFFSET_MASK for entry in slot.entries[: slot.at]}
+        kept, position = [], self._files.slot(self._read_ms).last
+        while position >= 0 and (unit := self._files.unit(position)) is not None:
+            if unit.offset not in done:
+                kept.append(position)
+            position = unit.previous if unit.previous < position else -1
+        self._files.keep_only(self._read_ms, kept[::-1])
+
+
+def _view(record: memoryview | None) -> RecordView | None:
+    try:
+        return None if record is None else RecordView(record)
+    except RecordError:
+        return None
+
+
+async def _in_thread(work: Callable[[], None]) -> None:
+    """Run ``work`` in a thread; it has ended when this returns, also if this is cancelled."""
+    done = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait([done])
+        raise
