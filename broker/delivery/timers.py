@@ -166,7 +166,7 @@ class Timers:
             self._lost = check
             return
         if create:
-            # As after a copy of a running store: the wheel is made anew from the timer topic.
+            # As after a copy of a running store: the wheel is built again from the timer topic.
             check, progress = TimerCheck(self._lost.read_ms), TimerProgress()
         offsets = [check.queue_offset, progress.queue_offset]
         record = None if last is None else self._record_now(last.offset)

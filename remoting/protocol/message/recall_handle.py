@@ -34,7 +34,7 @@ def decode(text: str) -> RecallHandle:
     """Decode a handle.
 
     Raises:
-        ValueError: it is none; the message is RocketMQ's.
+        ValueError: the text is not a handle; the error is RocketMQ's.
     """
     try:
         if len(text) > MAX_HANDLE_LENGTH:

@@ -23,6 +23,7 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.UNREGISTER_CLIENT: group.UnregisterClientRequestHeader,
     RequestCode.CONSUMER_SEND_MSG_BACK: send.ConsumerSendMsgBackRequestHeader,
     RequestCode.END_TRANSACTION: send.EndTransactionRequestHeader,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: send.ResumeCheckHalfMessageRequestHeader,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: group.ConsumerGroupRequestHeader,
     RequestCode.CHECK_TRANSACTION_STATE: send.CheckTransactionStateRequestHeader,
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: group.ConsumerGroupRequestHeader,
