@@ -51,6 +51,10 @@ class GroupFilter:
         """The bytes that it takes."""
         return _weight(self.data.expression)
 
+    def saved(self) -> ConsumerFilterData:
+        """Return a copy of its data, as RocketMQ writes it."""
+        return msgspec.structs.replace(self.data, dead=self.is_dead)
+
 
 def compile_filter(expression_type: str | None, text: str) -> SqlFilter:
     """The filter of a subscription that is not by tags. Raises ``SqlError``."""
@@ -150,10 +154,7 @@ class ConsumerFilters:
             {
                 topic: FilterDataMapByTopic(
                     topic=topic,
-                    group_filter_data={
-                        group: msgspec.structs.replace(entry.data, dead=entry.is_dead)
-                        for group, entry in entries.items()
-                    },
+                    group_filter_data={group: entry.saved() for group, entry in entries.items()},
                 )
                 for topic, entries in self._by_topic.items()
             }

@@ -190,8 +190,13 @@ class QueryProcessor:
         if group is not None:
             online = self._state.consumers.groups.get(group)
             body.subscription_data = None if online is None else online.subscriptions.get(topic)
-            offline = body.subscription_data is None
-            body.filter_data = f"{group}@{topic} is not online!" if offline else _NO_FILTER
+            found = self._state.filters.get(topic, group)
+            if body.subscription_data is None:
+                body.filter_data = f"{group}@{topic} is not online!"
+            elif found is None:
+                body.filter_data = _NO_FILTER
+            else:
+                body.filter_data = encode(found.saved(), pretty=True).decode()
         remark = _REMARK if rows else f"Index {index} of {queue_id}@{topic} is not exist!"
         return command.reply(remark=remark, body=encode(body))
 

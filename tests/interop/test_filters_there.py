@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import client
 from client import blocking
+from pocketmq import testing
+from tests.interop import carried
 from tests.interop.apache import Apache, apache
 from tests.interop.test_filters_here import EXPRESSION, fill
 
@@ -88,3 +92,44 @@ async def test_a_wrong_expression_is_refused_before_everything_is_delivered(ther
         consumer.assign(await consumer.queues("wrong"), tags=wrong)
         with pytest.raises(client.SubscriptionInvalid):
             await consumer.get_many(1, timeout=20)
+
+
+def saved(store: Path) -> dict[str, dict[str, object]]:
+    """Return what a store's file of filters has of the topic ``moved``, by group."""
+    tree = json.loads((store / "config" / "consumerFilter.json").read_text())
+    found = tree["filterDataByTopic"].get("moved", {"groupFilterData": {}})["groupFilterData"]
+    return {group: found[group] for group in sorted(found)}
+
+
+async def subscribe(nameserver: str, group: str) -> None:
+    async with client.PullConsumer(nameserver, group=group) as consumer:
+        await consumer.subscribe("moved", client.Sql(EXPRESSION))
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_filters_move_to_apache_and_back(version: str, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    settings = {"brokerName": "broker-a"}
+    with testing.broker(store=store, settings=settings) as ours:
+        asyncio.run(fill(ours.nameserver, "moved", 0, 2))
+        asyncio.run(subscribe(ours.nameserver, "first"))
+    here = saved(store)
+    assert here["first"]["expression"] == EXPRESSION
+    assert here["first"]["dead"] is True
+
+    with apache(version, tmp_path, settings=["enablePropertyFilter=true"]) as theirs:
+        asyncio.run(subscribe(theirs.nameserver, "second"))
+        # Written every ten seconds; a broker that did not take our entry would drop it.
+        carried.until(lambda: saved(store).keys() == {"first", "second"}, "they aren't written")
+        carried.until(lambda: saved(store)["second"]["dead"] is True, "it isn't dead")
+    there = saved(store)
+    assert there["first"] == here["first"]
+
+    with testing.broker(store=store, settings=settings) as ours:
+        asyncio.run(subscribe(ours.nameserver, "second"))
+    back = saved(store)
+    assert back["first"] == here["first"]
+    version_there = there["second"].pop("clientVersion")
+    assert int(str(back["second"].pop("clientVersion"))) > int(str(version_there))
+    assert int(str(back["second"].pop("deadTime"))) > int(str(there["second"].pop("deadTime")))
+    assert back["second"] == there["second"]

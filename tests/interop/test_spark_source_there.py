@@ -15,7 +15,7 @@ from pyspark.sql.datasource import EqualTo, LessThan
 from client.blocking import Admin, Producer
 from remoting.blocking import BlockingConnection
 from spark_connector import connections
-from spark_connector.errors import UnknownTopicError
+from spark_connector.errors import BrokerError, UnknownTopicError
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,
@@ -38,7 +38,8 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def there(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with apache(version, tmp_path_factory.mktemp("apache")) as running:
+    home = tmp_path_factory.mktemp("apache")
+    with apache(version, home, settings=["enablePropertyFilter=true"]) as running:
         yield running
     connections.close_unused()
 
@@ -110,6 +111,10 @@ def test_filters_narrow_what_is_read(there: Apache, topic: str):
     assert numbers(rows(reader)) == [1, 5, 9]
     reader = batch_reader(there.nameserver, topic=topic, filterTags="odd")
     assert numbers(rows(reader)) == list(range(1, 200, 2))
+    reader = batch_reader(there.nameserver, topic=topic, filterSql="TAGS = 'odd' AND KEYS <> 'k7'")
+    assert numbers(rows(reader)) == [number for number in range(1, 200, 2) if number != 7]
+    with pytest.raises(BrokerError, match="must less than"):
+        batch_reader(there.nameserver, topic=topic, filterSql="a BETWEEN 3 AND 1").partitions()
 
 
 def test_a_message_is_found_by_key_and_id_in_the_brokers_index(there: Apache, topic: str):

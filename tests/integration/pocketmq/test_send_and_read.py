@@ -90,6 +90,32 @@ def test_tags_select_messages(cli: CommandLine, topic: str) -> None:
     assert cli("read", topic, "--tags", "nobody") == ""
 
 
+def test_an_expression_about_properties_selects_messages(cli: CommandLine, topic: str) -> None:
+    for amount in ("5", "120", "500"):
+        cli("send", topic, f"for {amount}", "--property", f"amount={amount}", "--tag", "paid")
+    assert cli("read", topic, "--sql", "amount BETWEEN 10 AND 200") == "for 120\n"
+    assert cli("read", topic, "--sql", "amount > 10 AND TAGS = 'paid'").splitlines() == [
+        "for 120",
+        "for 500",
+    ]
+    assert cli("message", "tail", topic, "--sql", "amount = 5").strip().endswith("for 5")
+    exported = cli("message", "export", topic, "--out", "-", "--sql", "amount > 200")
+    assert [json.loads(line)["body"] for line in exported.splitlines()] == ["for 500"]
+
+
+def test_a_wrong_expression_is_an_error_of_the_command(
+    cli: CommandLine, topic: str, tmp_path: Path
+) -> None:
+    cli("send", topic, "tea", "--property", "amount=5")
+    output = cli.fails("read", topic, "--sql", "amount BETWEEN 3 AND 1")
+    assert "left value(3) must less than or equal to right value(1)" in output
+    output = cli.fails("read", topic, "--sql", "amount = 1", "--tags", "a", code=2)
+    assert "give only one of them" in output
+    cli.fails("message", "tail", topic, "--sql", " ", code=2)
+    export = ("message", "export", topic, "--out", "-", "--sql", "amount = 1")
+    assert "--sql is applied by a broker" in cli.fails(*export, "--store", str(tmp_path), code=2)
+
+
 def test_reading_starts_at_the_given_position(cli: CommandLine, topic: str) -> None:
     cli("send", topic, stdin="".join(f"{number}\n" for number in range(10)))
     assert cli("read", topic, "--from", "7").split() == ["7", "8", "9"]

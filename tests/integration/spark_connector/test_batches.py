@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 from client import MessageQueue
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
-from spark_connector.errors import DataLossError, OptionError, UnknownTopicError
+from spark_connector.errors import BrokerError, DataLossError, OptionError, UnknownTopicError
 from spark_connector.source.batch import INDEX_MARGIN_MS, PushDownReader
 from spark_connector.source.search import KeyMatches, MessageSearch
 from tests.integration.spark_connector.querying import Row, batch_reader, numbers, rows, send
@@ -142,6 +142,22 @@ def test_splits_read_the_same(reader: Any, options: dict[str, int]):
 
 def test_tags_filter_a_batch(reader: Any):
     assert numbers(rows(reader(filterTags="odd"))) == list(range(1, 200, 2))
+
+
+def test_an_expression_about_properties_filters_a_batch(reader: Any):
+    found = rows(reader(filterSql="TAGS = 'odd' AND KEYS NOT IN ('k1', 'k3')"))
+    assert numbers(found) == list(range(5, 200, 2))
+    found, returned = where(
+        reader(filterSql="KEYS = 'k7' OR KEYS = 'k8'"), EqualTo(("tags",), "odd")
+    )
+    assert len(returned) == 1
+    # The filter on tags is left to Spark.
+    assert numbers(found) == [7, 8]
+
+
+def test_a_wrong_expression_is_an_error_before_anything_is_read(reader: Any):
+    with pytest.raises(BrokerError, match=r"left value\(3\) must less than"):
+        reader(filterSql="a BETWEEN 3 AND 1").partitions()
 
 
 def test_an_unknown_topic_is_an_error(server: StandaloneServer, topic: str):

@@ -349,6 +349,13 @@ def test_tags_filter_a_stream(fill: Any, query: Any):
     assert numbers(found) == list(range(1, 40, 2))
 
 
+def test_an_expression_about_properties_filters_a_stream(fill: Any, query: Any):
+    fill(0, 40)
+    running = query(filterSql="TAGS = 'odd' AND KEYS <> 'k7'", maxOffsetsPerTrigger=15)
+    found = [row for batch in running.available_now() for row in batch]
+    assert numbers(found) == [number for number in range(1, 40, 2) if number != 7]
+
+
 def test_a_checkpoint_of_another_topic_is_an_error(
     server: StandaloneServer, admin: Admin, fill: Any, query: Any
 ):

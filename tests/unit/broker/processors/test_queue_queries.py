@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -179,3 +180,13 @@ def test_the_time_span_of_an_unknown_topic_is_refused(bench: Bench) -> None:
         ResponseCode.TOPIC_NOT_EXIST,
         "topic[nowhere] not exist",
     )
+
+
+def test_the_filter_of_a_group_is_shown_as_the_broker_keeps_it(bench: Bench) -> None:
+    bench.topic(TOPIC)
+    bench.send(TOPIC)
+    bench.subscribe("g", TOPIC, "a > 1", expression_type="SQL92")
+    body = decode(QueryConsumeQueueResponseBody, entries(bench, consumer_group="g").body)
+    assert body.filter_data is not None
+    shown = json.loads(body.filter_data)
+    assert (shown["expression"], shown["dead"], shown["topic"]) == ("a > 1", False, TOPIC)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.store import cold_reads
+from broker.filters.sql import SqlFilter
+from broker.store import cold_reads, reader
 from broker.store.engine import GetResult, GetStatus, MessageStore, StoreError
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, Region
@@ -236,6 +237,31 @@ async def test_a_disk_that_cannot_tell_is_read_in_a_thread_too(
 async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
     result = await store.get_async("me", *QUEUE, 0, 10, codes=frozenset({1}))
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
+
+
+async def test_what_a_filter_looks_into_is_read_in_a_thread(
+    store: MessageStore, disk: SlowFiles
+) -> None:
+    assert unhurried(store, records=SqlFilter("a = 1")).status is GetStatus.COLD
+    result = await store.get_async("me", *QUEUE, 0, 10, records=SqlFilter("a IS NULL"))
+    assert numbers(result) == expected(0, 0, 10)
+    assert result.next_offset == 10
+    assert threading.current_thread().name not in disk.threads
+    result = await store.get_async("me", *QUEUE, 5, 10, records=SqlFilter("a = 1"))
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 40)
+
+
+@pytest.mark.parametrize("limits", [{"max_span_bytes": 1024}], indirect=True)
+async def test_a_filter_stops_where_the_disk_would_have_to_be_waited_for(
+    store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "MIN_TURN_MESSAGES", 4)
+    # What is read for the first turn is in memory; the next one is the next pull's.
+    result = await store.get_async("me", *QUEUE, 0, 4, records=SqlFilter("a = 1"))
+    assert result.status is GetStatus.NO_MATCHED_MESSAGE
+    assert result.next_offset == 4
+    result = await store.get_async("me", *QUEUE, 4, 4, records=SqlFilter("a IS NULL"))
+    assert numbers(result) == expected(0, 4, 4)
 
 
 async def test_a_replay_uses_the_systems_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
