@@ -152,7 +152,7 @@ def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[InputEntry
         SourceError: the input is not in that format.
     """
     readers: dict[str, Callable[[], Iterator[InputEntry]]] = {
-        "text": lambda: (InputEntry(_chomp(line)) for _, line in _lines(stream)),
+        "text": lambda: (InputEntry(_chomp(line)) for _, line in lines(stream)),
         "jsonl": lambda: _json_lines(stream, fields),
         "csv": lambda: _rows(stream, fields),
         "raw": lambda: iter([_blob(stream)]),
@@ -160,16 +160,21 @@ def entries(stream: IO[bytes], form: str, fields: Fields) -> Iterator[InputEntry
     return readers[form]()
 
 
-def _lines(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield line numbers and lines with their line ends."""
+def lines(
+    stream: IO[bytes],
+    max_bytes: int = MAX_MESSAGE_BYTES,
+    why: str = "the most that a message holds",
+) -> Iterator[tuple[int, bytes]]:
+    """Yield line numbers, from 1, and lines with their line ends.
+
+    Raises:
+        SourceError: a line is longer than ``max_bytes``.
+    """
     number = 0
-    while line := stream.readline(MAX_MESSAGE_BYTES + 2):
+    while line := stream.readline(max_bytes + 2):
         number += 1
-        if len(line) > MAX_MESSAGE_BYTES and not line.endswith(b"\n"):
-            raise SourceError(
-                f"line {number} is longer than {MAX_MESSAGE_BYTES} bytes, "
-                "the most that a message holds"
-            )
+        if len(line) > max_bytes and not line.endswith(b"\n"):
+            raise SourceError(f"line {number} is longer than {max_bytes} bytes, {why}")
         yield number, line
 
 
@@ -189,7 +194,7 @@ def _blob(stream: IO[bytes]) -> InputEntry:
 
 
 def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
-    for number, line in _lines(stream):
+    for number, line in lines(stream):
         text = _chomp(line)
         if not text.strip():
             continue
@@ -204,7 +209,7 @@ def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
 
 def _rows(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
     csv.field_size_limit(MAX_MESSAGE_BYTES)
-    record = _Record(_lines(stream))
+    record = _Record(lines(stream))
     reader = csv.reader(record, strict=True)
     try:
         header = next(reader, None)

@@ -11,7 +11,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli import message_export
+from pocketmq.cli import message_export, message_import
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
@@ -170,6 +170,7 @@ async def _tail(
 
 
 message.add_command(message_export.export)
+message.add_command(message_import.import_)
 
 
 @message.group(epilog="Example: pocketmq message dlq redrive billing --dry-run")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sys
 import time
@@ -19,20 +18,9 @@ from pocketmq import output
 from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import json_option, nameserver_option, run
+from pocketmq.cli.sending import Sending, rate_option
 from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
 from remoting.tasks import stop_signal
-
-WINDOW: Final = 10_000
-"""Messages sent and not yet acknowledged: enough for any network, little memory."""
-
-ERRORS_SHOWN: Final = 5
-"""Errors that are printed; further ones are only counted."""
-
-PACE_STEP: Final = 0.02
-"""Seconds: ``--rate`` lets messages get ahead of schedule by up to this time, and then waits."""
-
-TRANSACTIONS_AT_ONCE: Final = 100
-"""Transactions under way: each is two requests of its own, which hide each other's latency."""
 
 GROUP: Final = "pocketmq-send"
 """The producer group unless ``--group`` is given."""
@@ -112,7 +100,7 @@ def _delay_level(_: click.Context, __: click.Parameter, text: str | None) -> int
 @click.option(
     "--group", help=f"The producer group; its checkers decide with leave.  [default: {GROUP}]"
 )
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.")
+@rate_option
 @nameserver_option
 @json_option
 def send(
@@ -240,9 +228,10 @@ async def _send(
         nameserver, group=wanted.group, transaction_checker=checker
     ) as producer:
         with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as bar:
-            sending = _Sending(producer, bar, wanted.transaction)
+            end = None if wanted.transaction is None else ENDS[wanted.transaction][0]
+            sending = Sending(producer, bar, end=end)
             try:
-                await sending.send_all(BackgroundReader(messages), stop, wanted.rate)
+                await sending.send_all(BackgroundReader(enumerate(messages)), stop, wanted.rate)
             except SourceError as error:
                 problem = error
             await sending.wait_for_room(1)
@@ -252,144 +241,7 @@ async def _send(
     return sending.failed == 0 and not stop.is_set()
 
 
-class _Sending:
-    """Sends the messages of the reader, with a bounded number in flight.
-
-    Attributes:
-        sent, failed, size: acknowledged messages, failed messages, and bytes of the acknowledged.
-        errors: the first errors.
-        last: receipt of the last acknowledged message.
-    """
-
-    def __init__(
-        self, producer: client.Producer[bytes], bar: output.Progress, transaction: str | None
-    ) -> None:
-        self._producer = producer
-        self._bar = bar
-        self._end = None if transaction is None else ENDS[transaction][0]
-        self._window = WINDOW if transaction is None else TRANSACTIONS_AT_ONCE
-        self._transactions: set[asyncio.Task[client.Receipt]] = set()
-        self._in_flight = 0
-        self._moved = asyncio.Event()
-        self.sent = self.failed = self.size = 0
-        self.errors: list[str] = []
-        self.last: client.Receipt | None = None
-
-    async def send_all(
-        self,
-        reader: BackgroundReader[client.Message[bytes]],
-        stop: asyncio.Event,
-        rate: float | None,
-    ) -> None:
-        """Send until the input ends or a stop signal arrives."""
-        pace = _Pace(rate, stop)
-        stopped = asyncio.ensure_future(stop.wait())
-        try:
-            while not stop.is_set():
-                taking = asyncio.ensure_future(reader.take())
-                await asyncio.wait([taking, stopped], return_when=asyncio.FIRST_COMPLETED)
-                if not taking.done():
-                    taking.cancel()
-                    return
-                if not (items := taking.result()):
-                    return
-                for item in items:
-                    await pace.wait()
-                    if stop.is_set():
-                        return
-                    await self._send(item)
-        finally:
-            stopped.cancel()
-
-    async def _send(self, message: client.Message[bytes]) -> None:
-        await self.wait_for_room(self._window)
-        while True:
-            try:
-                future = self._start(message)
-            except client.BufferFull:
-                await self.wait_for_room(self._in_flight)
-                continue
-            except client.UsageError as error:
-                self._count_failure(error)
-                return
-            break
-        self._in_flight += 1
-        size = len(message.body)
-        future.add_done_callback(lambda done: self._acknowledged(done, size))
-
-    def _start(self, message: client.Message[bytes]) -> asyncio.Future[client.Receipt]:
-        if self._end is None:
-            return self._producer.send_nowait(message)
-        task = asyncio.create_task(self._transact(message, self._end))
-        self._transactions.add(task)
-        task.add_done_callback(self._transactions.discard)
-        return task
-
-    async def _transact(
-        self, message: client.Message[bytes], end: client.TransactionState
-    ) -> client.Receipt:
-        transaction = self._producer.transaction(message)
-        await transaction.start()
-        assert transaction.receipt is not None
-        if end is client.TransactionState.UNKNOWN:
-            await transaction.defer()
-        elif not await (
-            transaction.commit()
-            if end is client.TransactionState.COMMIT
-            else transaction.rollback()
-        ):
-            raise client.PocketMQError(
-                "the half message is stored, but the broker has not confirmed its end",
-                topic=message.topic,
-                hint="the broker asks the group's checkers later",
-            )
-        return transaction.receipt
-
-    async def wait_for_room(self, limit: int) -> None:
-        """Wait until fewer than ``limit`` messages are in flight."""
-        while self._in_flight >= max(limit, 1):
-            self._moved.clear()
-            await self._moved.wait()
-
-    def _acknowledged(self, future: asyncio.Future[client.Receipt], size: int) -> None:
-        self._in_flight -= 1
-        self._moved.set()
-        error = None if future.cancelled() else future.exception()
-        if error is not None or future.cancelled():
-            self._count_failure(error)
-            return
-        self.sent += 1
-        self.size += size
-        self.last = future.result()
-        self._bar.advance(1)
-
-    def _count_failure(self, error: BaseException | None) -> None:
-        self.failed += 1
-        if len(self.errors) < ERRORS_SHOWN:
-            self.errors.append(str(error or "cancelled"))
-
-
-class _Pace:
-    """Limits the rate of messages; a stop signal ends the wait."""
-
-    def __init__(self, rate: float | None, stop: asyncio.Event) -> None:
-        self._rate = rate
-        self._stop = stop
-        self._count = 0
-        self._started = time.monotonic()
-
-    async def wait(self) -> None:
-        """Wait until the next message is due."""
-        if self._rate is None:
-            return
-        ahead = self._count / self._rate - (time.monotonic() - self._started)
-        self._count += 1
-        if ahead > 0 and (ahead >= PACE_STEP or self._rate < 1 / PACE_STEP):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), ahead)
-
-
-def _report(tally: _Sending, seconds: float, wanted: SendCommand) -> None:
+def _report(tally: Sending, seconds: float, wanted: SendCommand) -> None:
     for text in tally.errors:
         click.echo(f"not sent: {text}", err=True)
     facts: dict[str, object] = {

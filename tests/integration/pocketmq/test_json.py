@@ -115,6 +115,10 @@ def test_every_command_prints_numbers_as_numbers(
     (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))
     call("message", "get", arguments=["--topic", name, found["id"]])
     call("read", arguments=[name])
+    exported = tmp_path / "exported.jsonl"
+    cli("message", "export", name, "--out", str(exported))
+    cli("topic", "create", f"{name}-copy")
+    call("message", "import", arguments=[str(exported), "--topic", f"{name}-copy"])
     call("group", "create", arguments=[group])
     call("group", "update", arguments=[group, "--max-retries", "1"])
     call("group", "list")
