@@ -349,6 +349,7 @@ class Broker:
             self._supervisor.spawn(self._timers.run(), "timers")
             self._supervisor.spawn(self._timers.run_saves(), "save timers")
         self._supervisor.spawn(self.processors.transactions.run(), "transactions")
+        self._supervisor.spawn(self.processors.stats.run(), "sample traffic")
         if self.state.spread is not None:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None

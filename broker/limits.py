@@ -138,6 +138,9 @@ class BrokerLimits:
     characters each."""
     consumer_offsets: int = 1_000_000
     """Offsets of all groups and queues; the whole table is written every 5 s if it changed."""
+    traffic_items: int = 20_000
+    """Topics, and pairs of a topic and a group, whose traffic is counted one by one: 1.5 KB each.
+    The traffic of others is counted together."""
     queue_locks: int = 200_000
     """Queue locks of all groups; a lock that isn't refreshed expires after 60 s."""
     delivered_at_once: int = 64

@@ -19,6 +19,7 @@ from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.stats import BrokerCounters
 from broker.topics import TopicTable
+from broker.traffic import DEAD, Traffic, add, key_of
 from remoting.addresses import address_text
 from remoting.clock import Clock
 from remoting.log import RateLimitedLog
@@ -94,6 +95,7 @@ class BrokerState:
     spread: TopicSpread | None = None
     """Queues of topics at all brokers; None without name servers."""
     counters: BrokerCounters = field(default_factory=BrokerCounters)
+    traffic: Traffic = field(init=False)
     dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Delay level -> queue offset of its next message; a live view."""
@@ -112,6 +114,7 @@ class BrokerState:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
+        self.traffic = Traffic(limit=limits.traffic_items)
         self.dead_letter_log = RateLimitedLog(self.clock, _log.info)
         self.consumers = ConsumerTable(limits)
         self.producers = ProducerTable(limit=limits.memberships)
@@ -146,10 +149,12 @@ class BrokerState:
         online = self.consumers.groups.get(group)
         member = None if online is None else online.members.get(connection)
         found = properties.decode(message.properties)
+        topic = found.get(properties.RETRY_TOPIC, message.topic)
+        add(self.traffic.count(DEAD, key_of(topic, group)), 1, len(message.body))
         self.dead_letter_log.write(
             "message became a dead letter",
             group=group,
-            topic=found.get(properties.RETRY_TOPIC, message.topic),
+            topic=topic,
             member=connection.remote_text if member is None else member.client_id,
             message=found.get(properties.UNIQ_KEY, ""),
             retries=message.reconsume_times,

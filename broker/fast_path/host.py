@@ -21,6 +21,7 @@ from broker.processors.send import SendHeader, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
+from broker.traffic import GROUP_GET, TOPIC_PUT, key_of
 from remoting.connection import Connection
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -132,6 +133,7 @@ class Host:
             sys_flag=fields.sys_flag & ~HOSTS_V6_MASK,
             reconsume_times=fields.reconsume_times or 0,
             batch=fields.batch,
+            count=self._state.traffic.count(TOPIC_PUT, fields.topic),
         )
 
     def stored(self, messages: int, body_bytes: int) -> None:
@@ -180,7 +182,9 @@ class Host:
         # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)
         fields.topic = sys.intern(fields.topic)
-        return PullPlan(fields, wanted.codes, pulls.limits(fields))
+        key = key_of(fields.topic, fields.consumer_group)
+        count = self._state.traffic.count(GROUP_GET, key)
+        return PullPlan(fields, wanted.codes, pulls.limits(fields), count)
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -275,6 +279,7 @@ class Host:
             counters.pulls_found += 1
             counters.messages_pulled += result.count
             counters.bytes_pulled += result.size
+            state.traffic.got(header.consumer_group, header.topic, result.count, result.size)
             return self._encode_found(serialize, result, opaque)
         held = HeldPull(
             Command(RequestCode.PULL_MESSAGE, opaque, serialize=serialize),

@@ -1,3 +1,4 @@
+from array import array
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,8 +32,12 @@ class SendPlan:
         sys_flag: int,
         reconsume_times: int,
         batch: bool,
+        count: array[int],
     ) -> None:
-        """``answers`` come from ``SendAnswers``; the other values are those in records."""
+        """``answers`` come from ``SendAnswers``; the other values but ``count`` are in records.
+
+        The sends are added to ``count``, the topic's in ``Traffic``.
+        """
 
 class PullPlan:
     """What all pulls with the same repeating fields have in common: the header but its offsets."""
@@ -50,9 +55,16 @@ class PullPlan:
     @property
     def max_bytes(self) -> int: ...
     def __init__(
-        self, header: PullMessageRequestHeader, codes: TagsCodes | None, limits: tuple[int, int]
+        self,
+        header: PullMessageRequestHeader,
+        codes: TagsCodes | None,
+        limits: tuple[int, int],
+        count: array[int],
     ) -> None:
-        """``limits`` are the most messages and bytes for one pull."""
+        """``limits`` are the most messages and bytes for one pull.
+
+        Pulls answered from windows are added to ``count``, the group's in ``Traffic``.
+        """
 
     def decide(self, codes: TagsCodes | None, subscription: SubscriptionData | None) -> None:
         """Set the filter: the tags codes, and the subscription that they come from."""

@@ -10,6 +10,7 @@ done before a message is accepted: ``make_room`` reserves room for its record an
 returns false.
 """
 
+from cpython.array cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
@@ -53,6 +54,7 @@ cdef enum:
     ELEMENT_BYTES = 22
     HOST_BYTES_V4 = 8
     FLAG_ONEWAY = 2
+    COUNT_COLUMNS = 3
     FRAMES_BETWEEN_CHECKS = 16
     # Filters with at most this many tags codes compare them one by one; others use a set.
     FEW_CODES = 16
@@ -333,6 +335,20 @@ def _answer(connection, answers, if_durable, if_timed_out, durable):
     connection.complete_answers(answers)
 
 
+cdef int check_count(array count) except -1:
+    if count.typecode != "q" or len(count) != COUNT_COLUMNS:
+        raise ValueError("a count is an array of messages, bytes and requests")
+    return 0
+
+
+cdef inline int add(array count, int64_t messages, int64_t size) except -1:
+    """Add a request to a count of ``broker.traffic``, which is never resized."""
+    count.data.as_longlongs[0] += messages
+    count.data.as_longlongs[1] += size
+    count.data.as_longlongs[2] += 1
+    return 0
+
+
 cdef class SendPlan:
     """What all sends with the same repeating fields have in common; see ``read_pass.pyi``."""
 
@@ -344,14 +360,21 @@ cdef class SendPlan:
     cdef int32_t sys_flag
     cdef int32_t reconsume_times
     cdef bint batch
+    cdef array _count
 
-    def __init__(self, queue, answers, *, flag, sys_flag, reconsume_times, batch):
+    def __init__(self, queue, answers, *, flag, sys_flag, reconsume_times, batch, array count):
+        check_count(count)
+        self._count = count
         self.queue = queue
         self.answer, self.late_answer = answers
         self.flag = flag
         self.sys_flag = sys_flag
         self.reconsume_times = reconsume_times
         self.batch = batch
+
+    cdef int count_sent(self, int64_t messages, int64_t size) except -1:
+        """Count a request for the topic's statistics."""
+        return add(self._count, messages, size)
 
     cdef Run run_in(self, dict runs):
         """Return the run of the queue, which all plans for that queue share."""
@@ -458,6 +481,7 @@ cdef class Sends:
         code = <int32_t>java_hash(properties.tag, properties.tag_length, 0)
         gathered.put(run, head, code, request.body, text, text_length)
         gathered.count_sent(length)
+        plan.count_sent(1, head.size)
         self._answer(plan, &request.header, properties.waits, number, &position, 1)
         return LIGHT
 
@@ -502,6 +526,7 @@ cdef class Sends:
         number = run.next_offset
         self._put_elements(run, head, &common, body, count)
         self._gathered.count_sent(length)
+        plan.count_sent(count, size)
         positions = <const int64_t *>self._positions.data
         self._answer(plan, &request.header, common.waits, number, positions, count)
         return HEAVY
@@ -580,10 +605,13 @@ cdef class PullPlan:
 
     cdef readonly object header, codes, subscription
     cdef readonly int64_t max_count, max_bytes
+    cdef array _taken
     cdef int64_t _few[FEW_CODES]
     cdef Py_ssize_t _count
 
-    def __init__(self, header, codes, limits):
+    def __init__(self, header, codes, limits, array count):
+        check_count(count)
+        self._taken = count
         self.header = header
         self.max_count = max(1, min(limits[0], PULL_MESSAGES))
         self.max_bytes = min(limits[1], PULL_BYTES)
@@ -674,6 +702,7 @@ cdef class Pulls:
             if not self._host.may_take(window, scanned, begin, end):
                 return False
         self._answer(header, window, offset + scanned, total)
+        add(plan._taken, self._matched, total)
         self._pulls += 1
         self._messages += self._matched
         self._bytes += total

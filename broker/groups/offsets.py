@@ -84,6 +84,13 @@ class ConsumerOffsets:
         """Return the topics in which a group has offsets."""
         return {topic for topic, owner in self._keys() if owner == group}
 
+    def topics_by_group(self) -> dict[str, list[str]]:
+        """Return the topics in which each group has offsets."""
+        topics: dict[str, list[str]] = {}
+        for topic, group in self._keys():
+            topics.setdefault(group, []).append(topic)
+        return topics
+
     def groups_of(self, topic: str) -> set[str]:
         """Return the groups that have offsets in a topic."""
         return {group for name, group in self._keys() if name == topic}

@@ -106,6 +106,7 @@ class GroupProcessor:
         """Handle DELETE_SUBSCRIPTIONGROUP: delete the settings, and the offsets if requested."""
         header = command.read(DeleteSubscriptionGroupRequestHeader)
         self._state.groups.delete(header.group_name, self._state.clock.now_ms())
+        self._state.traffic.forget_group(header.group_name)
         offsets = 0
         if header.remove_offset or header.clean_offset:
             offsets = self._state.offsets.remove_group(header.group_name)

@@ -119,6 +119,24 @@ class Offload:
         cached = self._cached.get(command.code)
         return None if version is None or cached is None or cached[0] != version else cached[1]
 
+    async def each(
+        self, connection: Connection, entries: Sequence[T], read: Callable[[T], bytes]
+    ) -> list[bytes]:
+        """Return what ``read`` makes of each entry, one in each iteration of the event loop.
+
+        Like the slices of ``answer``, such answers of a connection are built one after another.
+        """
+        own = self._connections.setdefault(connection, asyncio.Lock())
+        parts: list[bytes] = []
+        async with own:
+            await connection.drain()
+            async with self._building:
+                for entry in entries:
+                    if parts:
+                        await asyncio.sleep(0)
+                    parts.append(await self._read(connection, partial(read, entry)))
+        return parts
+
     async def _build(
         self,
         command: Command,

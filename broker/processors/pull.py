@@ -403,6 +403,8 @@ class PullProcessor:
         counters.pulls_found += 1
         counters.messages_pulled += result.count
         counters.bytes_pulled += result.size
+        header = held.header
+        self._state.traffic.got(header.consumer_group, header.topic, result.count, result.size)
         if held.pieces is not None:
             held.connection.send_pieces(held.pieces(result, held.command.opaque))
             return

@@ -27,7 +27,7 @@ from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
-from broker.store.results import PendingMessage, PutStatus
+from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
@@ -176,7 +176,7 @@ class SendProcessor:
             if result.status is PutStatus.OK:
                 message_id = self._offset_id(result.physical_offset)
                 queue_offset = result.queue_offset
-                self._count(1, len(body))
+                self._count(message.topic, 1, len(body), result)
         reply = self._reply(command, message_id, target.queue_id, queue_offset)
         if failure is None:
             self._state.counters.replies_pushed += 1
@@ -269,7 +269,7 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
-        self._count(1, len(command.body))
+        self._count(message.topic, 1, len(command.body), result)
         self._state.counters.messages_delayed += level > 0 or due_ms is not None
         self._state.counters.transactions_prepared += half
         if target.dead:
@@ -342,7 +342,7 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
-        self._count(len(messages), len(command.body))
+        self._count(target.config.topic_name, len(messages), len(command.body), result)
         if target.dead:
             for message in messages:
                 self._record_dead_letter(message, connection)
@@ -567,10 +567,15 @@ class SendProcessor:
     def _offset_id(self, physical_offset: int) -> str:
         return ids.offset_id_of(self._state.packed_host, physical_offset)
 
-    def _count(self, messages: int, size: int) -> None:
+    def _count(
+        self, topic: str, messages: int, body_bytes: int, result: PutResult | BatchPutResult
+    ) -> None:
         counters = self._state.counters
         counters.messages_sent += messages
-        counters.bytes_sent += size
+        counters.bytes_sent += body_bytes
+        places = result[1]
+        begin = places if isinstance(places, int) else places[0]
+        self._state.traffic.put(topic, messages, result.end_offset - begin)
 
 
 async def _after(saved: Awaitable[bool], reply: Command | Awaitable[Command]) -> Command:

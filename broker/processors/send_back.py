@@ -15,11 +15,13 @@ from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
+from broker.traffic import SENT_BACK, add, key_of
 from remoting.protocol import names
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from remoting.protocol.message import properties
 from remoting.protocol.message.view import RecordView
 
 if TYPE_CHECKING:
@@ -112,6 +114,10 @@ class SendBackProcessor:
         result = store.put(message)
         if result.status is not PutStatus.OK:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
+        topic = properties.find(message.properties, properties.RETRY_TOPIC.encode()) or b""
+        key = key_of(topic.decode("utf-8", "replace"), group)
+        size = result.end_offset - result.physical_offset
+        add(self._state.traffic.count(SENT_BACK, key), 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.record_dead_letter(message, group, connection)
         if not store.sync_flush:

@@ -1,4 +1,4 @@
-"""Statistics of the broker, its topics and groups: codes 28, 45, 202 and 208.
+"""Statistics of the broker, its topics and groups: codes 28, 45, 202, 208, 315 and 317.
 
 Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all of RocketMQ's keys,
 because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their queues are
@@ -7,21 +7,27 @@ reported as empty.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
-from broker.processors.offload import Answer, Offload, sliced
+from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
-from broker.stats import Rates
+from broker.stats import SAMPLE_SECONDS, Rates
+from broker.traffic import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
+from remoting.errors import ConnectionLost
 from remoting.process_limits import limit
-from remoting.protocol.bodies import encode
+from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.bodies.stats import (
+    BrokerStatsData,
     ConsumeStats,
+    ConsumeStatsList,
     KVTable,
     OffsetWrapper,
     TopicOffset,
@@ -31,7 +37,9 @@ from remoting.protocol.codes import VERSION, ResponseCode, name_of
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.query import (
+    GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
+    ViewBrokerStatsDataRequestHeader,
 )
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
@@ -83,6 +91,25 @@ class StatsProcessor:
         self._state = state
         self._transactions = transactions
         self.rates = Rates()
+
+    async def run(self) -> None:
+        """Sample the traffic until cancelled."""
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            await self.sample_traffic()
+
+    async def sample_traffic(self) -> None:
+        """Sample the traffic of topics and groups, in short steps."""
+        state = self._state
+        counters, cluster = state.counters, state.config.cluster_name
+        for kind, messages in (
+            (BROKER_PUT, counters.messages_sent),
+            (BROKER_GET, counters.messages_pulled),
+        ):
+            # RocketMQ counts no requests here.
+            state.traffic.count(kind, cluster)[MESSAGES] = messages
+        for _ in state.traffic.sample(state.clock.now_ms()):
+            await asyncio.sleep(0)
 
     def sample(self) -> None:
         """Sample the counters for the rates; called every ``SAMPLE_SECONDS``."""
@@ -141,14 +168,87 @@ class StatsProcessor:
             and (online is None or not online.subscriptions or name in online.subscriptions)
             for queue_id in range(topic.read_queue_nums)
         ]
+        tps = sum(self._state.traffic.get_tps(group, name) for name in {name for name, _ in queues})
         return self._offload.answer(
             command,
             connection,
             sliced(queues),
             lambda some: ConsumeStats(
-                {self._queue(*key): self._progress(group, *key) for key in some}
+                {self._queue(*key): self._progress(group, *key) for key in some}, tps
             ),
         )
+
+    def view(self, command: Command, _: Connection) -> Command:
+        """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.STATS``."""
+        header = command.read(ViewBrokerStatsDataRequestHeader)
+        name, key = header.stats_name, header.stats_key
+        found = self._state.traffic.find(name, key)
+        if found is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        item, column = found
+        spans = (item.rate(span, column) for span in range(len(SPANS)))
+        return command.reply(body=encode(BrokerStatsData(*spans)))
+
+    async def all_consume_stats(self, command: Command, connection: Connection) -> Command | None:
+        """Handle GET_BROKER_CONSUME_STATS: return the progress of all groups in all topics."""
+        is_order = command.read(GetConsumeStatsInBrokerHeader).is_order
+        topics = self._state.offsets.topics_by_group()
+        lag = 0
+
+        def read(groups: Sequence[str]) -> bytes:
+            found = {
+                group: list(self._stats_of(group, sorted(topics.get(group, ())), is_order=is_order))
+                for group in groups
+            }
+            nonlocal lag
+            lag += sum(
+                one.broker_offset - one.consumer_offset
+                for stats in found.values()
+                for topic in stats
+                for one in topic.offset_table.values()
+            )
+            return b",".join(relaxed_json.dumps({group: stats}) for group, stats in found.items())
+
+        try:
+            parts = await self._offload.each(connection, self._slices(topics), read)
+        except ConnectionLost:
+            return None
+        empty = encode(ConsumeStatsList(broker_addr=self._state.address, total_diff=lag))
+        head, brackets, tail = empty.partition(b"[]")
+        assert brackets
+        return command.reply(body=b"".join((head, b"[", b",".join(parts), b"]", tail)))
+
+    def _slices(self, topics: Mapping[str, Sequence[str]]) -> list[list[str]]:
+        """Return all groups in slices of about ``SLICE_ENTRIES`` queues."""
+        slices: list[list[str]] = []
+        room = 0
+        for group in self._state.groups.table:
+            if room <= 0:
+                slices.append([])
+                room = SLICE_ENTRIES
+            slices[-1].append(group)
+            found = map(self._state.topics.get, topics.get(group, ()))
+            room -= 1 + sum(topic.write_queue_nums for topic in found if topic is not None)
+        return slices
+
+    def _stats_of(
+        self, group: str, topics: Sequence[str], *, is_order: bool
+    ) -> Iterator[ConsumeStats]:
+        state = self._state
+        online = state.consumers.groups.get(group)
+        for name in topics:
+            topic = state.topics.get(name)
+            if topic is None or (is_order and not topic.order):
+                continue
+            if online is not None and online.subscriptions and name not in online.subscriptions:
+                continue
+            yield ConsumeStats(
+                {
+                    self._queue(name, queue_id): self._progress(group, name, queue_id)
+                    for queue_id in range(topic.write_queue_nums)
+                },
+                state.traffic.get_tps(group, name),
+            )
 
     def _topics_of(self, header: GetConsumeStatsRequestHeader) -> list[str]:
         if header.topic:

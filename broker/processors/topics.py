@@ -82,6 +82,7 @@ class TopicProcessor:
         topic = command.read(TopicRequestHeader).topic
         self._check_name(topic)
         self._state.topics.delete(topic, self._state.clock.now_ms())
+        self._state.traffic.forget_topic(topic)
         self._state.store.delete_topic(topic)
         _log.info("topic deleted", topic=topic)
         return self._saved(command, None)

@@ -20,8 +20,6 @@ from tests.unit.broker.processors.replay import FRAMES, Exchange, captured, repl
 NOT_SERVED_YET = frozenset(
     {
         RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
-        RequestCode.VIEW_BROKER_STATS_DATA,
-        RequestCode.GET_BROKER_CONSUME_STATS,
     }
 )
 """Captured requests of real clients and tools that our broker refuses."""
