@@ -260,30 +260,16 @@ class StoreReader:
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         most = min(max_bytes, MAX_PULL_BYTES)
+        found = None
         if records is not None:
             found = self._select(queue, offset, entries, count, most, records, wait=wait)
-        else:
-            found = self._take(queue, offset, entries, count, most, codes, wait=wait)
+        elif codes is None:
+            found = self._take_all(queue, offset, entries, count, most, wait=wait)
+        if found is None:
+            found = self._collect(queue, offset, entries, count, most, codes, wait=wait)
         self._stats.got_messages += found.count if found.records else 0
         self._stats.got_bytes += found.size
         return found
-
-    def _take(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        entries: memoryview,
-        count: int,
-        max_bytes: int,
-        codes: TagsCodes | None,
-        *,
-        wait: bool,
-    ) -> GetResult:
-        if codes is None:
-            found = self._take_all(queue, offset, entries, count, max_bytes, wait=wait)
-            if found is not None:
-                return found
-        return self._collect(queue, offset, entries, count, max_bytes, codes, wait=wait)
 
     def _select(
         self,
@@ -310,10 +296,10 @@ class StoreReader:
             rest = entries[(at - offset) * ENTRY_BYTES :]
             left = max_bytes - size
             most = min(max(count - found, MIN_TURN_MESSAGES), end - at)
-            turn = self._take(queue, at, rest, most, left, None, wait=wait)
+            turn = self._look(queue, at, rest, most, left, wait=wait)
             if count - found < turn.count < turn.next_offset - at:
                 # Where some are left out, what is looked at says nothing about the offset.
-                turn = self._take(queue, at, rest, count - found, left, None, wait=wait)
+                turn = self._look(queue, at, rest, count - found, left, wait=wait)
             if turn.status is GetStatus.COLD:
                 if at == offset:
                     return turn
@@ -333,6 +319,22 @@ class StoreReader:
         if not records:
             return GetResult(status, at, low, high)
         return GetResult(GetStatus.FOUND, at, low, high, records, found, size=size)
+
+    def _look(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        entries: memoryview,
+        count: int,
+        max_bytes: int,
+        *,
+        wait: bool,
+    ) -> GetResult:
+        """Return the messages of a turn, whatever is in them."""
+        found = self._take_all(queue, offset, entries, count, max_bytes, wait=wait)
+        if found is not None:
+            return found
+        return self._collect(queue, offset, entries, count, max_bytes, None, wait=wait)
 
     def _take_all(
         self,
