@@ -62,7 +62,7 @@ SCAN_SECONDS: Final = 10.0
 """How often connections without heartbeats are closed (cf. ClientHousekeepingService)."""
 
 FILTERS_SECONDS: Final = 10.0
-"""How often the filters of consumer groups are written if they changed (cf. BrokerController)."""
+"""How often changed filters of consumer groups are written (cf. BrokerController)."""
 
 REGISTRATION_PATIENCE: Final = 2.0
 """How long an administrator's change waits for the name servers."""

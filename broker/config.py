@@ -292,11 +292,11 @@ class BrokerConfig(Settings):
     transaction_check_interval_ms: int = setting("transactionCheckInterval", _MILLISECONDS, 30_000)
     transaction_check_max: int = setting("transactionCheckMax", integer(1, 1_000_000), 15)
     enable_property_filter: bool = setting("enablePropertyFilter", boolean, True)
-    """Whether consumers may filter by SQL92; RocketMQ's brokers have it off."""
+    """Whether consumers may filter by SQL92; off by default in RocketMQ."""
     filter_data_clean_time_span_ms: int = setting(
         "filterDataCleanTimeSpan", integer(0, 365 * _DAY_MS), _DAY_MS
     )
-    """How long the filter of a group that left is kept."""
+    """How long the filter of a group is kept after it has left."""
     long_polling_enable: bool = setting("longPollingEnable", boolean, True)
     short_polling_time_ms: int = setting("shortPollingTimeMills", _MILLISECONDS, 1_000)
     flush_consumer_offset_interval_ms: int = setting(

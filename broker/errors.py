@@ -45,7 +45,7 @@ NOT_SAVED: Final = (
 
 
 def without_filter(expression_type: str | None) -> RequestRefused:
-    """What a broker with ``enablePropertyFilter=false`` answers."""
+    """Return the refusal of a broker with ``enablePropertyFilter=false``."""
     return RequestRefused(
         ResponseCode.SYSTEM_ERROR,
         f"The broker does not support consumer to filter message by {expression_type}",
@@ -53,7 +53,7 @@ def without_filter(expression_type: str | None) -> RequestRefused:
 
 
 def remark_of(text: str) -> str:
-    """A text that quotes a client's, short enough for a remark."""
+    """Return a text that quotes a client, cut to fit into a remark."""
     return text if len(text) <= MAX_REMARK_LENGTH else f"{text[:MAX_REMARK_LENGTH]}..."
 
 

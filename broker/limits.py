@@ -40,19 +40,19 @@ BYTES_PER_CHARACTER: Final = 32
 characters with its separator, becomes about 120 bytes of objects."""
 
 MAX_FILTER_DEPTH: Final = 64
-"""Levels of parentheses, NOTs and signs in an SQL92 expression, and calls that evaluating one
-nests: a level takes eight of Python's thousand frames to parse."""
+"""Levels of parentheses, NOTs and signs in an SQL92 expression, and of nested calls to evaluate it:
+a level takes eight of Python's thousand frames to parse."""
 
 FILTER_BYTES_PER_CHARACTER: Final = 64
-"""What a compiled SQL92 expression takes: a condition of seven characters becomes some 400 bytes of
+"""Memory of a compiled SQL92 expression: a condition of seven characters becomes 400 bytes of
 functions."""
 
 FILTER_STEPS: Final = 32_000
-"""Steps of evaluating an SQL92 expression for one pull, each of some 100 ns: a pull by an
-expression with thousands of conditions looks at fewer messages, and keeps the loop for 3 ms."""
+"""Steps to evaluate an SQL92 expression in one pull, of about 100 ns each: a pull with thousands of
+conditions looks into fewer messages, so that it blocks the event loop for 3 ms at most."""
 
 MAX_REMARK_LENGTH: Final = 4_096
-"""Characters of an error that quotes an expression."""
+"""Characters of an error that quotes an expression; the rest is cut off."""
 
 MAX_CLIENT_ID_LENGTH: Final = 512
 """Characters of a client id. With address, process id, unit name and time stamp it stays below

@@ -336,7 +336,7 @@ class SavedTables:
         self._delay_file.changed()
 
     def save_filters(self, now_ms: int) -> None:
-        """Forget the filters of groups that left long ago, and write the others if they changed."""
+        """Delete the filters of groups that left long ago, and write the table if it changed."""
         self.filters.clean(now_ms, self.config.filter_data_clean_time_span_ms)
         self._filter_file.update(self.filters.version)
 

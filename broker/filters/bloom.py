@@ -1,6 +1,6 @@
-"""What RocketMQ keeps of its Bloom filter beside each consumer group's filter (cf. BloomFilter).
+"""The Bloom filter data that RocketMQ keeps with a consumer group's filter (cf. BloomFilter).
 
-Nothing here uses it. But an Apache broker throws all filter data away if one of them lacks it.
+Nothing here uses it, but an Apache broker drops all filters if one of them lacks it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from remoting.protocol.bodies.group import BloomFilterData
 
 _BITS: Final = 112
 _HASHES: Final = 3
-"""For 32 groups and an error rate of 20 % (``expectConsumerNumUseFilter``,
+"""The result of 32 groups and an error rate of 20 % (``expectConsumerNumUseFilter``,
 ``maxErrorRateOfBloomFilter``)."""
 
 _C1: Final = 0x87C37B91114253D5
@@ -21,7 +21,7 @@ _BLOCK: Final = 16
 
 
 def bloom_of(group: str, topic: str) -> BloomFilterData:
-    """The data of a group's filter."""
+    """Return the data for a group's filter of a topic."""
     value = _murmur3_128(f"{group}#{topic}".encode("utf-8", "replace"))
     low, high = value & 0xFFFFFFFF, value >> 32
     places = []
@@ -32,7 +32,7 @@ def bloom_of(group: str, topic: str) -> BloomFilterData:
 
 
 def is_valid(data: BloomFilterData | None) -> bool:
-    """Whether an Apache broker with these settings takes it."""
+    """Return whether an Apache broker with default settings accepts the data."""
     return data is not None and data.bit_num == _BITS and len(data.bit_pos) == _HASHES
 
 
@@ -51,7 +51,7 @@ def _mixed(value: int) -> int:
 
 
 def _murmur3_128(data: bytes) -> int:
-    """The first 64 bits of MurmurHash3, x64, seed 0."""
+    """Return the first 64 bits of MurmurHash3 (x64, 128 bits, seed 0)."""
     one = two = 0
     for at in range(0, len(data), _BLOCK):
         block = data[at : at + _BLOCK]

@@ -1,8 +1,8 @@
-"""The parts of an expression: what each is to the others, how it is written, how it is evaluated.
+"""The parts of an expression, the checks between them, and the functions that evaluate them.
 
-A part is made of its own parts once, when an expression is compiled; what is checked then is what
-RocketMQ checks (cf. ComparisonExpression, LogicExpression, UnaryExpression). It is evaluated by a
-function of the message's values, one for each property that the expression names.
+Each function here builds a part from smaller ones when an expression is compiled, and makes the
+checks that RocketMQ makes then (cf. ComparisonExpression, LogicExpression, UnaryExpression). A
+part is evaluated with the message's values of the properties that the expression names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.filters.values import (
 from broker.limits import MAX_FILTER_DEPTH
 
 Values = Sequence[str | None]
-"""Of the properties that an expression names, in the order of their places."""
+"""The message's values of the properties that an expression names, by their places."""
 
 Run = Callable[[Values], Any]
 """Evaluates a part; raises ``EvaluationError``."""
@@ -36,7 +36,7 @@ _RUNTIME: Final = "java.lang.RuntimeException: "
 
 
 class PartKind(Enum):
-    """What a part is to those that it is part of."""
+    """What kind of part it is, for the checks of the parts around it."""
 
     PROPERTY = auto()
     CONSTANT = auto()
@@ -49,12 +49,12 @@ class Part:
     """A part of an expression.
 
     Args:
-        written: how RocketMQ writes it, in pieces.
-        kind: what it is; true, false and null are constants and may stand for booleans as well.
+        written: its text in RocketMQ's errors, in pieces.
+        kind: its kind; true, false and null are constants that count as booleans too.
         run: evaluates it.
-        value: of a constant.
-        place: of a property's value.
-        depth: the calls that an evaluation nests.
+        value: the value of a constant, or of a negated number.
+        place: the place of a property's value in ``Values``.
+        depth: how deep the calls of an evaluation nest.
 
     Raises:
         SqlError: it is nested too deeply.
@@ -84,14 +84,14 @@ class Part:
 
     @property
     def is_boolean(self) -> bool:
-        """Whether it is true, false or null."""
+        """Whether its value is true, false or null."""
         if self.kind is PartKind.CONSTANT:
             return self.value is None or isinstance(self.value, bool)
         return self.kind is PartKind.BOOLEAN
 
 
 def too_deep() -> SqlError:
-    """The error of an expression that is nested too deeply."""
+    """Return the error for an expression that is nested too deeply."""
     return SqlError(
         f"the expression is nested more than {MAX_FILTER_DEPTH} levels deep: take parentheses, NOTs"
         " and signs out, or filter by fewer conditions"
@@ -99,12 +99,12 @@ def too_deep() -> SqlError:
 
 
 def constant(value: Value) -> Part:
-    """A literal."""
+    """Build a literal."""
     return Part((text_of(value),), PartKind.CONSTANT, lambda _: value, value)
 
 
 def variable(name: str, place: int) -> Part:
-    """A property."""
+    """Build a property."""
     return Part((name,), PartKind.PROPERTY, operator.itemgetter(place), place=place)
 
 
@@ -113,7 +113,7 @@ def _boolean(written: tuple[str | Part, ...], run: Run, *parts: Part) -> Part:
 
 
 def as_boolean(part: Part) -> Part:
-    """A part where only true, false and null make sense. Raises ``SqlError``."""
+    """Return the part as a boolean: itself, or a property's cast. Raises ``SqlError``."""
     if part.is_boolean:
         return part
     if part.kind is not PartKind.PROPERTY:
@@ -122,12 +122,12 @@ def as_boolean(part: Part) -> Part:
             f"boolean value: {part}"
         )
     place = part.place
-    # A text is never true, whatever it says.
+    # A text counts as false, even "true" (cf. UnaryExpression.createBooleanCast).
     return _boolean((part,), lambda values: None if values[place] is None else False, part)
 
 
 def negate(part: Part) -> Part:
-    """``- part``."""
+    """Build ``- part``."""
     if (
         part.kind is PartKind.CONSTANT
         and isinstance(part.value, int | float)
@@ -148,7 +148,7 @@ def negate(part: Part) -> Part:
 
 
 def invert(part: Part) -> Part:
-    """``NOT part``, of a boolean."""
+    """Build ``NOT part`` of a boolean."""
     inner = part.run
 
     def run(values: Values) -> bool | None:
@@ -159,17 +159,17 @@ def invert(part: Part) -> Part:
 
 
 def both(parts: Sequence[Part]) -> Part:
-    """``part AND part ...``, of booleans."""
+    """Build ``part AND part ...`` of booleans."""
     return _chain(parts, " && ", False)
 
 
 def either(parts: Sequence[Part]) -> Part:
-    """``part OR part ...``, of booleans."""
+    """Build ``part OR part ...`` of booleans."""
     return _chain(parts, " || ", True)
 
 
 def _chain(parts: Sequence[Part], sign: str, decisive: bool) -> Part:
-    """Parts of which one decides for all, else null does."""
+    """Build a chain: one ``decisive`` part decides it, else a null part makes it null."""
     first, *rest = parts
     written: list[str | Part] = ["(" * len(rest), first]
     for part in rest:
@@ -193,7 +193,7 @@ def _chain(parts: Sequence[Part], sign: str, decisive: bool) -> Part:
 
 
 def equal(left: Part, right: Part) -> Part:
-    """``left = right``. Raises ``SqlError``."""
+    """Build ``left = right``. Raises ``SqlError``."""
     for part in (left, right):
         if part.kind is PartKind.CONSTANT and part.value is None:
             raise SqlError(f"{_RUNTIME}'{part}' cannot be compared.")
@@ -203,7 +203,7 @@ def equal(left: Part, right: Part) -> Part:
 
 
 def is_null(part: Part) -> Part:
-    """``part IS NULL``."""
+    """Build ``part IS NULL``."""
     return _equal(part, constant(None))
 
 
@@ -223,7 +223,7 @@ def _equal(left: Part, right: Part) -> Part:
 
 
 def _property_equals(place: int, value: Value) -> Run:
-    """The equalities that nearly all expressions are made of, without detours."""
+    """Return the comparison of a property with a constant, the most common equality."""
     if value is None:
         return lambda values: values[place] is None
     if isinstance(value, str):
@@ -250,7 +250,7 @@ _ORDERS: Final[dict[str, Callable[[Any, Any], bool]]] = {
 
 
 def ordered(left: Part, sign: str, right: Part) -> Part:
-    """``left > right`` and the like. Raises ``SqlError``."""
+    """Build ``left > right``, with this or another sign. Raises ``SqlError``."""
     for part in (left, right):
         if part.is_boolean or (part.kind is PartKind.CONSTANT and isinstance(part.value, str)):
             raise SqlError(f"{_RUNTIME}Value '{part}' cannot be compared.")
@@ -279,7 +279,7 @@ def _property_ordered(place: int, test: Callable[[Any, Any], bool], number: int)
 
 
 def between(part: Part, low: Part, high: Part) -> Part:
-    """``part BETWEEN low AND high``. Raises ``SqlError``."""
+    """Build ``part BETWEEN low AND high``. Raises ``SqlError``."""
     if low.kind is high.kind is PartKind.CONSTANT:
         if low.value is None or high.value is None:
             raise SqlError(f"{_RUNTIME}Illegal values of between, values can not be null!")
@@ -299,12 +299,12 @@ def between(part: Part, low: Part, high: Part) -> Part:
 
 
 def not_between(part: Part, low: Part, high: Part) -> Part:
-    """``part NOT BETWEEN low AND high``. Raises ``SqlError``."""
+    """Build ``part NOT BETWEEN low AND high``. Raises ``SqlError``."""
     return either((ordered(part, "<", low), ordered(part, ">", high)))
 
 
 def among(part: Part, texts: Sequence[str], *, inverted: bool) -> Part:
-    """``part [NOT] IN (texts)``. Raises ``SqlError``."""
+    """Build ``part [NOT] IN (texts)``. Raises ``SqlError``."""
     if part.kind is not PartKind.PROPERTY:
         raise SqlError(f"{_RUNTIME}Expected a property for In expression, got: {part}")
     place, wanted = part.place, frozenset(texts)
@@ -325,7 +325,7 @@ _TESTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 def matching(part: Part, sign: str, text: str, *, inverted: bool) -> Part:
-    """``part [NOT] CONTAINS text`` and the like; false without a text on both sides."""
+    """Build ``part [NOT] CONTAINS text`` or another test; false if either text is missing."""
     inner, test = part.run, _TESTS[sign]
 
     def run(values: Values) -> bool:

@@ -1,6 +1,6 @@
-"""SQL92 filters: an expression, compiled once, and which records it takes (cf. SqlFilter).
+"""SQL92 filters: compile an expression once, and select records with it (cf. SqlFilter).
 
-No I/O, and nothing of a record is decoded but the properties that the expression names.
+No I/O. Only the properties that the expression names are decoded.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SQL92: Final = "SQL92"
 _Rows = list[tuple[int, list[str | None]]]
 
 _STEPS_PER_NAME: Final = 8
-"""Finding a property takes as long as some comparisons."""
+"""Finding a property in a record takes about as long as so many comparisons."""
 
 _SHORT_KEPT: Final = 1_024
 _LONG_KEPT: Final = 16
-"""Compiled expressions that are kept: a long one may take a megabyte."""
+"""Compiled expressions that are cached; a long one may take 2 MiB."""
 
 
 def plain_property_rows(data: memoryview, names: tuple[bytes, ...]) -> _Rows:
@@ -62,7 +62,7 @@ class SqlFilter:
 
     Attributes:
         names: the properties that it names.
-        reach: the messages that one get looks at, at most.
+        reach: the most messages that one get looks into.
 
     Raises:
         SqlError: the text is no expression.
@@ -87,21 +87,21 @@ class SqlFilter:
         return f"<SqlFilter {self.text!r}>"
 
     def evaluate(self, values: Values) -> bool | None:
-        """The outcome for a message; only true is a match.
+        """Evaluate it for a message, which matches only if the result is true.
 
         Args:
-            values: of the properties ``names``; None where the message has none.
+            values: the message's values of ``names``; None for a missing property.
 
         Raises:
-            EvaluationError: it has no outcome, which is no match either.
+            EvaluationError: it can't be evaluated; the message doesn't match.
         """
         outcome: bool | None = self._run(values)
         return outcome
 
     def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
-        """The first ones of some records that match; see ``RecordFilter``.
+        """Return the first records that match; see ``RecordFilter``.
 
-        What is no record, and all behind it in its slice, doesn't match.
+        Bytes that aren't a record, and the rest of their slice, are left out.
         """
         run, names, kept = self._run, self._encoded, []
         count = looked = 0
@@ -140,10 +140,10 @@ _compile_long = lru_cache(_LONG_KEPT)(_compile)
 
 
 def compiled(text: str) -> SqlFilter:
-    """The filter of an expression, which is compiled once as long as it is in use.
+    """Return the filter of an expression, from a cache if possible.
 
     Raises:
-        SqlError: it is no expression.
+        SqlError: the text is no expression.
     """
     is_short = len(text) <= SHORT_SUBSCRIPTION_LENGTH
     found = (_compile_short if is_short else _compile_long)(text)

@@ -1,8 +1,8 @@
-"""Which consumer group filters which topic by which expression (cf. ConsumerFilterManager).
+"""The SQL92 filters of consumer groups, by topic (cf. ConsumerFilterManager).
 
-Heartbeats bring the expressions. An expression outlives its group for a day, so that an Apache
-broker, which counts what happened before a group came back, goes on with the file. The table is the
-file ``config/consumerFilter.json``. Time comes in.
+Heartbeats register the expressions. As in RocketMQ, an expression is kept for a day after its group
+has left. The table is the file ``config/consumerFilter.json``, which Apache's brokers read and
+write too. Callers pass the time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 
 _ENTRY_BYTES = 1024
 _LOAD_MS = 30_000
-"""A group whose filter is read at the start is taken for one that left so long ago."""
+"""At the start all groups count as gone for this long (cf. ConsumerFilterManager.decode)."""
 
 
 @dataclass(slots=True)
@@ -34,8 +34,8 @@ class GroupFilter:
     """A group's filter of a topic.
 
     Attributes:
-        data: as it is kept in the file.
-        filter: the compiled expression; None: it is wrong, as another broker may have left it.
+        data: the entry of the file.
+        filter: the compiled expression; None if the file had a wrong one.
     """
 
     data: ConsumerFilterData
@@ -48,7 +48,7 @@ class GroupFilter:
 
     @property
     def weight(self) -> int:
-        """The bytes that it takes."""
+        """The memory that it takes, in bytes."""
         return _weight(self.data.expression)
 
     def saved(self) -> ConsumerFilterData:
@@ -57,7 +57,7 @@ class GroupFilter:
 
 
 def compile_filter(expression_type: str | None, text: str) -> SqlFilter:
-    """The filter of a subscription that is not by tags. Raises ``SqlError``."""
+    """Compile a subscription that is not by tags. Raises ``SqlError``."""
     if expression_type != SQL92:
         raise SqlError(
             f"there are no filters of type {str(expression_type)[:64]}: use {SQL92} or TAG"
@@ -73,11 +73,11 @@ class ConsumerFilters:
     """The filters of all groups.
 
     Args:
-        limits: of the bytes that they take.
+        limits: limit the memory of all filters.
 
     Attributes:
-        version: counts the changes; what was written last is compared with it.
-        weight: the bytes that they take.
+        version: the number of changes; compared with the version last written.
+        weight: the memory of all filters, in bytes.
     """
 
     __slots__ = ("_by_topic", "_limits", "_topics", "version", "weight")
@@ -93,12 +93,12 @@ class ConsumerFilters:
         return sum(map(len, self._topics.values()))
 
     def get(self, topic: str, group: str) -> GroupFilter | None:
-        """A group's filter of a topic; None if it has none."""
+        """Return a group's filter of a topic; None if it has none."""
         groups = self._by_topic.get(topic)
         return None if groups is None else groups.get(group)
 
     def restore(self, saved: ConsumerFilterWrapper, now_ms: int) -> list[str]:
-        """Take what was saved; what is wrong with expressions of it, in sentences."""
+        """Load saved filters, and return a sentence for each wrong expression."""
         problems = []
         for topic, by_group in saved.filter_data_by_topic.items():
             for group, data in by_group.group_filter_data.items():
@@ -118,7 +118,7 @@ class ConsumerFilters:
     def register(
         self, group: str, subscriptions: Iterable[SubscriptionData], now_ms: int
     ) -> SqlError | None:
-        """A heartbeat of a member of a group; what is wrong with one of its expressions.
+        """Register the filters of a heartbeat; return the error of a wrong expression, if any.
 
         Raises:
             LimitReached: the filters would take too much memory.
@@ -137,19 +137,19 @@ class ConsumerFilters:
         return wrong
 
     def left(self, group: str, now_ms: int) -> None:
-        """A group has no members any more."""
+        """Mark the filters of a group as dead, because it has no members any more."""
         for topic in self._topics.get(group, ()):
             self._die(self._by_topic[topic][group], now_ms)
 
     def clean(self, now_ms: int, keep_ms: int) -> None:
-        """Forget the filters of groups that left so long ago."""
+        """Delete the filters that have been dead for ``keep_ms``."""
         for entries in list(self._by_topic.values()):
             for entry in list(entries.values()):
                 if entry.is_dead and now_ms - entry.data.dead_time >= keep_ms:
                     self._remove(entry)
 
     def saved(self) -> ConsumerFilterWrapper:
-        """A copy for the file."""
+        """Return a copy for the file."""
         return ConsumerFilterWrapper(
             {
                 topic: FilterDataMapByTopic(
@@ -161,7 +161,7 @@ class ConsumerFilters:
         )
 
     def _register(self, group: str, one: SubscriptionData, now_ms: int) -> None:
-        """Raises ``SqlError``: the expression is wrong; the group then has no filter."""
+        """Register one filter. Raises ``SqlError``; the group then has no filter of the topic."""
         old = self.get(one.topic, group)
         if old is not None:
             data = old.data

@@ -1,7 +1,7 @@
-"""The tokens of an SQL92 expression, and what is wrong where there is none.
+"""The tokens of an SQL92 expression, and the errors where there is none.
 
-cf. SelectorParserTokenManager, SimpleCharStream, TokenMgrError. Java counts UTF-16 units, so the
-text of a ``Tokens`` holds one character for each of them.
+cf. SelectorParserTokenManager, SimpleCharStream, TokenMgrError. Java counts UTF-16 units, so
+``Tokens.text`` has one character for each of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _UNPRINTABLE: Final = re.compile("[^ -~]")
 
 
 class Token(NamedTuple):
-    """A token: what it is, its text, and where it begins."""
+    """A token: its kind, its text, and where it begins."""
 
     kind: str
     image: str
@@ -71,7 +71,7 @@ class Tokens:
     """Reads the tokens of a text, one at a time.
 
     Attributes:
-        text: the expression, a character for each UTF-16 unit.
+        text: the expression, with one character for each UTF-16 unit.
     """
 
     __slots__ = ("text",)
@@ -83,10 +83,10 @@ class Tokens:
         self.text = text
 
     def read(self, at: int) -> tuple[Token, int]:
-        """The next token from a place on, and where it ends.
+        """Return the next token at or after a place, and where it ends.
 
         Raises:
-            SqlError: no token begins there.
+            SqlError: no token begins where the blanks end.
         """
         blank = _BLANK.match(self.text, at)
         assert blank is not None
@@ -104,7 +104,7 @@ class Tokens:
         return Token(kind, image, begin), found.end()
 
     def place(self, at: int) -> tuple[int, int]:
-        """Line and column of a character, both from 1; 0 and 0 in an empty text."""
+        """Return line and column of a character, from 1; 0 and 0 for an empty text."""
         if not self.text:
             return 0, 0
         line, column, before = 1, 0, ""
@@ -118,7 +118,7 @@ class Tokens:
         return line, column
 
     def _lexical_error(self, begin: int) -> SqlError:
-        """Say what is wrong at a character with which no token begins."""
+        """Return the error for a character with which no token begins."""
         text = self.text
         # The character at ``end`` is the one that makes it impossible.
         if text[begin] == "'" or text.startswith("/*", begin):
@@ -141,12 +141,12 @@ class Tokens:
 
 
 def escaped(text: str) -> str:
-    """A text as errors show it (cf. ParseException.addEscapes)."""
+    """Return a text as errors show it (cf. ParseException.addEscapes)."""
     return _UNPRINTABLE.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text.translate(_ESCAPES))
 
 
 def unquoted(image: str) -> str:
-    """The value of a string literal."""
+    """Return the value of a string literal."""
     value = image[1:-1].replace("''", "'")
     if value.isascii():
         return value

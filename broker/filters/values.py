@@ -1,7 +1,7 @@
 """The values of an expression, and how RocketMQ compares them (cf. ComparisonExpression).
 
-A value is a text, a number, true, false or null (None). A text that meets a number is read as one
-of that number's type: int32, int64 (``Long``) or double.
+A value is a text, a number, true, false or null (None). To compare a text with a number, the text
+is parsed as a number of the same type: int32, int64 (``Long``) or double.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Number: TypeAlias = int | float
 Value: TypeAlias = str | bool | Number | None
 
 _SHORT: Final = 10
-"""So many digits fit into an integer of any kind."""
+"""Texts of fewer digits are integers of any type."""
 
 _MAX_INT32: Final = (1 << 31) - 1
 _MAX_INT64: Final = (1 << 63) - 1
@@ -42,7 +42,7 @@ class Long(int):
 
 
 def constant(text: str) -> int:
-    """The value of an integer literal. Raises ``SqlError`` above 64 bits."""
+    """Return the value of an integer literal. Raises ``SqlError`` above 64 bits."""
     digits = text.rstrip("lL")
     # The longest first: Python takes long for thousands of digits.
     if len(digits) > len(str(_MAX_INT64)) or (number := int(digits)) > _MAX_INT64:
@@ -51,7 +51,7 @@ def constant(text: str) -> int:
 
 
 def double_constant(text: str) -> float:
-    """The value of a floating-point literal. Raises ``SqlError`` for 0 and for too large ones."""
+    """Return the value of a floating-point literal. Raises ``SqlError`` for 0 and infinity."""
     number = float(text)
     if math.isinf(number):
         raise SqlError(f"java.lang.RuntimeException: {text} is greater than 1.7976931348623157E308")
@@ -61,12 +61,12 @@ def double_constant(text: str) -> float:
 
 
 def negated(number: Number) -> Number:
-    """A number of the same type with the other sign."""
+    """Return the negative of a number, of the same type."""
     return Long(-number) if isinstance(number, Long) else -number
 
 
 def integer_of(text: str, most: int) -> int:
-    """A text as an integer from ``-most - 1`` to ``most``. Raises ``EvaluationError``."""
+    """Parse a text as an integer from ``-most - 1`` to ``most``. Raises ``EvaluationError``."""
     if len(text) < _SHORT and text.isascii() and text.isdecimal():
         return int(text)
     digits = text if text.isdecimal() else text[1:] if text[:1] in {"+", "-"} else ""
@@ -81,7 +81,7 @@ def integer_of(text: str, most: int) -> int:
 
 
 def double_of(text: str) -> float:
-    """A text as a double, by Java's syntax. Raises ``EvaluationError``."""
+    """Parse a text as a double, by Java's syntax. Raises ``EvaluationError``."""
     bare = text.strip(_JAVA_BLANKS)
     found = _DOUBLE.fullmatch(bare)
     if not bare:
@@ -100,7 +100,7 @@ def double_of(text: str) -> float:
 
 
 def compare_doubles(left: float, right: float) -> int:
-    """cf. Double.compare: NaN equals itself and is above all, -0.0 is below 0.0."""
+    """Compare like Double.compare: NaN equals itself and is above all, -0.0 is below 0.0."""
     if left < right:
         return -1
     if left > right:
@@ -112,17 +112,18 @@ def compare_doubles(left: float, right: float) -> int:
 
 
 def number_of(text: str, other: Number) -> Number:
-    """A text as a number of the type of the other one. Raises ``EvaluationError``."""
+    """Parse a text as a number of the other one's type. Raises ``EvaluationError``."""
     if isinstance(other, float):
         return double_of(text)
     return integer_of(text, _MAX_INT64 if isinstance(other, Long) else _MAX_INT32)
 
 
 def compare(left: str | Number, right: str | Number) -> int:
-    """Below 0, 0 or above 0; booleans are among the numbers (cf. ComparisonExpression.__compare).
+    """Return a number below, equal to or above 0 (cf. ComparisonExpression.__compare).
 
     Raises:
-        EvaluationError: a text is no number of the other one's type, or a boolean meets a text.
+        EvaluationError: a text is no number of the other one's type, or a boolean is compared with
+            a text.
     """
     if isinstance(left, str):
         if isinstance(right, str):
@@ -144,7 +145,7 @@ def compare(left: str | Number, right: str | Number) -> int:
 
 
 def order(left: str | Number, right: str | Number) -> int:
-    """``compare`` for ``>``, ``>=``, ``<`` and ``<=``: two texts are numbers.
+    """Compare for ``>``, ``>=``, ``<`` and ``<=``, which take two texts for numbers.
 
     Raises:
         EvaluationError: as above, or a text is no number.
@@ -160,7 +161,7 @@ def order(left: str | Number, right: str | Number) -> int:
 
 
 def text_of(value: Value) -> str:
-    """A constant as RocketMQ writes it in errors (cf. ConstantExpression.toString)."""
+    """Return a constant as RocketMQ's errors show it (cf. ConstantExpression.toString)."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -171,7 +172,7 @@ def text_of(value: Value) -> str:
 
 
 def java_text(value: Value) -> str:
-    """A value as Java's ``String.valueOf`` writes it; doubles are above 0."""
+    """Return the text of Java's ``String.valueOf``; doubles must be positive."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, float):

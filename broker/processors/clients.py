@@ -102,8 +102,8 @@ class ClientProcessor:
             check_group(producer.group_name)
             self._state.producers.register(producer.group_name, channel)
         if wrong is not None and extras.on_conflict:
-            # To others RocketMQ says nothing here: their heartbeats are about many groups, and a
-            # refused one may keep the others of a process from working.
+            # RocketMQ doesn't tell here. A foreign client's heartbeat is about all its groups, and
+            # if it is refused, the other groups may stop working.
             raise _unparsable(wrong)
         return command.reply()
 
@@ -201,7 +201,10 @@ class ClientProcessor:
         return finding
 
     def _register_filters(self, consumer: ConsumerData) -> SqlError | None:
-        """What is wrong with an expression of a consumer; its pulls are refused by code 27."""
+        """Register a consumer's filters; return the error of a wrong one, if any.
+
+        Pulls by a wrong expression of the group are refused with code 27.
+        """
         name, now_ms = consumer.group_name, self._state.clock.now_ms()
         wrong = self._state.filters.register(name, consumer.subscription_data_set, now_ms)
         if wrong is not None:

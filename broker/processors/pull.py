@@ -69,11 +69,11 @@ _CODES: Final = {
 
 
 class Wanted(NamedTuple):
-    """Which messages match a pull.
+    """The filter of a pull.
 
     Attributes:
-        codes: their tags codes; None for all.
-        records: chooses by their properties; None: tags decide alone.
+        codes: the tags codes of matching messages; None for all.
+        records: an SQL92 filter; None if tags alone decide.
     """
 
     codes: TagsCodes | None = None
@@ -364,7 +364,7 @@ class PullProcessor:
             try:
                 return Wanted(records=compile_filter(header.expression_type, text))
             except SqlError as error:
-                # RocketMQ goes on without a filter and delivers every message.
+                # RocketMQ ignores the filter then, and delivers every message.
                 raise _unparsable(str(error)) from None
         if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
             raise _unparsable()
@@ -413,7 +413,7 @@ class PullProcessor:
         )
 
     def _park_behind(self, parked: ParkedPull, offset: int) -> bool:
-        """Let a pull wait on for its time: none of the messages before ``offset`` matches."""
+        """Park a pull again until its deadline: no message before ``offset`` matches."""
         state = self._state
         if state.stopping or state.clock.monotonic() >= parked.deadline:
             return False

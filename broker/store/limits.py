@@ -114,7 +114,7 @@ class StoreLimits:
     min_scan_bytes: int = 16_000
     """Consume-queue bytes that one pull examines (cf. maxFilterMessageCount): 800 entries."""
     max_filtered_bytes: int = 8 * 1024 * 1024
-    """Records that a filter looks into for one get: checking so many takes a millisecond or two."""
+    """Bytes of records that a filter looks into for one get: to check as many takes 1 to 2 ms."""
     read_in_memory_ratio: float = 0.4
     """Part of the machine's memory that the newest part of the log is assumed to occupy, for a
     query about a single offset (accessMessageInMemoryMaxRatio)."""

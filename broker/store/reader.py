@@ -37,7 +37,7 @@ from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.message.record import FIXED_BYTES_V4
 
 MIN_TURN_MESSAGES: Final = 64
-"""A filter looks at so many messages at once, however few are asked for."""
+"""The fewest messages that a filter looks into at once, for pulls of a few messages."""
 
 MIN_RUNS_MESSAGES: Final = 65
 """From this number of messages on, adjacent records are joined: Apache's clients pull 32 messages
@@ -282,9 +282,9 @@ class StoreReader:
         *,
         wait: bool,
     ) -> GetResult:
-        """Messages chosen by what is in them, which is looked at in turns.
+        """Return the messages that a filter selects. It looks into them in turns.
 
-        A turn that would have to wait is left to the next get, unless it is the first.
+        A turn that would have to wait for the disk is left to the next get, except the first turn.
         """
         low, high = queue.min_offset, queue.max_offset
         records: list[memoryview] = []
@@ -298,7 +298,8 @@ class StoreReader:
             most = min(max(count - found, MIN_TURN_MESSAGES), end - at)
             turn = self._look(queue, at, rest, most, left, wait=wait)
             if count - found < turn.count < turn.next_offset - at:
-                # Where some are left out, what is looked at says nothing about the offset.
+                # Some entries were left out, so the number looked into wouldn't give the offset:
+                # take only as many messages as may be returned.
                 turn = self._look(queue, at, rest, count - found, left, wait=wait)
             if turn.status is GetStatus.COLD:
                 if at == offset:
@@ -330,7 +331,7 @@ class StoreReader:
         *,
         wait: bool,
     ) -> GetResult:
-        """Return the messages of a turn, whatever is in them."""
+        """Return the messages of a turn, before the filter."""
         found = self._take_all(queue, offset, entries, count, max_bytes, wait=wait)
         if found is not None:
             return found

@@ -105,24 +105,25 @@ class FileRange(NamedTuple):
 
 
 class RecordFilter(Protocol):
-    """Chooses among records by what is in them.
+    """Selects records by their contents.
 
     Attributes:
-        reach: the messages that one get may have it look at.
+        reach: the most messages that one get looks into.
     """
 
     @property
     def reach(self) -> int: ...
 
     def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
-        """The first ones of some records that are wanted.
+        """Return the first records that match.
 
         Args:
-            records: slices with one record, or several that are adjacent.
-            most: of them at most so many.
+            records: slices of one record or of several adjacent ones.
+            most: the most records to return.
 
         Returns:
-            The records, adjacent ones in one; how many they are; and at how many it looked.
+            The matching records, adjacent ones in one slice; their number; and the number of
+            records that were looked into.
         """
         ...
 

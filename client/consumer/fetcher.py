@@ -256,7 +256,7 @@ class Fetcher(Generic[T, S]):
                 connection = heartbeats.connected(address)
                 if connection is None:
                     connection = await heartbeats.connect(address, REQUEST_TIMEOUT)
-                # Apache's brokers deliver all messages when a pull's own expression is wrong.
+                # Apache's brokers deliver all messages if a pull brings a wrong expression.
                 await check_filter(
                     self._context, self._group, self._queue.topic, self.expression, address
                 )

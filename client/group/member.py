@@ -225,7 +225,7 @@ class GroupMember:
         return list(found)
 
     async def _check_filters(self) -> None:
-        """Raises RemoteError: a broker doesn't take a subscription's filter."""
+        """Have the brokers check the filters. Raises RemoteError if one refuses a filter."""
         for topic in self._subscriptions.topics:
             expression = self._subscriptions.expression(topic)
             if not isinstance(expression, SqlExpression):
@@ -237,7 +237,7 @@ class GroupMember:
                     if address is not None:
                         await check_filter(self._context, self.group, topic, expression, address)
             except (Unavailable, NoRoute, TopicNotFound) as error:
-                # Whoever reads a queue there asks again first.
+                # A fetcher asks again before it reads a queue there.
                 _log.warning("filter not checked", group=self.group, topic=topic, error=str(error))
 
     # Topics

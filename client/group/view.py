@@ -285,12 +285,12 @@ def subscription_data(topic: str, expression: TagExpression, version_ms: int) ->
 async def check_filter(
     context: ClientContext, group: str, topic: str, expression: TagExpression, address: str
 ) -> None:
-    """Ask a broker whether it takes a filter; one by tags needs no asking.
+    """Ask a broker whether it accepts a filter, unless it is by tags.
 
     Raises:
         SubscriptionInvalid: the expression is wrong.
-        RemoteError: the broker has no such filters.
-        Unavailable: it gave no answer.
+        RemoteError: the broker doesn't filter by properties.
+        Unavailable: the broker didn't answer.
     """
     if not isinstance(expression, SqlExpression):
         return
