@@ -36,6 +36,7 @@ _NOT_THE_APPLICATIONS = frozenset(
         *(properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL),
         *(properties.MSG_TYPE, properties.UNIQ_KEY, properties.WAIT, properties.CLUSTER),
         *(properties.PUSH_REPLY_TIME, properties.ARRIVE_TIME),
+        *(properties.MSG_REGION, properties.TRACE_ON),
     }
 )
 

@@ -63,6 +63,7 @@ _APPLICATIONS: Final = frozenset(
         *(properties.TAGS, properties.KEYS, properties.WAIT, properties.CLUSTER),
         *(properties.UNIQ_KEY, properties.PGROUP, properties.TRAN_MSG),
         *(properties.REAL_TOPIC, properties.REAL_QID, properties.TRANSACTION_CHECK_TIMES),
+        *(properties.MSG_REGION, properties.TRACE_ON),
     }
 )
 """Properties of a half message that are not the application's."""
