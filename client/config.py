@@ -36,6 +36,8 @@ Addresses: TypeAlias = str | Sequence[str]
 
 CodecName: TypeAlias = Literal["json", "rocketmq", "msgpack"]
 
+WithoutTimers: TypeAlias = Literal["refuse", "delay_level"]
+
 OnConflict: TypeAlias = Literal["reject", "warn", "allow"]
 
 CONFIG_VARIABLE = "POCKETMQ_CLIENT_CONFIG"
@@ -70,6 +72,7 @@ class ProducerArguments(ClientArguments, total=False):
     require_durable: bool
     default_queues: int
     max_delay_level: int
+    without_timers: WithoutTimers
     transaction_checker: Checker | None
     interceptors: Sequence[Interceptor]
 
@@ -176,6 +179,9 @@ class ProducerOptions(Options):
         default_queues: number of queues of a topic that a send creates.
         max_delay_level: the highest accepted ``delay_level``: the number of levels in the brokers'
             ``messageDelayLevel``. A broker treats a higher one as its highest.
+        without_timers: what to do with a message that has ``delay`` or ``deliver_at`` if a broker
+            of its topic has no timers: ``refuse`` it with a ``SendError``, or use the next
+            ``delay_level`` of RocketMQ's default ones.
         transaction_checker: decides about a transaction that was not ended, with
             ``TransactionState.COMMIT``, ``ROLLBACK`` or ``UNKNOWN``; it is called with a
             ``client.OpenTransaction``. A plain function runs in a thread.
@@ -196,12 +202,18 @@ class ProducerOptions(Options):
     require_durable: bool = False
     default_queues: int = limits.DEFAULT_TOPIC_QUEUES
     max_delay_level: int = limits.MAX_DELAY_LEVEL
+    without_timers: WithoutTimers = "refuse"
     transaction_checker: Checker | None = None
     interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
         if self.compress not in {None, "zlib", "lz4", "zstd"}:
             raise UsageError(f"compress can't be {self.compress!r}", hint="use zlib, lz4 or zstd")
+        if self.without_timers not in {"refuse", "delay_level"}:
+            raise UsageError(
+                f"without_timers can't be {self.without_timers!r}",
+                hint="use refuse or delay_level",
+            )
         if self.retries < 0:
             raise UsageError(f"retries can't be {self.retries}")
         positive(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum, IntEnum
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -25,6 +26,8 @@ class Message(Generic[T]):
         sharding_key: messages with the same key go to the same queue, in order.
         queue: the queue to send to; not together with ``sharding_key``.
         delay_level: 1 is the broker's first delay level (1 s by default), 0 no delay.
+        delay: deliver the message so much later: seconds or a ``timedelta``.
+        deliver_at: deliver the message at this time, which has a time zone; at once if it is past.
         flag: an application-defined int32.
         wait: False: acknowledge the message without waiting for the broker's flush to disk.
     """
@@ -37,6 +40,8 @@ class Message(Generic[T]):
     sharding_key: str | None = None
     queue: MessageQueue | None = None
     delay_level: int = field(default=0, kw_only=True)
+    delay: float | timedelta | None = field(default=None, kw_only=True)
+    deliver_at: datetime | None = field(default=None, kw_only=True)
     flag: int = field(default=0, kw_only=True)
     wait: bool = field(default=True, kw_only=True)
 
@@ -68,6 +73,7 @@ class Receipt(NamedTuple):
         offset: its offset in that queue.
         id: the id assigned by the client (``UNIQ_KEY``); the consumer's ``message.id``.
         offset_id: the id assigned by the broker: its address and the physical offset.
+        recall_handle: for ``Producer.recall``, if the message waits for its time of delivery.
     """
 
     status: SendStatus
@@ -75,6 +81,7 @@ class Receipt(NamedTuple):
     offset: QueueOffset
     id: str
     offset_id: str
+    recall_handle: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -501,6 +501,7 @@ class Producer(Generic[T]):
         messages in flight is reached. Cancelling it doesn't recall the message.
 
         Args:
+            delay, deliver_at: see ``Message``; the message is due by the broker's clock.
             timeout: seconds for the whole call, including the wait for room. Without it, the
                 producer's ``timeout`` applies from the moment there is room, and the wait for room
                 ends when nothing is acknowledged for that long.
@@ -528,6 +529,8 @@ class Producer(Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Receipt: ...
     @overload
@@ -556,6 +559,8 @@ class Producer(Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Future[Receipt]: ...
     @overload
@@ -580,6 +585,8 @@ class Producer(Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> None: ...
     def send_batch(
@@ -637,6 +644,25 @@ class Producer(Generic[T]):
         queue: MessageQueue | None = None,
         timeout: Duration | None = None,
     ) -> Transaction[T]: ...
+    def recall(self, handle: str) -> str:
+        """Recall a message before its time of delivery.
+
+        The broker takes note of it; it doesn't say whether the message still waits. Recall a
+        message at least a second before its time.
+
+        Args:
+            handle: ``Receipt.recall_handle`` of the message.
+
+        Returns:
+            The message's unique id.
+
+        Raises:
+            UsageError: it is no handle.
+            NoRoute: the broker that has the message is not in the route.
+            Unavailable: it can't be reached or doesn't answer.
+            RemoteError: it refuses, for example because the time is over, or has no recalls.
+        """
+
     @overload
     def request(self, message: Message[T], /, *, timeout: Duration | None = None) -> Reply[T]:
         """Send a message and wait for the reply of the consumer that gets it.

@@ -8,6 +8,7 @@ does no I/O and uses no event loop, except that it stores futures.
 
 from __future__ import annotations
 
+import math
 import re
 from asyncio import Future
 from bisect import bisect_right
@@ -19,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from client.config import ProducerOptions
 from client.errors import UsageError
 from client.message import Message, Receipt
-from client.positions import Duration, seconds
+from client.positions import Duration, milliseconds, seconds
 from client.serde import Serde, raw
 from remoting.protocol import names
 from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
@@ -272,6 +273,7 @@ class Preparer(Generic[T]):
                 sys_flag
                 or message.flag
                 or message.delay_level
+                or is_timed(message)
                 or not message.wait
                 or timeout is not None
                 or topic.startswith(RETRY_PREFIX)
@@ -334,6 +336,9 @@ class Preparer(Generic[T]):
                 )
             level = message.delay_level
             tail += f"\x02DELAY\x01{level}"
+        if is_timed(message):
+            timer, time_ms = timer_property(message)
+            tail += f"\x02{timer}\x01{time_ms}"
         for name, value in system.items():
             tail += f"\x02{name}\x01{value}"
         if not message.wait:
@@ -347,6 +352,31 @@ class Preparer(Generic[T]):
                     hint="move data into the body",
                 )
         return tail
+
+
+def is_timed(message: Message[Any]) -> bool:
+    """Return whether a message has a time of delivery."""
+    return message.delay is not None or message.deliver_at is not None
+
+
+def timer_property(message: Message[Any]) -> tuple[str, int]:
+    """Return the property that asks for a message's time of delivery.
+
+    Raises:
+        UsageError: the message has more than one time, or it is none.
+    """
+    topic = message.topic
+    given = (message.delay is not None, message.deliver_at is not None, message.delay_level != 0)
+    if sum(given) > 1:
+        raise UsageError(
+            "a message has one of deliver_at, delay and delay_level",
+            topic=topic,
+            hint="leave the others out",
+        )
+    if message.deliver_at is not None:
+        return properties.TIMER_DELIVER_MS, milliseconds(message.deliver_at)
+    assert message.delay is not None
+    return properties.TIMER_DELAY_MS, math.ceil(seconds(message.delay, "delay") * 1000)
 
 
 def _lane(message: Message[Any]) -> str | MessageQueue:
@@ -382,7 +412,7 @@ def _check_batch(messages: Sequence[Message[Any]], made: Sequence[MessageColumns
             topic=topic,
             hint="use send_many, which splits",
         )
-    delayed = any(message.delay_level for message in messages)
+    delayed = any(message.delay_level or is_timed(message) for message in messages)
     if len(messages) > 1 and (topic.startswith(RETRY_PREFIX) or delayed):
         raise UsageError(
             "delayed messages and retry topics can't be sent as a batch",

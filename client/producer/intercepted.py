@@ -13,6 +13,7 @@ from client.message import Message, Receipt
 from client.positions import Duration
 from client.producer.columns import Preparer
 from client.producer.send_buffer import SendBuffer
+from client.producer.timed import TimedSends
 
 T = TypeVar("T")
 
@@ -24,8 +25,13 @@ class Intercepted(Generic[T]):
     """The send methods of a producer that has interceptors."""
 
     def __init__(
-        self, preparer: Preparer[T], buffer: SendBuffer, interceptors: Sequence[Interceptor]
+        self,
+        preparer: Preparer[T],
+        buffer: SendBuffer,
+        timed: TimedSends,
+        interceptors: Sequence[Interceptor],
     ) -> None:
+        self._timed = timed
         self._preparer = preparer
         self._buffer = buffer
         self._sends = [each.send for each in interceptors]
@@ -45,6 +51,7 @@ class Intercepted(Generic[T]):
         """
 
         async def innermost(given: Message[Any]) -> Receipt:
+            given = await self._timed.ready(given)
             columns = self._preparer.prepare(given, timeout, system=system)
             await self._buffer.reserve(columns)
             return await self._buffer.accept(columns)[0]
@@ -55,6 +62,7 @@ class Intercepted(Generic[T]):
         """Send one message oneway. Raises the errors of that and of the interceptors."""
 
         async def innermost(given: Message[Any]) -> None:
+            given = await self._timed.ready(given)
             await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
 
         await around(innermost, self._oneway_sends)(message)

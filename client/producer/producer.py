@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
@@ -14,10 +15,11 @@ from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT, REQUEST_REPLY_TIMEOUT
 from client.message import Message, Receipt, Reply
 from client.positions import Duration, check_group, seconds
-from client.producer.columns import Preparer
+from client.producer.columns import Preparer, is_timed
 from client.producer.intercepted import Intercepted
 from client.producer.requests import Answerable, Requests
 from client.producer.send_buffer import SendBuffer
+from client.producer.timed import TimedSends
 from client.producer.transactions import Transaction, Transactions
 from client.serde import Serde, raw
 from remoting.protocol.message.properties import PGROUP, TRAN_MSG
@@ -102,7 +104,10 @@ class Producer(ClientPart, Generic[T]):
             self._buffer.time.now,
         )
         around = self._options.interceptors
-        self._intercepted = Intercepted(self._preparer, self._buffer, around) if around else None
+        self._timed = TimedSends(context, self.group, self._options)
+        self._intercepted = (
+            Intercepted(self._preparer, self._buffer, self._timed, around) if around else None
+        )
         self._transactions: Transactions[T] = Transactions(
             context, self.group, self._options.transaction_checker, self._serde, self._tasks
         )
@@ -149,6 +154,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Receipt: ...
 
@@ -163,6 +170,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> Receipt:
         """Send a message and wait for its acknowledgement.
@@ -171,6 +180,7 @@ class Producer(ClientPart, Generic[T]):
         messages in flight is reached. Cancelling it doesn't recall the message.
 
         Args:
+            delay, deliver_at: see ``Message``; the message is due by the broker's clock.
             timeout: seconds for the whole call, including the wait for room. Without it, the
                 producer's ``timeout`` applies from the moment there is room, and the wait for room
                 ends when nothing is acknowledged for that long.
@@ -186,13 +196,17 @@ class Producer(ClientPart, Generic[T]):
                 refused it.
         """
         self._check()
-        if timeout is None and not delay_level and self._intercepted is None:
+        plain = not delay_level and delay is None and deliver_at is None
+        if plain and timeout is None and self._intercepted is None:
             future = self._buffer.add(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return await future
-        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        message = _message(
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, delay, deliver_at
+        )
         if self._intercepted is not None:
             return await self._intercepted.send(message, timeout)
+        message = await self._timed.ready(message)
         return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     @overload
@@ -212,6 +226,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> asyncio.Future[Receipt]: ...
 
@@ -226,6 +242,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> asyncio.Future[Receipt]:
         """Accept a message without waiting; the returned future resolves as ``send`` would.
@@ -238,15 +256,23 @@ class Producer(ClientPart, Generic[T]):
             BufferFull: the bound of messages or bytes in flight is reached.
         """
         self._check()
-        if timeout is None and not delay_level and self._intercepted is None:
+        plain = not delay_level and delay is None and deliver_at is None
+        if plain and timeout is None and self._intercepted is None:
             future = self._buffer.add(topic, body, tag, keys, properties, sharding_key, queue)
             if future is not None:
                 return future
-        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        message = _message(
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, delay, deliver_at
+        )
         if self._intercepted is not None:
             sending = self._intercepted.send(message, timeout)
             # The task is returned to the caller, who gets its exception: don't log it here.
             return self._tasks.spawn(sending, "an intercepted send", on_done=lambda _: None)
+        if is_timed(message):
+            # Its brokers may have to be asked first. The caller gets the task's exception.
+            return self._tasks.spawn(
+                self.send(message, timeout=timeout), "a timed send", on_done=lambda _: None
+            )
         future = self._add(message, timeout)
         return future or self._buffer.offer(self._preparer.prepare(message, timeout))[0]
 
@@ -267,6 +293,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> None: ...
 
@@ -281,6 +309,8 @@ class Producer(ClientPart, Generic[T]):
         sharding_key: str | None = None,
         queue: MessageQueue | None = None,
         delay_level: int = 0,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
         timeout: Duration | None = None,
     ) -> None:
         """Send a message that no broker acknowledges: it may be lost without an error.
@@ -291,10 +321,13 @@ class Producer(ClientPart, Generic[T]):
                 ``send``.
         """
         self._check()
-        message = _message(topic, body, tag, keys, properties, sharding_key, queue, delay_level)
+        message = _message(
+            topic, body, tag, keys, properties, sharding_key, queue, delay_level, delay, deliver_at
+        )
         if self._intercepted is not None:
             await self._intercepted.send_oneway(message, timeout)
         else:
+            message = await self._timed.ready(message)
             await self._buffer.write_oneway(self._preparer.prepare(message, timeout))
 
     async def send_batch(
@@ -335,8 +368,9 @@ class Producer(ClientPart, Generic[T]):
         if self._intercepted is not None:
             return await self._intercepted.send_many(messages, timeout)
         waiting: list[asyncio.Future[Receipt] | SendError] = []
-        for number, message in enumerate(messages, 1):
+        for number, given in enumerate(messages, 1):
             try:
+                message = await self._timed.ready(given) if is_timed(given) else given
                 future = self._add(message, timeout)
                 waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
@@ -354,6 +388,8 @@ class Producer(ClientPart, Generic[T]):
     def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:
         """Accept a message without the ``Preparer``; None: it needs that, or there is no room."""
         if timeout is not None or message.delay_level or message.flag or not message.wait:
+            return None
+        if is_timed(message):
             return None
         return self._buffer.add(
             message.topic,
@@ -437,9 +473,9 @@ class Producer(ClientPart, Generic[T]):
         self._check()
         self._transactions.check_usable()
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
-        if message.delay_level:
+        if message.delay_level or is_timed(message):
             raise UsageError(
-                "a message of a transaction can't have a delay_level",
+                "a message of a transaction can't have a delay_level or a time of delivery",
                 topic=message.topic,
                 hint="leave it out: a broker refuses such a message",
             )
@@ -456,6 +492,27 @@ class Producer(ClientPart, Generic[T]):
         columns = self._preparer.prepare(message, timeout, system=system)
         await self._buffer.reserve(columns)
         return await self._buffer.accept(columns)[0]
+
+    async def recall(self, handle: str) -> str:
+        """Recall a message before its time of delivery.
+
+        The broker takes note of it; it doesn't say whether the message still waits. Recall a
+        message at least a second before its time.
+
+        Args:
+            handle: ``Receipt.recall_handle`` of the message.
+
+        Returns:
+            The message's unique id.
+
+        Raises:
+            UsageError: it is no handle.
+            NoRoute: the broker that has the message is not in the route.
+            Unavailable: it can't be reached or doesn't answer.
+            RemoteError: it refuses, for example because the time is over, or has no recalls.
+        """
+        self._check()
+        return await self._timed.recall(handle)
 
     # Requests and replies
 
@@ -538,6 +595,8 @@ def _message(
     sharding_key: str | None,
     queue: MessageQueue | None,
     delay_level: int,
+    delay: Duration | None = None,
+    deliver_at: datetime | None = None,
 ) -> Message[T]:
     """Return the arguments of a send as one ``Message``. Raises UsageError."""
     if isinstance(topic, str):
@@ -550,8 +609,10 @@ def _message(
             sharding_key,
             queue,
             delay_level=delay_level,
+            delay=delay,
+            deliver_at=deliver_at,
         )
-    if any((body, tag, keys, properties, sharding_key, queue, delay_level)):
+    if any((body, tag, keys, properties, sharding_key, queue, delay_level, delay, deliver_at)):
         raise UsageError(
             "a Message has its body and attributes itself",
             topic=topic.topic,

@@ -562,7 +562,11 @@ class Sender:
         if len(offset_ids) != count:
             offset_ids = [stored.msg_id] * count
         offsets = range(stored.queue_offset, stored.queue_offset + count)
-        fields = zip(repeat(status), repeat(queue), offsets, request.ids, offset_ids, strict=False)
+        handles = repeat(stored.recall_handle)
+        fields = zip(
+            *(repeat(status), repeat(queue), offsets, request.ids, offset_ids, handles),
+            strict=False,
+        )
         durable = status is SendStatus.OK or not self._options.require_durable
         for future, receipt in zip(request.futures, map(_RECEIPT, fields), strict=True):
             if future.done():
