@@ -363,7 +363,7 @@ def timer_property(message: Message[Any]) -> tuple[str, int]:
     """Return the property that asks for a message's time of delivery.
 
     Raises:
-        UsageError: the message has more than one time, or it is none.
+        UsageError: the message has more than one time, or an invalid one.
     """
     topic = message.topic
     given = (message.delay is not None, message.deliver_at is not None, message.delay_level != 0)
