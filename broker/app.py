@@ -332,7 +332,8 @@ class Broker:
         delays_seconds = self.config.flush_delay_offset_interval_ms / 1000
 
         def save_filters() -> None:
-            self._tables.save_filters(self._clock.now_ms())
+            keep_ms = self.state.config.filter_data_clean_time_span_ms
+            self._tables.save_filters(self._clock.now_ms(), keep_ms)
 
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self.processors.pull.expire),

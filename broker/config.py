@@ -98,7 +98,7 @@ _BEHAVIOUR = """
     rocketmqHome brokerConfigPath configBlackList rmqAddressServerDomain
     rmqAddressServerSubGroup enableDetailStat
     autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
-    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold enableCalcFilterBitMap
+    disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
     expectConsumerNumUseFilter maxErrorRateOfBloomFilter
     filterSupportRetry
     maxDelayTime filterServerNums commercialEnable commercialBaseCount commercialBigCount
@@ -154,6 +154,9 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
     "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key, or put a tunnel in front"),
+    "enableCalcFilterBitMap": refused(
+        "PocketMQ filters without RocketMQ's Bloom filter; remove the key"
+    ),
     "enableConsumeQueueExt": refused(
         "PocketMQ doesn't keep the queues' extension files; remove the key"
     ),
@@ -183,7 +186,7 @@ _AT_RUN_TIME = """
     brokerPermission autoCreateTopicEnable autoCreateSubscriptionGroup enableMixedMessageType
     notifyConsumerIdsChangedEnable startAcceptSendRequestTimeStamp storeReplyMessageEnable
     rejectTransactionMessage transactionTimeOut transactionCheckInterval transactionCheckMax
-    longPollingEnable shortPollingTimeMills
+    longPollingEnable shortPollingTimeMills enablePropertyFilter filterDataCleanTimeSpan
     fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio cleanFileForciblyEnable deleteFileBatchMax cleanResourceInterval
     pocketmqDiskCleanFreeBytes pocketmqDiskFullFreeBytes

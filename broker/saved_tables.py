@@ -335,9 +335,9 @@ class SavedTables:
         self.delay_offsets = offsets
         self._delay_file.changed()
 
-    def save_filters(self, now_ms: int) -> None:
-        """Delete the filters of groups that left long ago, and write the table if it changed."""
-        self.filters.clean(now_ms, self.config.filter_data_clean_time_span_ms)
+    def save_filters(self, now_ms: int, keep_ms: int) -> None:
+        """Delete the filters of groups that left ``keep_ms`` ago; write the table if it changed."""
+        self.filters.clean(now_ms, keep_ms)
         self._filter_file.update(self.filters.version)
 
     # periodic writes

@@ -174,6 +174,7 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("enableCompaction", "true", "doesn't compact"),
         ("messageStorePlugIn", "com.example.Plugin", "plug-in"),
         ("enableConsumeQueueExt", "true", "extension files"),
+        ("enableCalcFilterBitMap", "true", "Bloom filter"),
         ("storePathCommitLog", "/a,/b", "one directory"),
         ("maxMessageSize", "999999999", "whole number from"),
         ("listenPort", "70000", "from 0 to 65535"),

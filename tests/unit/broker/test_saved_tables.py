@@ -334,15 +334,15 @@ async def test_for_a_new_topic_no_other_is_encoded(tmp_path, monkeypatch):
 
 async def test_filters_of_groups_are_written_when_they_changed(tmp_path):
     first, file = tables(tmp_path), tmp_path / "consumerFilter.json"
-    first.save_filters(0)
+    first.save_filters(0, 60_000)
     await first.flush()
     assert not file.exists()
     wanted = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92", sub_version=7)
     first.filters.register("g", [wanted], 1_000)
-    first.save_filters(2_000)
+    first.save_filters(2_000, 60_000)
     await first.flush()
     written = file.read_bytes()
-    first.save_filters(3_000)
+    first.save_filters(3_000, 60_000)
     await first.flush()
     assert file.read_bytes() == written
     second = tables(tmp_path, now_ms=100_000)
@@ -353,13 +353,13 @@ async def test_filters_of_groups_are_written_when_they_changed(tmp_path):
 
 
 async def test_filters_of_groups_that_left_long_ago_are_forgotten(tmp_path):
-    first = tables(tmp_path, filter_data_clean_time_span_ms=60_000)
+    first = tables(tmp_path)
     wanted = SubscriptionData(topic="T", sub_string="a > 1", expression_type="SQL92")
     first.filters.register("g", [wanted], 1_000)
     first.filters.left("g", 2_000)
-    first.save_filters(61_999)
+    first.save_filters(61_999, 60_000)
     assert len(first.filters) == 1
-    first.save_filters(62_000)
+    first.save_filters(62_000, 60_000)
     await first.flush()
     assert json.loads((tmp_path / "consumerFilter.json").read_bytes()) == {"filterDataByTopic": {}}
 
