@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
+    "consume": ("pocketmq.cli.consume:consume", "Read messages as a member of a group."),
     "health": ("pocketmq.cli.health:health", "Check whether a server answers."),
     "doctor": ("pocketmq.cli.doctor:doctor", "Check a cluster for problems, and show remedies."),
     "bench": ("pocketmq.cli.bench:bench", "Measure throughput and latency of a cluster."),

@@ -117,7 +117,7 @@ def read(
         commit=commit,
         bar=path is not None,
     )
-    with end_on_broken_pipe(), _output(path) as stream:
+    with end_on_broken_pipe(), output_stream(path) as stream:
         write = writer("jsonl" if as_json else form or "text", stream)
         count = run(_read(nameserver, wanted, write))
     if sys.stderr.isatty() or path is not None:
@@ -125,22 +125,27 @@ def read(
 
 
 @contextmanager
-def _output(path: Path | None) -> Iterator[IO[bytes]]:
+def output_stream(path: Path | None) -> Iterator[IO[bytes]]:
+    """Yield the file to write to; None or ``-``: stdout."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer
         return
     try:
-        stream = path.open("wb")
+        with path.open("wb") as stream:
+            yield stream
+    except BrokenPipeError:
+        raise
     except OSError as problem:
+        # After a failed write the close fails as well: it writes what is left.
         raise click.ClickException(f"{path}: {problem.strerror}") from problem
-    with stream:
-        yield stream
 
 
 async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
-        consumer = instance.pull_consumer(group=wanted.group or DEFAULT_GROUP, on_event=_on_event)
+        consumer = instance.pull_consumer(
+            group=wanted.group or DEFAULT_GROUP, on_event=report_waiting
+        )
         queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
         ends = None if wanted.follow else await ends_of(instance.admin(), queues)
         consumer.assign(queues, tags=wanted.wanted)
@@ -150,7 +155,7 @@ async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
         return await _write_all(consumer, wanted, ends, write, stop)
 
 
-def _on_event(event: client.Event) -> None:
+def report_waiting(event: client.Event) -> None:
     """Report on stderr why no message arrives; the consumer keeps trying."""
     if isinstance(event, client.QueueWaiting):
         click.echo(f"waiting: {event.error}", err=True)

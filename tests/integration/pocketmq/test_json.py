@@ -115,6 +115,8 @@ def test_every_command_prints_numbers_as_numbers(
     (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))
     call("message", "get", arguments=["--topic", name, found["id"]])
     call("read", arguments=[name])
+    member = ("--group", f"{group}-2", "--from", "begin", "--max", "1")
+    call("consume", arguments=[name, *member])
     exported = tmp_path / "exported.jsonl"
     cli("message", "export", name, "--out", str(exported))
     cli("topic", "create", f"{name}-copy")

@@ -1,4 +1,4 @@
-"""send and read as processes: closed pipes, signals, slow input."""
+"""send, read and consume as processes: closed pipes, signals, slow input."""
 
 from __future__ import annotations
 
@@ -108,3 +108,54 @@ def test_a_signal_ends_the_waiting_of_a_slow_rate(topic: str, server: Standalone
         assert reader.stdout.readline() == "first\n"
         sender.send_signal(signal.SIGINT)
         assert sender.wait(20) == 1
+
+
+def test_a_consumer_is_a_member_until_a_signal_and_commits(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    group = f"g-{topic}"
+    cli("send", topic, stdin="1\n2\n3\n")
+    with start(server, "consume", topic, "--group", group, "--from", "begin") as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        (member,) = cli.json("group", "members", group)
+        assert member["subscriptions"] == [f"{topic}: *"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == ""
+    assert cli.json("group", "members", group) == []
+    assert cli.json("group", "lag", group)["lag"] == 0
+    cli("send", topic, "4")
+    assert cli("consume", topic, "--group", group, "--max", "1") == "4\n"
+
+
+def test_consuming_ends_after_the_limit_and_leaves_the_rest(cli: CommandLine, topic: str) -> None:
+    group = ("--group", f"g-{topic}", "--from", "begin")
+    cli("send", topic, stdin="".join(f"{n}\n" for n in range(100)))
+    assert cli("consume", topic, *group, "--max", "60").split() == [str(n) for n in range(60)]
+    assert cli("consume", topic, *group, "--max", "40", "--orderly").split() == [
+        str(n) for n in range(60, 100)
+    ]
+
+
+def test_what_cannot_be_written_is_delivered_again(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    group = ("--group", f"g-{topic}", "--from", "begin", "--orderly")
+    cli("send", topic, "1")
+    assert "No space left" in cli.fails("consume", topic, *group, "--file", "/dev/full")
+    assert cli("consume", topic, *group, "--max", "1") == "1\n"
+    with start(server, "consume", topic, *group) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        cli("send", topic, "2")
+        assert process.wait(20) == 0
+    assert cli("consume", topic, *group, "--max", "1") == "2\n"
+
+
+def test_consuming_refuses_what_no_group_can_do(cli: CommandLine, topic: str) -> None:
+    assert "give only one" in cli.fails(
+        "consume", topic, "--group", "g", "--tags", "a", "--sql", "b = 1", code=2
+    )
+    assert "Missing option '--group'" in cli.fails("consume", topic, code=2)
+    assert "g g" in cli.fails("consume", topic, "--group", "g g")

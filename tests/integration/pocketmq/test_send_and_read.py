@@ -251,3 +251,8 @@ def test_a_transaction_left_open_is_decided_by_a_checker_of_its_group(
             producer.send(topic, b"first")
             there("read", topic, "--follow", "--max", "2")
     assert set(asked) == {b"tea"}
+
+
+def test_a_full_disk_is_a_one_line_error(cli: CommandLine, topic: str) -> None:
+    cli("send", topic, "tea")
+    assert "/dev/full: No space left" in cli.fails("read", topic, "--file", "/dev/full")

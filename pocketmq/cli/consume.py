@@ -1,0 +1,121 @@
+"""``pocketmq consume``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+import client
+from client.positions import Position
+from pocketmq import output
+from pocketmq.cli.completion import group_names, topic_names
+from pocketmq.cli.read import output_stream, report_waiting
+from pocketmq.cli.running import (
+    PLACE_HELP,
+    PLACE_METAVAR,
+    end_on_broken_pipe,
+    filter_options,
+    json_option,
+    nameserver_option,
+    parse_place,
+    run,
+    wanted_messages,
+)
+from pocketmq.formats import FORMATS, Writer, writer
+from remoting.tasks import stop_signal
+
+
+@click.command(epilog="Example: pocketmq consume orders --group billing --max 10")
+@click.argument("topic", shell_complete=topic_names)
+@click.option("--group", required=True, shell_complete=group_names, help="The group to join.")
+@click.option(
+    "--from",
+    "start",
+    callback=parse_place,
+    default="end",
+    show_default=True,
+    metavar=PLACE_METAVAR,
+    help="Where a group starts that has no offset: " + PLACE_HELP,
+)
+@click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")
+@filter_options
+@click.option(
+    "--orderly", is_flag=True, help="Lock the queues, as members do that consume in order."
+)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
+@click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@nameserver_option
+@json_option
+def consume(
+    topic: str,
+    group: str,
+    start: Position,
+    limit: int | None,
+    tags: str,
+    sql: str | None,
+    orderly: bool,
+    form: str | None,
+    path: Path | None,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Write messages of TOPIC as a member of a group, until Ctrl-C.
+
+    The queues are shared with the group's other members, which must have the same tags. A message
+    counts as consumed once it is written; one that can't be written is delivered again. --json is
+    --format jsonl.
+    """
+    if as_json and form not in {None, "jsonl"}:
+        raise click.UsageError("--json is --format jsonl: give only one of them")
+    wanted = wanted_messages(tags, sql)
+
+    def make() -> client.PushConsumer[bytes]:
+        return client.PushConsumer(
+            nameserver,
+            group=group,
+            subscribe={topic: wanted},
+            start_from=start,
+            order=client.Orderly() if orderly else None,
+            on_event=report_waiting,
+        )
+
+    with end_on_broken_pipe(), output_stream(path) as stream:
+        write = writer("jsonl" if as_json else form or "text", stream)
+        count = run(_consume(make, write, limit))
+    if sys.stderr.isatty() or path is not None:
+        click.echo(output.count(count, "message"), err=True)
+
+
+async def _consume(
+    make: Callable[[], client.PushConsumer[bytes]], write: Writer, limit: int | None
+) -> int:
+    """Write and acknowledge messages up to the limit or a signal; return how many."""
+    stop = stop_signal()
+    count = 0
+    async with make() as consumer:
+        stopping = asyncio.create_task(_stop_at(stop, consumer))
+        try:
+            async for message in consumer:
+                try:
+                    # In a thread: a pipe may be full for long, and the heartbeats must go on.
+                    await asyncio.to_thread(write, [message])
+                except BaseException:
+                    message.retry_later()
+                    raise
+                message.ack()
+                count += 1
+                if count == limit:
+                    break
+        finally:
+            stop.set()
+            await stopping
+    return count
+
+
+async def _stop_at(stop: asyncio.Event, consumer: client.PushConsumer[bytes]) -> None:
+    await stop.wait()
+    await consumer.stop()
