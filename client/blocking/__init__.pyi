@@ -674,6 +674,7 @@ class Producer(Generic[T]):
             UsageError: it can't be sent as it is.
             SendError: it was not acknowledged; see ``send``.
             RequestTimeout: no reply came in time; the message may still be handled.
+            UnreadableMessage: the reply can't be decompressed or deserialized.
         """
 
     @overload

@@ -556,6 +556,7 @@ class Producer(ClientPart, Generic[T]):
             UsageError: it can't be sent as it is.
             SendError: it was not acknowledged; see ``send``.
             RequestTimeout: no reply came in time; the message may still be handled.
+            UnreadableMessage: the reply can't be decompressed or deserialized.
         """
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
         limit = REQUEST_REPLY_TIMEOUT if timeout is None else seconds(timeout)

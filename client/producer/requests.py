@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from client.context import ClientContext
-from client.errors import RequestTimeout, UsageError
+from client.errors import RequestTimeout, UnreadableMessage, UsageError
 from client.limits import REPLY_TIMEOUT, REQUEST_TIMEOUT
 from client.message import Message, Receipt, Reply
 from client.producer.columns import Preparer
@@ -99,7 +99,7 @@ class Requests(Generic[T]):
         try:
             async with asyncio.timeout(timeout):
                 await send(system)
-                return self._reply_of(await expected)
+                reply = await expected
         except TimeoutError:
             raise RequestTimeout(
                 f"no reply within {timeout:g} s",
@@ -109,6 +109,15 @@ class Requests(Generic[T]):
             ) from None
         finally:
             context.replies.forget(correlation_id)
+        try:
+            return self._reply_of(reply)
+        except Exception as error:  # the serde may raise anything
+            raise UnreadableMessage(
+                f"the reply can't be read: {error}",
+                topic=message.topic,
+                group=self._group,
+                hint="use the serde of the consumer that replies",
+            ) from error
 
     def _reply_of(self, command: Command) -> Reply[T]:
         header = command.read(ReplyMessageRequestHeader)

@@ -164,7 +164,7 @@ class Transactions(Generic[T]):
 
     def asked(self, record: RecordView, command: Command, connection: Connection) -> None:
         """A broker asks what became of a transaction; answers once it is decided."""
-        if self._checker is None:
+        if self._checker is None or self._tasks.closed:
             return
         if self._checks >= MAX_CHECKS:
             _log.warning(

@@ -11,6 +11,13 @@ import pytest
 
 import client
 from client import blocking, serde
+from client.context import Replies
+from remoting.connection import Connection
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.send import ReplyMessageRequestHeader, SendMessageRequestHeaderV2
+from remoting.protocol.message import properties
+from remoting.protocol.message.record import COMPRESSED
 from tests.harness.cluster import Cluster
 
 Received = client.ReceivedMessage[Any]
@@ -141,3 +148,93 @@ async def test_a_blocking_producer_asks_too(cluster):
 
     async with server(cluster, echo):
         assert await asyncio.to_thread(ask) == b"re: hello"
+
+
+# --- a scripted broker
+
+
+@pytest.fixture
+def pushing(fake: Any) -> Callable[..., None]:
+    """Makes a scripted broker push these replies whenever it gets a request."""
+
+    def push(*replies: Callable[[str], Command]) -> None:
+        def store(command: Command, connection: Connection) -> Command:
+            header = command.read(SendMessageRequestHeaderV2)
+            asked = properties.decode((header.properties or "").encode())
+            for reply in replies:
+                connection.send_oneway(reply(asked[properties.CORRELATION_ID]))
+            return fake.store(command, connection)
+
+        fake.on_send(store)
+
+    return push
+
+
+def pushed(correlation_id: str, body: bytes = b"hi", sys_flag: int = 0) -> Command:
+    """A reply as a broker passes it on."""
+    return Command.request(
+        RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        ReplyMessageRequestHeader(
+            producer_group="g",
+            topic="c_REPLY_TOPIC",
+            default_topic="TBW102",
+            default_topic_queue_nums=4,
+            queue_id=0,
+            sys_flag=sys_flag,
+            born_timestamp=1,
+            flag=0,
+            properties=properties.encode({properties.CORRELATION_ID: correlation_id}).decode(),
+            reconsume_times=0,
+            unit_mode=False,
+            born_host="127.0.0.1:1",
+            store_host="127.0.0.1:2",
+            store_timestamp=2,
+        ),
+        body=body,
+        oneway=True,
+    )
+
+
+def bare(correlation_id: str) -> Command:
+    text = properties.encode({properties.CORRELATION_ID: correlation_id}).decode()
+    code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+    return Command.request(code, extra={"properties": text}, oneway=True)
+
+
+async def test_a_request_that_the_broker_refuses_fails_at_once(fake):
+    fake.on_send(lambda command, _: command.reply(ResponseCode.NO_PERMISSION, "no"))
+    async with client.Producer(fake.address) as asking, asyncio.timeout(20):
+        with pytest.raises(client.SendError, match="no"):
+            await asking.request("T", b"hello", timeout=600)
+
+
+async def test_replies_to_others_and_second_replies_are_passed_over(fake, pushing):
+    pushing(lambda _: pushed("another"), pushed, lambda one: pushed(one, b"again"))
+    async with client.Producer(fake.address) as asking:
+        assert (await asking.request("T", b"hello", timeout=20)).body == b"hi"
+        assert (await asking.request("T", b"hello", timeout=20)).body == b"hi"
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        lambda one: pushed(one, b"not zlib", COMPRESSED),
+        bare,
+        lambda one: pushed(one, b"{"),
+    ],
+    ids=["compression", "header", "value"],
+)
+async def test_a_reply_that_can_not_be_read_says_so(fake, pushing, damaged):
+    pushing(damaged)
+    async with client.Producer(fake.address, serde=serde.json) as asking:
+        with pytest.raises(client.UnreadableMessage, match="the reply can't be read"):
+            await asking.request("T", {}, timeout=20)
+
+
+async def test_requests_that_wait_are_limited():
+    replies = Replies(limit=1)
+    replies.expect("a")
+    with pytest.raises(client.UsageError, match="1 requests wait for their reply already"):
+        replies.expect("b")
+    replies.forget("a")
+    replies.expect("b")
