@@ -101,6 +101,7 @@ sanitize: setup           ## the tests of the compiled core with AddressSanitize
 	cd $(SANITIZED) && LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" \
 	    ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	    $(CURDIR)/$(BIN)/python -m pytest -p no:cacheprovider tests/unit/broker/fast_path \
+	    tests/unit/broker/filters/test_sql_records.py \
 	    tests/unit/broker/store/index/test_compiled.py tests/unit/broker/store/test_stretches.py \
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py

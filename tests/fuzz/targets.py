@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from broker.filters.sql import SqlFilter
+from broker.filters.values import EvaluationError, SqlError
 from remoting.protocol import bodies, frame
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.heartbeat import HeartbeatData
@@ -83,7 +85,19 @@ def control_bodies(data: bytes) -> None:
             parse()
 
 
+def expressions(data: bytes) -> None:
+    """Compile an SQL92 expression, and evaluate it for a message with values from the same data."""
+    text, _, values = data.decode("utf-8", "replace").partition("\0")
+    with contextlib.suppress(SqlError, EvaluationError):
+        found = SqlFilter(text)
+        given = [*values.split("\0"), *[None] * len(found.names)]
+        assert found.evaluate(given[: len(found.names)]) in {True, False, None}
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
-    for target in (frames, json_header, binary_header, records, message_bodies, control_bodies)
+    for target in (
+        *(frames, json_header, binary_header, records, message_bodies, control_bodies),
+        expressions,
+    )
 }

@@ -20,7 +20,7 @@ SEEDS_PER_FILE = 8
 
 @pytest.fixture(scope="module")
 def corpus(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Captured frames, their headers and bodies, and stored messages, as files."""
+    """Captured frames, their headers and bodies, stored messages and expressions, as files."""
     folder = tmp_path_factory.mktemp("corpus")
     seeds: list[bytes] = []
     for file in sorted((golden / "frames").glob("*.jsonl")):
@@ -30,6 +30,11 @@ def corpus(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             seeds += [frame, frame[8 : 8 + header], frame[8 + header :]]
     messages = json.loads((golden / "messages.json").read_text())["messages"]
     seeds += [bytes.fromhex(message["hex"]) for message in messages]
+    cases = json.loads((golden / "sql92.json").read_text())["cases"]
+    seeds += [
+        "\0".join((one["expression"], *one["properties"].values())).encode()
+        for one in cases[::SEEDS_PER_FILE]
+    ]
     for number, seed in enumerate(filter(None, seeds)):
         (folder / f"{number:05}").write_bytes(seed)
     return folder
