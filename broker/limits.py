@@ -141,6 +141,9 @@ class BrokerLimits:
     traffic_items: int = 20_000
     """Topics, and pairs of a topic and a group, whose traffic is counted one by one: 1.5 KB each.
     The traffic of others is counted together."""
+    lag_pairs: int = 2_000
+    """Pairs of a group and a topic whose lag is sampled for the metrics, and items of a metric's
+    label. Prometheus keeps a series for each."""
     queue_locks: int = 200_000
     """Queue locks of all groups; a lock that isn't refreshed expires after 60 s."""
     delivered_at_once: int = 64

@@ -150,7 +150,9 @@ class BrokerState:
         member = None if online is None else online.members.get(connection)
         found = properties.decode(message.properties)
         topic = found.get(properties.RETRY_TOPIC, message.topic)
-        add(self.traffic.count(DEAD, key_of(topic, group)), 1, len(message.body))
+        # The property is the client's text.
+        known = topic if topic in self.topics else message.topic
+        add(self.traffic.count(DEAD, key_of(known, group)), 1, len(message.body))
         self.dead_letter_log.write(
             "message became a dead letter",
             group=group,

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker import fast_path
 from broker.store.results import SYNC_BUCKETS_SECONDS
+from broker.traffic import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
 from pocketmq.process import Durations, RequestTimes
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
 
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """Suffixes of the attributes ``Counters.dropped_<reason>``."""
+
+
+OTHERS: Final = "(others)"
+"""The label of what is counted together: items above the broker's limit."""
+
+_PAIR: Final = ["topic", "group"]
 
 
 class MetricsPage(Collector):
@@ -79,6 +86,8 @@ class MetricsPage(Collector):
             yield from _routes(name_server)
         for broker in self._brokers:
             yield from _messages(broker)
+            yield from _traffic(broker)
+            yield from _lags(broker)
             yield from _delays(broker)
             yield from _transactions(broker)
             yield from _replies(broker)
@@ -185,6 +194,45 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         ),
         ("pocketmq_requests_not_supported", refused, counters.requests_not_supported),
     )
+
+
+def _traffic(broker: Broker) -> Iterator[Metric]:
+    # The first ``lag_pairs`` have series of their own: which these are must not change.
+    limit = broker.state.config.limits.lag_pairs
+    for name, text, kind, column, labels in (
+        ("pocketmq_topic_messages_in", "Messages sent.", TOPIC_PUT, MESSAGES, ["topic"]),
+        ("pocketmq_topic_messages_in_bytes", "Bytes of them.", TOPIC_PUT, BYTES, ["topic"]),
+        ("pocketmq_group_messages_out", "Messages pulled.", GROUP_GET, MESSAGES, _PAIR),
+        ("pocketmq_group_messages_out_bytes", "Bytes of them.", GROUP_GET, BYTES, _PAIR),
+        ("pocketmq_group_dead_letters", "Messages given up.", DEAD, MESSAGES, _PAIR),
+    ):
+        counter = CounterMetricFamily(name, text, labels=labels)
+        traffic = broker.state.traffic
+        others = traffic.others[kind].count[column]
+        for number, (key, item) in enumerate(traffic.items[kind].items()):
+            if number < limit:
+                counter.add_metric(key.split("@", len(labels) - 1), item.count[column])
+            else:
+                others += item.count[column]
+        if others:
+            counter.add_metric([OTHERS] * len(labels), others)
+        yield counter
+
+
+def _lags(broker: Broker) -> Iterator[Metric]:
+    messages = GaugeMetricFamily(
+        "pocketmq_group_lag_messages",
+        "Messages that a group has not consumed yet, as of the last sample.",
+        labels=_PAIR,
+    )
+    seconds = GaugeMetricFamily(
+        "pocketmq_group_lag_seconds", "Age of the oldest of these messages.", labels=_PAIR
+    )
+    for (group, topic), lag in broker.processors.stats.lags.items():
+        messages.add_metric([topic, group], lag.messages)
+        seconds.add_metric([topic, group], lag.seconds)
+    yield messages
+    yield seconds
 
 
 def _delays(broker: Broker) -> Iterator[Metric]:

@@ -73,13 +73,21 @@ class Offload:
                 return again(command, connection)
 
         async def again(command: Command, connection: Connection) -> Command | None:
-            answer = await self._read(connection, lambda: handler(command, connection))
+            answer = await self.read(connection, lambda: handler(command, connection))
             return await answer if isinstance(answer, Awaitable) else answer
 
         return handle
 
-    async def _read(self, owner: Connection, read: Callable[[], T]) -> T:
-        """Return the result of ``read``; pages that it needs are read in a thread first."""
+    async def read(self, owner: object, read: Callable[[], T]) -> T:
+        """Return the result of ``read``; pages that it needs are read in a thread first.
+
+        Args:
+            owner: whose reads these are; each has a limit of its own.
+            read: must not change anything before its last read.
+
+        Raises:
+            RequestRefused: too many reads wait.
+        """
         for _ in range(self._max_reads):
             try:
                 return self._store.from_memory(read)
@@ -134,7 +142,7 @@ class Offload:
                 for entry in entries:
                     if parts:
                         await asyncio.sleep(0)
-                    parts.append(await self._read(connection, partial(read, entry)))
+                    parts.append(await self.read(connection, partial(read, entry)))
         return parts
 
     async def _build(
@@ -158,7 +166,7 @@ class Offload:
                         parts: list[bytes] = []
                         for some in slices:
                             read = partial(_part, whole, body_of, some)
-                            parts.append(await self._read(connection, read))
+                            parts.append(await self.read(connection, read))
                             await asyncio.sleep(0)
                         body = whole.whole(parts)
                     if version is not None:

@@ -114,8 +114,10 @@ class SendBackProcessor:
         result = store.put(message)
         if result.status is not PutStatus.OK:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
-        topic = properties.find(message.properties, properties.RETRY_TOPIC.encode()) or b""
-        key = key_of(topic.decode("utf-8", "replace"), group)
+        found = properties.find(message.properties, properties.RETRY_TOPIC.encode()) or b""
+        topic = found.decode("utf-8", "replace")
+        # The property is the client's text.
+        key = key_of(topic if topic in self._state.topics else message.topic, group)
         size = result.end_offset - result.physical_offset
         add(self._state.traffic.count(SENT_BACK, key), 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):

@@ -8,17 +8,21 @@ reported as empty.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.errors import RequestRefused
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
 from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.stats import SAMPLE_SECONDS, Rates
+from broker.store.results import StoreError
 from broker.traffic import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
 from remoting.errors import ConnectionLost
 from remoting.process_limits import limit
@@ -75,14 +79,27 @@ _POOLS: Final = {
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
+class SampledLag(NamedTuple):
+    """How far a group is behind in a topic.
+
+    Attributes:
+        messages: the messages that it hasn't consumed.
+        seconds: the age of the oldest of them.
+    """
+
+    messages: int
+    seconds: float
+
+
 class StatsProcessor:
-    """Handles requests for statistics and settings.
+    """Handles requests for statistics.
 
     Attributes:
         rates: rates of messages and pulls.
+        lags: the lag by group and topic at the last sample, of at most ``lag_pairs``.
     """
 
-    __slots__ = ("_offload", "_state", "_transactions", "rates")
+    __slots__ = ("_offload", "_state", "_transactions", "lags", "rates")
 
     def __init__(
         self, state: BrokerState, offload: Offload, transactions: TransactionProcessor
@@ -91,12 +108,14 @@ class StatsProcessor:
         self._state = state
         self._transactions = transactions
         self.rates = Rates()
+        self.lags: dict[tuple[str, str], SampledLag] = {}
 
     async def run(self) -> None:
-        """Sample the traffic until cancelled."""
+        """Sample the traffic and the lag of groups until cancelled."""
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
             await self.sample_traffic()
+            await self.sample_lags()
 
     async def sample_traffic(self) -> None:
         """Sample the traffic of topics and groups, in short steps."""
@@ -110,6 +129,31 @@ class StatsProcessor:
             state.traffic.count(kind, cluster)[MESSAGES] = messages
         for _ in state.traffic.sample(state.clock.now_ms()):
             await asyncio.sleep(0)
+
+    async def sample_lags(self) -> None:
+        """Sample how far groups are behind, one group and topic per iteration of the event loop."""
+        state, lags = self._state, {}
+        for key in list(islice(state.offsets.table, state.config.limits.lag_pairs)):
+            topic, _, group = key.partition("@")
+            with contextlib.suppress(RequestRefused, StoreError, OSError):
+                read = partial(self._lag, group, topic)
+                lags[group, topic] = await self._offload.read(self, read)
+            await asyncio.sleep(0)
+        self.lags = lags
+
+    def _lag(self, group: str, topic: str) -> SampledLag:
+        store, messages, oldest_ms = self._state.store, 0, 0
+        for queue_id, offset in self._state.offsets.queues_of(group, topic).items():
+            begin = max(offset, store.min_offset(topic, queue_id))
+            behind = store.max_offset(topic, queue_id) - begin
+            if behind <= 0:
+                continue
+            messages += behind
+            stored_ms = store.store_time_at(topic, queue_id, begin)
+            if stored_ms > 0:
+                oldest_ms = min(oldest_ms or stored_ms, stored_ms)
+        age_ms = max(self._state.clock.now_ms() - oldest_ms, 0) if oldest_ms else 0
+        return SampledLag(messages, age_ms / 1000)
 
     def sample(self) -> None:
         """Sample the counters for the rates; called every ``SAMPLE_SECONDS``."""
