@@ -129,7 +129,9 @@ class Timers:
         self._retry_ms = 0
         # Without the wheel: messages before this offset that were due before this time are done.
         self._lost = TimerCheck()
-        self._unsaved: tuple[int, TimerCheck] | None = None
+        # The end of the commit log with which a slot to read becomes durable, and its time.
+        self._unsaved: tuple[int, int] | None = None
+        self._durable_ms = 0
         self._saved = TimerCheck()
         self._woken = asyncio.Event()
         self._warnings = RateLimitedLog(clock, _log.warning)
@@ -179,6 +181,7 @@ class Timers:
         if not self._read_ms:
             self._read_ms = now_ms // PRECISION_MS * PRECISION_MS
         self._waiting = self._files.count_from(self._read_ms)
+        self._durable_ms = check.read_ms or self._read_ms
         self._saved = check
 
     # --- for requests and metrics
@@ -572,16 +575,21 @@ class Timers:
             await self.save()
 
     async def save(self) -> None:
-        """Sync the files, and write ``timercheck`` once its deliveries are on the disk."""
+        """Sync the files and write ``timercheck``.
+
+        The units are on the disk then. Slots count as delivered once the commit log is, too.
+        """
         if not self._files.exist:
             return
+        now = self._check()
+        if self._unsaved is not None and self._unsaved[0] <= self._store.durable_offset:
+            self._durable_ms, self._unsaved = self._unsaved[1], None
+        if self._unsaved is None and now.read_ms != self._durable_ms:
+            self._unsaved = self._store.end_offset, now.read_ms
+        check = now._replace(read_ms=self._durable_ms)
         try:
-            if self._unsaved is None and self._check() != self._saved:
-                unsaved = self._store.end_offset, self._check()
+            if check != self._saved:
                 await _in_thread(self._files.start_sync())
-                self._unsaved = unsaved
-            if self._unsaved is not None and self._unsaved[0] <= self._store.durable_offset:
-                check, self._unsaved = self._unsaved[1], None
                 now_ms = self._clock.now_ms()
                 await _in_thread(partial(self._files.write_check, check, now_ms))
                 self._saved = check

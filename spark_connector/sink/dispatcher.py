@@ -16,8 +16,7 @@ from remoting.blocking import BlockingConnection
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader
-from remoting.protocol.headers.send import SendMessageRequestHeaderV2
+from remoting.protocol.headers.send import RecallMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
 from spark_connector.connections import Lease
@@ -331,10 +330,14 @@ class ParcelDispatcher:
         queue = delivery.queue
         assert queue is not None
         if channel.address not in self._timers:
-            header = GetMaxOffsetRequestHeader(topic=queue.topic, queue_id=queue.queue_id)
-            probe = Command.request(RequestCode.GET_MAX_OFFSET, header)
-            version = channel.request(probe, timeout=self._timeout).version
-            self._timers[channel.address] = version > LAST_VERSION_WITHOUT_TIMERS
+            # A recall without a handle changes nothing. PocketMQ and the later 5.x serve recalls.
+            header = RecallMessageRequestHeader(topic=queue.topic, recall_handle="")
+            probe = Command.request(RequestCode.RECALL_MESSAGE, header)
+            answer = channel.request(probe, timeout=self._timeout)
+            self._timers[channel.address] = (
+                answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                or answer.version > LAST_VERSION_WITHOUT_TIMERS
+            )
         if not self._timers[channel.address]:
             raise ConnectorError(
                 f"row {delivery.parcel.first_row} of the task has a deliverTimestamp to come, and "

@@ -52,6 +52,16 @@ async def read(nameserver: str, count: int) -> list[client.ReceivedMessage[bytes
     return messages
 
 
+async def read_different(nameserver: str) -> list[client.ReceivedMessage[bytes]]:
+    """The messages of the topic, waited for, each once."""
+    count = len(WAITS)
+    while True:
+        found = {message.body: message for message in await read(nameserver, count)}
+        if len(found) == len(WAITS):
+            return list(found.values())
+        count += len(WAITS) - len(found)
+
+
 def check(messages: list[client.ReceivedMessage[bytes]]) -> None:
     # RocketMQ delivers those of one second in any order.
     messages = sorted(messages, key=lambda message: message.body)
@@ -73,7 +83,11 @@ def test_apache_delivers_the_timers_of_our_store(end: str, tmp_path: Path) -> No
     home.mkdir()
     places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]
     with apache("5.3.3", home, settings=places) as theirs:
-        check(asyncio.run(read(theirs.nameserver, len(WAITS))))
+        if end == "killed":
+            # RocketMQ continues with what is on the disk: it repeats some seconds.
+            check(asyncio.run(read_different(theirs.nameserver)))
+        else:
+            check(asyncio.run(read(theirs.nameserver, len(WAITS))))
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])

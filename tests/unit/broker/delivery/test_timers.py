@@ -397,6 +397,25 @@ async def test_a_copy_without_the_wheel_delivers_what_waits_and_nothing_twice(
     assert len(bodies(timed.store)) <= 22
 
 
+async def test_the_checkpoint_has_only_deliveries_that_are_on_the_disk(timed: Timed) -> None:
+    def check() -> timer.TimerCheck:
+        return timer.decode_check((timed.root / "config" / CHECK_NAME).read_bytes())
+
+    begin_ms = timed.clock.now_ms() - 500
+    timed.send(b"first", 600)
+    timed.send(b"second", 9000)
+    await timed.turn()
+    await timed.timers.save()
+    assert check() == (begin_ms, 104, 2)
+    await timed.pass_ms(3000)
+    await timed.timers.save()
+    await timed.timers.save()
+    assert check() == (begin_ms, 104, 2)
+    timed.store.flush()
+    await timed.timers.save()
+    assert check() == (begin_ms + 3000, 104, 2)
+
+
 # --- errors
 
 

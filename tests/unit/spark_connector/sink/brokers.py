@@ -42,6 +42,7 @@ class World:
         self.topics = {"flights": 2}
         self.template = True
         self.version = 407
+        self.recalls = False
         self.stored: list[tuple[str, int, bytes]] = []
         self.outcomes: dict[str, deque[Outcome]] = {self.at(name): deque() for name in self.brokers}
         self.unreachable: set[str] = set()
@@ -80,7 +81,10 @@ class World:
     def answer(self, address: str, command: Command) -> Command:
         """Return a name server's answer, or a broker's to anything but a send."""
         if address != NAME_SERVER:
-            return self._reply(command, version=self.version)
+            reply = self._reply(command, version=self.version)
+            if command.code == RequestCode.RECALL_MESSAGE and not self.recalls:
+                reply.code = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+            return reply
         topic = str(getattr(command.header, "topic", ""))
         self.asked.append(topic)
         if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:

@@ -235,7 +235,9 @@ def test_instants_need_a_broker_that_has_timers() -> None:
     run(dispatcher(world), parcel(b"past", properties="t", deliver_ms=5))
     world.version = 453
     run(dispatcher(world), parcel(b"late", **late))
-    assert bodies(world) == [b"past", b"late"]
+    world.version, world.recalls = 407, True
+    run(dispatcher(world), parcel(b"ours", **late))
+    assert bodies(world) == [b"past", b"late", b"ours"]
 
 
 def test_a_queue_whose_broker_has_left_the_route_is_waited_for() -> None:
