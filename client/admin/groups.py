@@ -35,6 +35,8 @@ from remoting.protocol.bodies.clients import (
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerConnection,
+    ProducerInfo,
+    ProducerTableInfo,
 )
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
@@ -51,6 +53,7 @@ from remoting.protocol.headers.group import (
     GetProducerConnectionListRequestHeader,
     GroupRequestHeader,
 )
+from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import is_system_group, is_tool_group
 from remoting.protocol.own_codes import OwnRequestCode
@@ -266,6 +269,17 @@ class GroupAdmin(AdminBase):
             found = _merged(found, listed.connection_set)
         return found
 
+    async def producers(self) -> dict[str, list[ProducerInfo]]:
+        """Return the producers of all groups, as the brokers know them from heartbeats."""
+        code = RequestCode.GET_ALL_PRODUCER_INFO
+        found: dict[str, dict[str, ProducerInfo]] = {}
+        for address in (await self._masters()).values():
+            for group, listed in (await self._ask(ProducerTableInfo, address, code)).data.items():
+                known = found.setdefault(group, {})
+                for producer in listed:
+                    known.setdefault(producer.client_id, producer)
+        return {group: list(known.values()) for group, known in sorted(found.items())}
+
     async def consume_stats(
         self, group: str, *, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
@@ -421,6 +435,25 @@ class GroupAdmin(AdminBase):
         queues = await self.queues(topic)
         found = await asyncio.gather(*(self._offsets.committed(queue, group) for queue in queues))
         return dict(zip(queues, found, strict=True))
+
+    async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
+        """Set a group's committed offsets to those of another (cf. mqadmin cloneGroupOffset).
+
+        The target's running consumers are not notified: they keep their positions, and commit them.
+
+        Args:
+            topic: only this topic.
+        """
+        check_group(source)
+        check_group(target)
+        header = CloneGroupOffsetRequestHeader(
+            src_group=source, dest_group=target, topic=topic, offline=True
+        )
+        masters = await (self._masters() if topic is None else self._masters_of(topic))
+        for address in masters.values():
+            await self._remote.call(
+                address, RequestCode.CLONE_GROUP_OFFSET, header, topic=topic, group=target
+            )
 
     async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set a group's committed offsets. Its running consumers are not notified."""

@@ -20,7 +20,12 @@ from client.positions import Duration, Position
 from client.producer.requests import Answerable
 from client.producer.transactions import Transactions
 from client.serde import Serde
-from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection, ConsumerRunningInfo
+from remoting.protocol.bodies.clients import (
+    ConnectionInfo,
+    ConsumerConnection,
+    ConsumerRunningInfo,
+    ProducerInfo,
+)
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import OffsetWrapper, TopicOffset
@@ -221,6 +226,9 @@ class Admin:
     def producer_connections(self, group: str) -> list[ConnectionInfo]:
         """Return the clients of a producer group; an empty list if no broker has it."""
 
+    def producers(self) -> dict[str, list[ProducerInfo]]:
+        """Return the producers of all groups, as the brokers know them from heartbeats."""
+
     def consume_stats(
         self, group: str, *, topic: str | None = None
     ) -> dict[MessageQueue, OffsetWrapper]:
@@ -275,6 +283,15 @@ class Admin:
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         """Return the group's committed offset, or None, for each queue of a topic."""
+
+    def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
+        """Set a group's committed offsets to those of another (cf. mqadmin cloneGroupOffset).
+
+        The target's running consumers are not notified: they keep their positions, and commit them.
+
+        Args:
+            topic: only this topic.
+        """
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set a group's committed offsets. Its running consumers are not notified."""

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "broker": ("pocketmq.cli.servers:broker", "Run a broker."),
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
     "group": ("pocketmq.cli.group:group", "Inspect consumer groups, and reset their offsets."),
+    "producer": ("pocketmq.cli.producer:producer", "Show the producers that are connected."),
     "message": ("pocketmq.cli.message:message", "Find and export messages; handle dead letters."),
     "store": ("pocketmq.cli.store:store", "Inspect, verify and copy a store's directory."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),

@@ -6,7 +6,14 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli.running import ask_admin, gather_limited, json_option, nameserver_option
+from pocketmq.cli.running import (
+    ask_admin,
+    gather_limited,
+    json_option,
+    nameserver_option,
+    observe,
+    watch_option,
+)
 from pocketmq.formats import iso_of_ms
 
 
@@ -24,10 +31,11 @@ def list_(nameserver: str, as_json: bool) -> None:
     output.show_rows(rows, ["cluster", "broker", "id", "address"], as_json=as_json)
 
 
-@cluster.command(epilog="Example: pocketmq cluster status")
+@cluster.command(epilog="Example: pocketmq cluster status --watch 2")
+@watch_option
 @nameserver_option
 @json_option
-def status(nameserver: str, as_json: bool) -> None:
+def status(watch: float | None, nameserver: str, as_json: bool) -> None:
     """Show the state of every broker; exit code 1 if one doesn't answer."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -36,14 +44,23 @@ def status(nameserver: str, as_json: bool) -> None:
 
         return await gather_limited(await admin.brokers(), one)
 
-    rows = ask_admin(nameserver, ask)
+    rates = {"in_per_s": "messages_in", "out_per_s": "messages_out"}
     columns = [
-        *("cluster", "broker", "id", "address", "version", "up_since"),
-        *("messages_in", "messages_out", "disk", "problem"),
+        *("cluster", "broker", "id", "address", "version", "up_since", "messages_in"),
+        *("messages_out", *(rates if watch is not None else ()), "disk", "problem"),
     ]
     spare = ["id", "version", "cluster", "up_since"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare)
-    if any(row["problem"] is not None for row in rows):
+    problems = False
+
+    def show(rows: list[dict[str, object]]) -> None:
+        nonlocal problems
+        if watch is not None and not as_json:
+            click.clear()
+        output.show_rows(rows, columns, as_json=as_json, spare=spare)
+        problems = any(row["problem"] is not None for row in rows)
+
+    observe(nameserver, ask, show, watch=watch, key=("broker", "id"), rates=rates)
+    if problems:
         raise SystemExit(1)
 
 

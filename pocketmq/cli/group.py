@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import click
@@ -23,9 +23,11 @@ from pocketmq.cli.running import (
     gather_limited,
     json_option,
     nameserver_option,
+    observe,
     parse_place,
     parse_queue,
     queues_option,
+    watch_option,
     yes_option,
 )
 from pocketmq.formats import iso
@@ -289,6 +291,42 @@ def update(
     output.done(f"changed group {name}", {"group": name}, as_json=as_json)
 
 
+@group.command(epilog="Example: pocketmq group clone billing billing-copy --topic orders")
+@click.argument("source", metavar="GROUP", shell_complete=group_names)
+@click.argument("target", metavar="TARGET", shell_complete=group_names)
+@click.option("--topic", shell_complete=topic_names, help="Only this topic.")
+@yes_option
+@nameserver_option
+@json_option
+def clone(
+    source: str, target: str, topic: str | None, yes: bool, nameserver: str, as_json: bool
+) -> None:
+    """Set the offsets of TARGET to those of GROUP; TARGET is created if it doesn't exist.
+
+    TARGET must have no running member, which would keep its own position.
+    """
+    confirm(f"Set the offsets of group {target} to those of {source}?", yes=yes)
+
+    async def copy(admin: client.Admin) -> int:
+        await admin.group_config(source)
+        if members := await admin.members(target):
+            raise client.UsageError(
+                f"{output.count(len(members), 'member')} would keep and commit its position",
+                group=target,
+                hint="stop them first",
+            )
+        await admin.create_group(target)
+        await admin.clone_offsets(source, target, topic=topic)
+        return len(await admin.consume_stats(source, topic=topic))
+
+    queues = ask_admin(nameserver, copy)
+    output.done(
+        f"cloned the offsets of {source} in {output.count(queues, 'queue')} to {target}",
+        {"group": source, "target": target, "queues": queues},
+        as_json=as_json,
+    )
+
+
 @group.command(epilog="Example: pocketmq group delete billing --yes")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--keep-offsets", is_flag=True, help="Keep its committed offsets.")
@@ -380,60 +418,76 @@ def _facts(
 @click.option(
     "--all", "internal", is_flag=True, help="Without GROUP: include system and tool groups."
 )
+@watch_option
 @nameserver_option
 @json_option
 def lag(
-    name: str | None, topic: str | None, internal: bool, nameserver: str, as_json: bool
+    name: str | None,
+    topic: str | None,
+    internal: bool,
+    watch: float | None,
+    nameserver: str,
+    as_json: bool,
 ) -> None:
     """Show the lag of GROUP in each queue and who reads it; without GROUP, of all groups.
 
-    A queue without an offset counts from 0, as in RocketMQ's consumerProgress.
+    A queue without an offset counts from 0, as in RocketMQ's consumerProgress. --watch adds the
+    messages per second that arrive and that are consumed.
     """
-    if name is not None:
-        _show_lag(nameserver, name, topic, as_json=as_json)
-        return
 
-    async def ask(admin: client.Admin) -> list[client.Lag]:
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        if name is not None:
+            return await _queue_lags(admin, name, topic)
         names = await admin.groups(internal=internal)
-        return await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
+        lags = await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
+        return [
+            topic_lag_row(lag, topic)
+            for lag in lags
+            for topic in sorted({queue.topic for queue in lag.queues})
+        ]
 
-    _show_all_lags(ask_admin(nameserver, ask), as_json=as_json)
+    rates = {"in_per_s": "next", "out_per_s": "committed"}
+    shown = rates if watch is not None else ()
+
+    def show(rows: list[dict[str, object]]) -> None:
+        if watch is not None and not as_json:
+            click.clear()
+        if name is not None:
+            _show_lag(rows, name, shown, as_json=as_json)
+            return
+        columns = ["group", "topic", "queues", "lag", *shown, "members", "last_consumed"]
+        spare = ["last_consumed", "queues"]
+        output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=lag_colour)
+
+    key = ("group", "topic") if name is None else ("topic", "broker", "queue")
+    observe(nameserver, ask, show, watch=watch, key=key, rates=rates)
 
 
-def _show_lag(nameserver: str, name: str, topic: str | None, *, as_json: bool) -> None:
-    async def ask(admin: client.Admin) -> client.Lag:
-        found = await admin.lag(name, topic=topic, owners=True)
-        if not found.queues:
-            await admin.group_config(name)
-        return found
+async def _queue_lags(admin: client.Admin, name: str, topic: str | None) -> list[dict[str, object]]:
+    found = await admin.lag(name, topic=topic, owners=True)
+    if not found.queues:
+        await admin.group_config(name)
+    return [_lag_row(queue, state) for queue, state in found.queues.items()]
 
-    found = ask_admin(nameserver, ask)
-    rows = [_lag_row(queue, state) for queue, state in found.queues.items()]
+
+def _show_lag(
+    rows: Sequence[dict[str, object]], name: str, rates: Iterable[str], *, as_json: bool
+) -> None:
+    total = sum(row["lag"] for row in rows if isinstance(row["lag"], int))
     if as_json:
-        output.show_json({"group": name, "lag": found.total, "queues": rows})
+        output.show_json({"group": name, "lag": total, "queues": rows})
         return
-    columns = ["topic", "broker", "queue", "committed", "next", "lag", "owner", "last_consumed"]
+    columns = ["topic", "broker", "queue", "committed", "next", "lag", *rates, "owner"]
+    columns.append("last_consumed")
     spare = ["last_consumed", "committed", "next", "owner"]
     output.show_rows(rows, columns, as_json=False, spare=spare, colour=lag_colour)
     if rows:
         click.echo(
-            f"{output.count(found.total, 'message')} behind in {output.count(len(rows), 'queue')}",
+            f"{output.count(total, 'message')} behind in {output.count(len(rows), 'queue')}",
             err=True,
         )
     else:
         click.echo(f"{name} has committed nothing yet", err=True)
-
-
-def _show_all_lags(lags: Sequence[client.Lag], *, as_json: bool) -> None:
-    """Print one row per topic of each group."""
-    rows = [
-        topic_lag_row(lag, topic)
-        for lag in lags
-        for topic in sorted({queue.topic for queue in lag.queues})
-    ]
-    columns = ["group", "topic", "queues", "lag", "members", "last_consumed"]
-    spare = ["last_consumed", "queues"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=lag_colour)
 
 
 def topic_lag_row(lag: client.Lag, topic: str) -> dict[str, object]:
@@ -444,6 +498,8 @@ def topic_lag_row(lag: client.Lag, topic: str) -> dict[str, object]:
         "group": lag.group,
         "topic": topic,
         "queues": len(states),
+        "committed": sum(state.committed for state in states),
+        "next": sum(state.end for state in states),
         "lag": sum(state.messages for state in states),
         "members": len({state.owner for state in states} - {None}),
         "last_consumed": iso(max(consumed, default=None)),

@@ -6,8 +6,17 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 import click
@@ -117,6 +126,72 @@ def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T
             return await ask(admin)
 
     return run(main())
+
+
+def watch_option(function: F) -> F:
+    """Add ``--watch``: see ``observe``."""
+    return click.option(
+        "--watch",
+        type=click.FloatRange(min=0.1),
+        metavar="SECONDS",
+        help="Show it again and again, with rates, until Ctrl-C.",
+    )(function)
+
+
+Rows = list[dict[str, object]]
+
+
+def observe(
+    nameserver: str,
+    ask: Callable[[client.Admin], Awaitable[Rows]],
+    show: Callable[[Rows], None],
+    *,
+    watch: float | None,
+    key: Sequence[str],
+    rates: Mapping[str, str],
+) -> None:
+    """Show rows once, or with ``--watch`` until a signal, with rates per second.
+
+    Args:
+        key: the columns that tell which row of the last time is the same.
+        rates: the column for a rate -> the column of its counter.
+    """
+    if watch is None:
+        show(ask_admin(nameserver, ask))
+        return
+    with end_on_broken_pipe():
+        run(_watch(nameserver, ask, show, watch, key, rates))
+
+
+async def _watch(
+    nameserver: str,
+    ask: Callable[[client.Admin], Awaitable[Rows]],
+    show: Callable[[Rows], None],
+    every: float,
+    key: Sequence[str],
+    rates: Mapping[str, str],
+) -> None:
+    stop = loop.stop_signal()
+    before: dict[tuple[object, ...], dict[str, object]] = {}
+    asked_at = time.monotonic()
+    async with client.Admin(nameserver) as admin:
+        while not stop.is_set():
+            rows = await ask(admin)
+            then, asked_at = asked_at, time.monotonic()
+            now = {tuple(row[name] for name in key): dict(row) for row in rows}
+            seconds = asked_at - then
+            for place, row in zip(now, rows, strict=True):
+                for rate, counter in rates.items():
+                    old, new = before.get(place, {}).get(counter), row.get(counter)
+                    row[rate] = None
+                    if isinstance(old, int) and isinstance(new, int):
+                        # A counter starts over with its broker.
+                        row[rate] = max(0.0, round((new - old) / seconds, 1))
+            before = now
+            show(rows)
+            sys.stdout.flush()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), every)
 
 
 @contextmanager

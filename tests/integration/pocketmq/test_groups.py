@@ -48,6 +48,21 @@ def test_a_group_is_created_changed_and_deleted(cli: CommandLine, topic: str) ->
     assert "no broker has it" in cli.fails("group", "delete", group)
 
 
+def test_offsets_are_cloned_to_another_group(
+    cli: CommandLine, topic: str, group: str, server: StandaloneServer
+) -> None:
+    consume(cli, topic, group, 2)
+    done = cli.json("group", "clone", group, f"{group}-2", "--topic", topic)
+    assert done == {"group": group, "target": f"{group}-2", "queues": 1}
+    assert f"{group}-2" in cli("group", "list").split()
+    (queue,) = cli.json("group", "lag", f"{group}-2")["queues"]
+    assert (queue["committed"], queue["lag"]) == (2, 1)
+    assert cli("read", topic, "--group", f"{group}-2") == "3\n"
+    assert "no broker has it" in cli.fails("group", "clone", "not-there", group)
+    with blocking.PushConsumer(server.nameserver, group=f"{group}-2", subscribe={topic: "*"}):
+        assert "stop them first" in cli.fails("group", "clone", group, f"{group}-2")
+
+
 def test_an_update_changes_only_the_named_settings(
     cli: CommandLine, name: str, server: StandaloneServer
 ) -> None:
@@ -93,7 +108,8 @@ def test_without_a_name_the_lag_of_all_groups_is_shown(
     consume(cli, topic, group, 2)
     (row,) = [row for row in cli.json("group", "lag") if row["group"] == group]
     assert row.pop("last_consumed") is not None
-    assert row == {"group": group, "topic": topic, "queues": 1, "lag": 1, "members": 0}
+    numbers = {"queues": 1, "committed": 2, "next": 3, "lag": 1, "members": 0}
+    assert row == {"group": group, "topic": topic} | numbers
     assert group in {row["group"] for row in cli.json("group", "lag", "--topic", topic)}
 
 

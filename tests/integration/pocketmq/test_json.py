@@ -122,6 +122,10 @@ def test_every_command_prints_numbers_as_numbers(
     cli("topic", "create", f"{name}-copy")
     call("message", "import", arguments=[str(exported), "--topic", f"{name}-copy"])
     call("group", "create", arguments=[group])
+    call("group", "clone", arguments=[f"{group}-2", f"{group}-3", "--yes"])
+    with blocking.Producer(server.nameserver, group="shop") as producer:
+        producer.send(f"{name}-copy", b"tea")
+        call("producer", "list")
     call("group", "update", arguments=[group, "--max-retries", "1"])
     call("group", "list")
     with consumer_that_gave_up(server.nameserver, name, group):

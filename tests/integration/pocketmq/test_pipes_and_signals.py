@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -159,3 +160,34 @@ def test_consuming_refuses_what_no_group_can_do(cli: CommandLine, topic: str) ->
     )
     assert "Missing option '--group'" in cli.fails("consume", topic, code=2)
     assert "g g" in cli.fails("consume", topic, "--group", "g g")
+
+
+def test_watching_shows_rates_until_a_signal(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    cli("send", topic, stdin="1\n2\n3\n")
+    group = f"g-{topic}"
+    cli("read", topic, "--group", group, "--commit", "--max", "1")
+    with start(server, "group", "lag", group, "--watch", "0.2", "--json") as process:
+        assert process.stdout is not None
+        (first,) = json.loads(process.stdout.readline())["queues"]
+        assert (first["lag"], first["in_per_s"], first["out_per_s"]) == (2, None, None)
+        cli("read", topic, "--group", group, "--commit")
+        while True:
+            (row,) = json.loads(process.stdout.readline())["queues"]
+            if row["out_per_s"]:
+                break
+        assert row["in_per_s"] == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    with start(server, "cluster", "status", "--watch", "0.2") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().split("\t")[8:10] == ["-", "-"]
+        assert float(process.stdout.readline().split("\t")[8]) >= 0
+        process.terminate()
+        assert process.wait(20) == 0
+    with start(server, "group", "lag", "--watch", "0.2") as process:
+        assert process.stdout is not None
+        assert any(line.startswith(group) for line in process.stdout)
+        process.stdout.close()
+        assert process.wait(20) == 0
