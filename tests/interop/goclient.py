@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,7 +16,7 @@ RUN_TIMEOUT = 120.0
 
 
 class GoClient:
-    """The program ``go/main.go``, built once; the test is skipped where there is no Go."""
+    """The program in ``go``, built once; the test is skipped where there is no Go."""
 
     def __init__(self) -> None:
         if shutil.which("go") is None:
@@ -48,3 +50,18 @@ class GoClient:
         assert done.returncode == 0, done.stdout + done.stderr
         assert "done" in lines, done.stdout + done.stderr
         return facts
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run during the block; killed at its end."""
+        process = subprocess.Popen(
+            [str(self._program), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()

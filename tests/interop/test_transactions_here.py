@@ -35,7 +35,10 @@ def java(request: pytest.FixtureRequest, tmp_path: Path) -> JavaClient:
 async def stored(nameserver: str, topic: str) -> list[str]:
     async with client.PullConsumer(nameserver, group="reading", start_from=client.BEGIN) as reader:
         reader.assign(await reader.queues(topic))
-        return sorted(one.body.decode() for one in await reader.get_many(100, timeout=3))
+        found: list[str] = []
+        while more := await reader.get_many(100, timeout=2):
+            found += [one.body.decode() for one in more]
+        return sorted(found)
 
 
 async def test_a_java_producer_commits_rolls_back_and_is_asked(

@@ -2,13 +2,18 @@
 // separated by tabs.
 //
 //	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
+//	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
+//	ask    NAMESRV TOPIC   two requests
+//	answer NAMESRV TOPIC   say "ready", then answer every request with its body behind "re: "
 package main
 
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +22,23 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
+
+func say(fields ...string) {
+	fmt.Println(strings.Join(fields, "\t"))
+}
+
+func must[T any](value T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return value
+}
+
+func started[T interface{ Start() error }](member T, err error) T {
+	must(member, err)
+	must(0, member.Start())
+	return member
+}
 
 func check(problem error) {
 	if problem != nil {
@@ -62,6 +84,16 @@ func filter(namesrv, topic, group, count, expression string) {
 
 func main() {
 	rlog.SetLogLevel("error")
-	filter(os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6])
+	servers, topic := primitive.NamesrvAddr{os.Args[2]}, os.Args[3]
+	switch os.Args[1] {
+	case "deal":
+		deal(servers, topic)
+	case "ask":
+		ask(servers, topic)
+	case "answer":
+		answer(servers, topic)
+	default:
+		filter(os.Args[2], topic, os.Args[4], os.Args[5], os.Args[6])
+	}
 	fmt.Println("done")
 }
