@@ -39,9 +39,9 @@ BYTES_PER_CHARACTER: Final = 32
 """Memory of an expression with its tags and their codes, per character: a tag of one letter, four
 characters with its separator, becomes about 120 bytes of objects."""
 
-MAX_FILTER_DEPTH: Final = 64
-"""Levels of parentheses, NOTs and signs in an SQL92 expression, and of nested calls to evaluate it:
-a level takes eight of Python's thousand frames to parse."""
+MAX_FILTER_DEPTH: Final = 256
+"""Levels of parentheses, NOTs and signs in an SQL92 expression, and of nested calls to evaluate it,
+each of which takes one of Python's thousand frames."""
 
 FILTER_BYTES_PER_CHARACTER: Final = 64
 """Memory of a compiled SQL92 expression: a condition of seven characters becomes 400 bytes of

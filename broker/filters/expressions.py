@@ -24,7 +24,7 @@ from broker.filters.values import (
     order,
     text_of,
 )
-from broker.limits import MAX_FILTER_DEPTH
+from broker.limits import MAX_FILTER_DEPTH, MAX_REMARK_LENGTH
 
 Values = Sequence[str | None]
 """The message's values of the properties that an expression names, by their places."""
@@ -55,6 +55,7 @@ class Part:
         value: the value of a constant, or of a negated number.
         place: the place of a property's value in ``Values``.
         depth: how deep the calls of an evaluation nest.
+        chained: the sign of a chain, and what evaluates the parts of it.
 
     Raises:
         SqlError: it is nested too deeply.
@@ -66,20 +67,23 @@ class Part:
     value: Value = None
     place: int = -1
     depth: int = 1
+    chained: tuple[str, tuple[Run, ...]] = ("", ())
 
     def __post_init__(self) -> None:
         if self.depth > MAX_FILTER_DEPTH:
             raise too_deep()
 
     def __str__(self) -> str:
-        out: list[str] = []
+        out, size = [], 0
         rest: list[str | Part] = [self]
-        while rest:
+        # BETWEEN is written with its operand twice: nested ones would have no end.
+        while rest and size <= MAX_REMARK_LENGTH:
             piece = rest.pop()
             if isinstance(piece, Part):
                 rest += reversed(piece.written)
             else:
                 out.append(piece)
+                size += len(piece)
         return "".join(out)
 
     @property
@@ -169,12 +173,21 @@ def either(parts: Sequence[Part]) -> Part:
 
 
 def _chain(parts: Sequence[Part], sign: str, decisive: bool) -> Part:
-    """Build a chain: one ``decisive`` part decides it, else a null part makes it null."""
+    """Build a chain: one ``decisive`` part decides it, else a null part makes it null.
+
+    A part that is such a chain itself becomes a piece of this one.
+    """
     first, *rest = parts
     written: list[str | Part] = ["(" * len(rest), first]
     for part in rest:
         written += [sign, part, ")"]
-    runs = tuple(part.run for part in parts)
+    pieces: list[Run] = []
+    depth = 1
+    for part in parts:
+        is_same = part.chained[0] == sign
+        pieces += part.chained[1] if is_same else (part.run,)
+        depth = max(depth, part.depth + (not is_same))
+    runs = tuple(pieces)
 
     def run(values: Values) -> bool | None:
         unknown = False
@@ -186,7 +199,8 @@ def _chain(parts: Sequence[Part], sign: str, decisive: bool) -> Part:
                 unknown = True
         return None if unknown else not decisive
 
-    return _boolean(tuple(written), run, *parts)
+    chained = sign, runs
+    return Part(tuple(written), PartKind.BOOLEAN, run, depth=depth, chained=chained)
 
 
 # --- comparisons
@@ -295,12 +309,22 @@ def between(part: Part, low: Part, high: Part) -> Part:
                 f"{_RUNTIME}Illegal values of between, left value({java_text(low.value)}) must less"
                 f" than or equal to right value({java_text(high.value)})"
             )
-    return both((ordered(part, ">=", low), ordered(part, "<=", high)))
+    return _twice(part, both((ordered(part, ">=", low), ordered(part, "<=", high))))
 
 
 def not_between(part: Part, low: Part, high: Part) -> Part:
     """Build ``part NOT BETWEEN low AND high``. Raises ``SqlError``."""
-    return either((ordered(part, "<", low), ordered(part, ">", high)))
+    return _twice(part, either((ordered(part, "<", low), ordered(part, ">", high))))
+
+
+def _twice(part: Part, whole: Part) -> Part:
+    """Return a part that has an operand twice, which must not be evaluated twice if it is nested.
+
+    Nested operands are negations of what is no number, and therefore null.
+    """
+    if part.kind is PartKind.NEGATED and part.value is None:
+        return _boolean((whole,), part.run, part)
+    return whole
 
 
 def among(part: Part, texts: Sequence[str], *, inverted: bool) -> Part:

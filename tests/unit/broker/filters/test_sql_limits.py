@@ -60,6 +60,32 @@ def test_so_deep_as_the_limit_is_served():
     assert SqlFilter("NOT " * (depth - 2) + "a").evaluate(["x"]) is False
 
 
+def test_nested_chains_are_one_chain():
+    expression = "a = 0"
+    for number in range(1, 200):
+        expression = f"({expression} OR a = {number})"
+    found = SqlFilter(expression)
+    assert found.evaluate(["199"]) is True
+    assert found.evaluate(["200"]) is False
+    expression = "a = 0"
+    for number in range(1, 100):
+        expression = f"({expression} OR a = {number}) AND b <> {number}"
+    found = SqlFilter(expression)
+    assert found.evaluate(["99", "100"]) is True
+    assert found.evaluate(["99", "99"]) is False
+    assert found.evaluate(["99", None]) is None
+
+
+def test_nested_operands_of_between_are_evaluated_and_written_once():
+    expression = "a BETWEEN 1 AND 2"
+    for _ in range(100):
+        expression = f"-({expression}) BETWEEN 1 AND 2"
+    assert SqlFilter(expression).evaluate(["1"]) is None
+    with pytest.raises(EvaluationError):
+        SqlFilter(expression).evaluate(["x"])
+    assert len(refusal(f"({expression}) > 5")) < 5_000
+
+
 def test_unknown_functions_and_operators_are_no_grammar():
     # What follows a complete expression is ignored: these are the property, as a boolean.
     for text in ("abs(a) = 1", "a LIKE 'x%'", "a REGEXP 'x'"):
