@@ -325,14 +325,15 @@ class Timers:
                     continue
                 unit, entry = self._unit(record, now_ms)
             except ValueError as error:
-                self._give_up(record, str(error))
+                self._give_up(record.offset_id, str(error))
                 continue
             if unit is not None:
                 units.append((unit, entry, record))
                 continue
             self._add(units, first + number)
             units = []
-            if not self._store_again(record, None):
+            message = self._next(record, None)
+            if message is not None and not self._put(message):
                 return
             self._queue_offset = first + number + 1
             self._save_progress()
@@ -472,59 +473,97 @@ class Timers:
     async def _deliver_some(self, slot_ms: int, slot: _LoadedSlot, until_ms: int) -> bool:
         """Deliver a few entries that are due; return whether no more are."""
         limit = until_ms - slot_ms + 1 << _OFFSET_BITS
-        for _ in range(self._limits.delivered_at_once):
-            if slot.at == len(slot.entries) or slot.entries[slot.at] >= limit:
-                return True
-            entry = slot.entries[slot.at]
+        most, size = slot.at + self._limits.delivered_at_once, 0
+        taken: list[Entry] = []
+        messages: list[tuple[Entry, PendingMessage]] = []
+        for entry in slot.entries[slot.at : most]:
+            if entry >= limit or size >= self._limits.delivered_bytes:
+                break
             record = await self._record(entry & _OFFSET_MASK)
+            taken.append(entry)
             if record is None or record.topic != TIMER_TOPIC:
                 _log.error(
                     "a timer message can't be read and is not delivered",
                     physical=entry & _OFFSET_MASK,
                 )
-            elif not self._store_again(record, slot):
-                return False
-            slot.at += 1
-            self._delivered = entry
-        return False
+                continue
+            message = self._next(record, slot)
+            if message is not None:
+                messages.append((entry, message))
+                size += record.size
+        # From here on nothing is awaited, so a cancellation neither loses nor repeats a message.
+        failed = self._put_all(messages)
+        done = [entry for entry in taken if entry not in failed]
+        slot.entries[slot.at : slot.at + len(taken)] = done + sorted(failed)
+        slot.at += len(done)
+        if failed:
+            self._delivered = max(self._delivered, min(failed) - 1)
+            return False
+        if taken:
+            self._delivered = taken[-1]
+        return slot.at == len(slot.entries) or slot.entries[slot.at] >= limit
 
-    def _store_again(self, record: RecordView, slot: _LoadedSlot | None) -> bool:
-        """Deliver or roll a message, unless it is recalled; return False if that must be retried.
+    def _next(self, record: RecordView, slot: _LoadedSlot | None) -> PendingMessage | None:
+        """Return the message to store for one whose entry is due; None if it is recalled.
 
         ``slot`` is None for a message that was too late for its slot.
         """
         text, now_ms = record.properties_text, self._clock.now_ms()
         rolls = slot is not None and rules.out_ms(text) > self._read_ms
         if not rolls and rules.recalled(text) is not None:
-            return True
+            return None
         if not rolls and slot is not None and slot.recalled and rules.key_of(text) in slot.recalled:
             self._counters.timers_recalled += 1
-            return True
+            return None
         try:
-            message = rules.rolled(record, now_ms) if rolls else rules.expired(record, now_ms)
+            return rules.rolled(record, now_ms) if rolls else rules.expired(record, now_ms)
         except ValueError as error:
-            self._give_up(record, str(error))
-            return True
-        result = self._put(message)
+            self._give_up(record.offset_id, str(error))
+            return None
+
+    def _put_all(self, messages: Sequence[tuple[Entry, PendingMessage]]) -> set[Entry]:
+        """Store messages; return the entries of those that must be retried.
+
+        Those of one queue are stored as a batch, which is faster, or singly if that is refused.
+        """
+        queues: dict[tuple[str, int], list[tuple[Entry, PendingMessage]]] = {}
+        for entry, message in messages:
+            queues.setdefault((message.topic, message.queue_id), []).append((entry, message))
+        failed: set[Entry] = set()
+        for part in queues.values():
+            if len(part) > 1 and self._put_batch([message for _, message in part]):
+                continue
+            failed.update(entry for entry, message in part if not self._put(message))
+        return failed
+
+    def _put_batch(self, messages: Sequence[PendingMessage]) -> bool:
+        try:
+            stored = self._store.put_batch(messages).status is PutStatus.OK
+        except OSError:
+            stored = False
+        if stored and messages[0].topic != TIMER_TOPIC:
+            self._counters.timers_delivered += len(messages)
+        return stored
+
+    def _put(self, message: PendingMessage) -> bool:
+        """Store a message; return False if that must be retried."""
+        try:
+            result = self._store.put(message)
+        except OSError as error:
+            result = PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=str(error))
         if result.status in FOR_GOOD:
-            self._give_up(record, result.message)
+            self._give_up(f"to topic {message.topic}", result.message)
         elif result.status is not PutStatus.OK:
             self._retry_later("a timer message can't be stored now; retrying", result.message)
             return False
-        elif not rolls:
+        elif message.topic != TIMER_TOPIC:
             self._counters.timers_delivered += 1
         return True
 
-    def _put(self, message: PendingMessage) -> PutResult:
-        try:
-            return self._store.put(message)
-        except OSError as error:
-            return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, message=str(error))
-
-    def _give_up(self, record: RecordView, reason: str) -> None:
+    def _give_up(self, which: str, reason: str) -> None:
         _log.error(
-            "a timer message is not delivered; its record stays under this id",
-            id=record.offset_id,
+            "a timer message is not delivered; its record stays in the store",
+            message=which,
             reason=reason,
         )
 

@@ -434,6 +434,26 @@ async def test_a_full_disk_delays_timers_and_loses_none(tmp_path: Path) -> None:
     timed.store.close()
 
 
+async def test_a_queue_that_takes_nothing_delays_its_messages_and_no_others(
+    tmp_path: Path,
+) -> None:
+    files = FailingFiles()
+    timed = Timed(tmp_path / "store", files=files)
+    timed.open()
+    for number in range(4):
+        timed.send(b"%d" % number, 1000 + number, queue_id=number % 2)
+    await timed.turn()
+    files.full, files.full_for = True, "TopicTest/1/"
+    await timed.pass_ms(1003)
+    assert bodies(timed.store) == [b"0", b"2"]
+    files.full = False
+    await timed.pass_ms(1000)
+    assert bodies(timed.store) == [b"0", b"2"]
+    assert bodies(timed.store, "TopicTest", 1) == [b"1", b"3"]
+    assert timed.counters.timers_delivered == 4
+    timed.store.close()
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"TIMER_OUT_MS\x01soon", b"TIMER_OUT_MS\x01-5", b"TIMER_OUT_MS\x01" + b"9" * 25]
 )
@@ -444,7 +464,7 @@ async def test_a_message_without_a_time_is_logged_and_skipped(timed: Timed, text
     with capture_logs() as logs:
         await timed.pass_ms(1000)
     assert [log["event"] for log in logs if log["log_level"] == "error"] == [
-        "a timer message is not delivered; its record stays under this id"
+        "a timer message is not delivered; its record stays in the store"
     ]
     assert bodies(timed.store) == [b"good"]
 
