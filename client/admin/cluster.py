@@ -255,6 +255,15 @@ class ClusterAdmin(AdminBase):
                 ResponseCode.SYSTEM_ERROR, str(error), "its configuration", broker=address
             ) from error
 
+    async def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change a broker's settings while it runs; all of them or, if it refuses one, none.
+
+        Args:
+            settings: by RocketMQ's configuration keys.
+        """
+        body = properties_text.render(settings)
+        await self._remote.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
     async def wipe_write_permission(self, broker: str) -> int:
         """Make producers stop using a broker, e.g. before maintenance.
 

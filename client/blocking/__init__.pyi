@@ -111,6 +111,13 @@ class Admin:
     def broker_config(self, address: str) -> dict[str, str]:
         """Return a broker's settings by RocketMQ's configuration keys."""
 
+    def update_broker_config(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change a broker's settings while it runs; all of them or, if it refuses one, none.
+
+        Args:
+            settings: by RocketMQ's configuration keys.
+        """
+
     def wipe_write_permission(self, broker: str) -> int:
         """Make producers stop using a broker, e.g. before maintenance.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import click
+from click.core import ParameterSource
 
 from broker.errors import StartError
 from broker.store.results import StoreError
@@ -147,8 +148,26 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
         _serve([NameServerPart(config)], options)
 
 
-@click.command(
-    epilog="Example: pocketmq broker --nameserver 127.0.0.1:9876 --name broker-a --store ./a"
+class _BrokerGroup(click.Group):
+    """``broker`` with the commands that are about running brokers, imported when called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Return their names."""
+        return ["config"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """Import a command."""
+        if cmd_name != "config":
+            return None
+        from pocketmq.cli.broker_config import config  # noqa: PLC0415 - a server doesn't load it
+
+        return config
+
+
+@click.group(
+    cls=_BrokerGroup,
+    invoke_without_command=True,
+    epilog="Example: pocketmq broker --nameserver 127.0.0.1:9876 --name broker-a --store ./a",
 )
 @click.option("--nameserver", metavar="HOST:PORT[;…]", help="Where to register.")
 @click.option("--name", help="The broker's name.  [default: the store's, or the host's]")
@@ -174,7 +193,16 @@ def broker(
     store: Path | None,
     **options: Unpack[ServerOptions],
 ) -> None:
-    """Run a broker, which stores messages and delivers them."""
+    """Run a broker, which stores messages and delivers them.
+
+    With `config` it shows or changes settings of brokers that run.
+    """
+    context = click.get_current_context()
+    if context.invoked_subcommand is not None:
+        for given in context.params:
+            if context.get_parameter_source(given) is ParameterSource.COMMANDLINE:
+                raise click.UsageError("options of `broker config` follow it")
+        return
     settings = _settings(
         options,
         namesrvAddr=nameserver,

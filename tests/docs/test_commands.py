@@ -185,6 +185,8 @@ def type_(made: World, line: str, cwd: Path) -> None:
         return
     if program in {"make", "python"}:
         check_in_clone(line)
+    elif program == "pocketmq" and words[:2] == ["broker", "config"]:
+        made.run(line, cwd)
     elif program == "pocketmq" and words[0] in {"standalone", "nameserver", "broker"}:
         made.run_until_it_speaks(f"{line} {small(words)}", cwd)
     elif "--follow" in words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client import blocking
+from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
@@ -160,3 +161,27 @@ def test_describe_shows_settings_queues_and_groups(
     (group,) = shown["groups"]
     assert (group["group"], group["lag"], group["members"]) == (f"g-{name}", 2, 0)
     assert "topic" in cli.fails("topic", "describe", "not-there")
+
+
+def test_settings_are_shown_and_changed() -> None:
+    with testing.broker() as server:
+        there = CommandLine(server.nameserver)
+        (before,) = there.json("broker", "config", "get", "fileReservedTime")
+        assert (before["key"], before["value"]) == ("fileReservedTime", "72")
+        options = ("--broker", before["broker"], "--yes")
+        changes = ("fileReservedTime=48", "deleteWhen=03")
+        done = there("broker", "config", "set", *changes, *options)
+        assert done == f"changed fileReservedTime, deleteWhen of {before['broker']}\n"
+        found = there("broker", "config", "get", "fileReservedTime", "deleteWhen")
+        assert [line.split("\t")[1:] for line in found.splitlines()] == [
+            ["deleteWhen", "03"],
+            ["fileReservedTime", "48"],
+        ]
+        assert len(there("broker", "config", "get").splitlines()) > 50
+        assert "listenPort" in there.fails("broker", "config", "set", "listenPort=1")
+        assert "fileReservedTime" in there.fails("broker", "config", "set", "fileReservedTime=no")
+        assert "no broker has a setting 'x'" in there.fails("broker", "config", "get", "x")
+        assert "there is no broker 'x'" in there.fails("broker", "config", "get", "--broker", "x")
+        assert "not KEY=VALUE" in there.fails("broker", "config", "set", "x", code=2)
+        misplaced = there.fails("broker", "--name", "x", "config", "get", code=2)
+        assert "options of `broker config` follow it" in misplaced

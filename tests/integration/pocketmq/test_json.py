@@ -22,7 +22,7 @@ from tests.integration.pocketmq.conftest import CommandLine
 SERVE_OR_SHOW_OFF = {("standalone",), ("nameserver",), ("broker",), ("demo",)}
 """Commands that don't end or take minutes; their --json is tested elsewhere."""
 
-TEXTS = {"body", "id", "keys", "name", "properties"}
+TEXTS = {"body", "id", "keys", "name", "properties", "value"}
 """Fields whose values come from users."""
 
 LOOKS_LIKE_ANOTHER_TYPE = re.compile(r"[-+]?\d+(\.\d+)?%?|true|false|none|null", re.IGNORECASE)
@@ -140,6 +140,8 @@ def test_every_command_prints_numbers_as_numbers(
     call("group", "skip", arguments=[group, f"{name}/{found['broker']}/0", "--yes"])
     call("cluster", "list")
     call("cluster", "status")
+    call("broker", "config", "get", arguments=["fileReservedTime"])
+    call("broker", "config", "set", arguments=["fileReservedTime=72"])
     call("health")
     call("bench", "produce", arguments=short)
     call("bench", "consume")

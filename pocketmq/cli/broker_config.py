@@ -1,0 +1,97 @@
+"""``pocketmq broker config``."""
+
+from __future__ import annotations
+
+import click
+
+import client
+from pocketmq import output
+from pocketmq.cli.completion import broker_names
+from pocketmq.cli.running import (
+    ask_admin,
+    confirm,
+    gather_limited,
+    json_option,
+    nameserver_option,
+    yes_option,
+)
+
+brokers_option = click.option(
+    "--broker",
+    "brokers",
+    shell_complete=broker_names,
+    multiple=True,
+    metavar="NAME",
+    help="Only this broker.",
+)
+
+
+@click.group(epilog="Example: pocketmq broker config get fileReservedTime")
+def config() -> None:
+    """Show or change settings of brokers that run."""
+
+
+@config.command(epilog="Example: pocketmq broker config get fileReservedTime deleteWhen")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@brokers_option
+@nameserver_option
+@json_option
+def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+    """Show the settings with these KEYs, or all, of every broker."""
+
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        found = await admin.brokers(names=brokers or None)
+        tables = await gather_limited(found, lambda one: admin.broker_config(one.address))
+        known: set[str] = set().union(*tables)
+        if unknown := set(keys) - known:
+            raise client.UsageError(f"no broker has a setting {min(unknown)!r}")
+        return [
+            {"broker": broker.name, "id": broker.id, "key": key, "value": value}
+            for broker, table in zip(found, tables, strict=True)
+            for key, value in sorted(table.items())
+            if not keys or key in keys
+        ]
+
+    rows = ask_admin(nameserver, ask)
+    output.show_rows(rows, ["broker", "key", "value"], as_json=as_json)
+
+
+@config.command(name="set", epilog="Example: pocketmq broker config set fileReservedTime=48")
+@click.argument("assignments", nargs=-1, required=True, metavar="KEY=VALUE...")
+@brokers_option
+@yes_option
+@nameserver_option
+@json_option
+def set_(
+    assignments: tuple[str, ...],
+    brokers: tuple[str, ...],
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Change settings of every broker now; it keeps them when it is restarted.
+
+    A broker refuses settings that it reads only at its start.
+    """
+    settings: dict[str, str] = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"{text!r} is not KEY=VALUE, such as fileReservedTime=48")
+        settings[key] = value
+    named = ", ".join(settings)
+    where = ", ".join(brokers) or "every broker"
+    confirm(f"Change {named} of {where}?", yes=yes)
+
+    async def change(admin: client.Admin) -> list[str]:
+        found = await admin.brokers(names=brokers or None)
+        for broker in found:
+            await admin.update_broker_config(broker.address, settings)
+        return [broker.name for broker in found]
+
+    changed = ask_admin(nameserver, change)
+    output.done(
+        f"changed {named} of {', '.join(changed)}",
+        {"keys": list(settings), "brokers": changed},
+        as_json=as_json,
+    )
