@@ -10,7 +10,7 @@ import asyncio
 import os
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
@@ -285,7 +285,9 @@ class ClientContext:
 
     # Requests of peers
 
-    def _handle(self, command: Command, connection: Connection) -> Command | None:
+    def _handle(
+        self, command: Command, connection: Connection
+    ) -> Command | Awaitable[Command] | None:
         if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
             self.replies.pushed(command)
             return command.reply()

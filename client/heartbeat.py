@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -66,7 +66,7 @@ class Membership(Protocol):
         """Return the queues that are blocked by a failing message."""
         ...
 
-    def asked(self, command: Command) -> Command | None:
+    def asked(self, command: Command) -> Command | Awaitable[Command] | None:
         """Answer a broker's request to the group's members; None sends no answer."""
         ...
 
@@ -223,6 +223,7 @@ GROUP_REQUESTS = frozenset(
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
         RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
     }
 )
 """Request codes that brokers send to a group's members."""

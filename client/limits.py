@@ -159,6 +159,9 @@ to other workers, enough to make taking them cheap."""
 SLICE: Final = 0.002
 """Time for which handlers that never suspend may run before the event loop runs other tasks."""
 
+MAX_HANDLED_NOW: Final = 16
+"""Messages that a consumer handles at a time because an administrator asked for it."""
+
 BLOCKED_LOOP: Final = 1.0
 """Time after which a handler that blocked the event loop is reported."""
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, TypeVar
 
 from client.consumer.assigned_queue import AssignedQueue, AssignedQueues
+from client.consumer.direct import handle_directly
 from client.consumer.handler import MessageHandler
 from client.consumer.handler_pool import HandlerPool, HandlingLimits
 from client.consumer.outcome import DONE, MessageOutcome, OutcomeKind
@@ -24,7 +25,7 @@ from client.group.assignment import AssignmentListener
 from client.group.reports import Running
 from client.limits import CANCEL_TIMEOUT
 from remoting.log import Log
-from remoting.protocol.bodies.clients import ProcessQueueInfo
+from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult, ProcessQueueInfo
 from remoting.protocol.queue import MessageQueue
 
 T = TypeVar("T")
@@ -195,6 +196,15 @@ class Dispatcher(AssignmentListener, Generic[T]):
     def tell(self, event: Event) -> None:
         """See ``AssignmentListener``."""
         self._queues.tell(event)
+
+    def handle_now(
+        self, record: bytes, broker: str
+    ) -> Awaitable[ConsumeMessageDirectlyResult] | None:
+        """See ``AssignmentListener``."""
+        queues = self._queues
+        if self._handler is None or self._closing:
+            return None
+        return handle_directly(self._handler, record, broker, queues.serde, queues.options)
 
     def running(self) -> Running:
         """See ``AssignmentListener``."""

@@ -23,6 +23,7 @@ from client.group.start_offsets import StartOffsets
 from client.limits import LOST_GRACE, ORDERED_DRAIN_TIMEOUT, REPORT_PERIOD, START_RETRY_MAX
 from client.wire.backoff import Backoff
 from remoting.log import Log
+from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
@@ -62,6 +63,14 @@ class AssignmentListener(ABC):
     def blocked(self) -> list[BlockedQueue]:
         """Return the queues blocked by a failing message, for the heartbeats."""
         return []
+
+    def handle_now(  # noqa: B027 - optional
+        self, record: bytes, broker: str
+    ) -> Awaitable[ConsumeMessageDirectlyResult] | None:
+        """Call the handler with a message that isn't its turn; None if there is no handler.
+
+        The awaitable raises RecordError if ``record`` can't be read.
+        """
 
     @abstractmethod
     def running(self) -> Running:

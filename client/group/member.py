@@ -10,7 +10,7 @@ one further round. Topics are independent: one that fails keeps its queues and i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from client.config import GroupOptions, OnConflict
 from client.context import ClientContext
@@ -30,16 +30,16 @@ from client.group.reports import Reports, consumer_status, running_info
 from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
 from client.group.view import GroupView, Subscribed, check_filter, from_where
-from client.limits import REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
+from client.limits import MAX_HANDLED_NOW, REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.routes import Route
 from remoting.log import Log
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.group import ResetOffsetBody
 from remoting.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import BodyError
+from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
@@ -99,6 +99,7 @@ class GroupMember:
         self._next_round_over = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
         self._joined = False
+        self._handled_now = 0
 
     # Contents of heartbeats
 
@@ -266,7 +267,7 @@ class GroupMember:
 
     # Requests of brokers, and changes of routes
 
-    def asked(self, command: Command) -> Command | None:
+    def asked(self, command: Command) -> Command | Awaitable[Command] | None:
         """Process a broker's request to the group's members. Returns the response, if any."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._wake.set()
@@ -284,7 +285,33 @@ class GroupMember:
                 started_ms=self._made_ms,
             )
             return command.reply(body=body)
+        elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:
+            return self._handle_now(command)
         return None if command.is_oneway else command.reply()
+
+    async def _handle_now(self, command: Command) -> Command:
+        """Have the application handle the message of a request, and answer with the outcome."""
+        if self._handled_now >= MAX_HANDLED_NOW:
+            return command.reply(
+                ResponseCode.SYSTEM_BUSY,
+                f"the consumer handles {MAX_HANDLED_NOW} messages of administrators already",
+            )
+        # The receive buffer is not ours any more once the handler is waited for.
+        answer = self._listener.handle_now(
+            bytes(command.body), command.fields.get("brokerName") or ""
+        )
+        if answer is None:
+            return command.reply(
+                ResponseCode.SYSTEM_ERROR,
+                f"the consumer of {self.group} has no handler: its application takes the messages",
+            )
+        self._handled_now += 1
+        try:
+            return command.reply(body=encode(await answer))
+        except RecordError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"the message can't be read: {error}")
+        finally:
+            self._handled_now -= 1
 
     def _reset(self, command: Command) -> None:
         try:

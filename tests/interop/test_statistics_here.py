@@ -11,9 +11,13 @@ from remoting.connection import Connection
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from remoting.protocol.bodies.stats import BrokerStatsData
+from remoting.protocol.bodies.stats import (
+    BrokerStatsData,
+    GetConsumerListByGroupResponseBody,
+)
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.headers.query import ViewBrokerStatsDataRequestHeader
 from tests.interop.apache import mqadmin
 from tests.unit.broker.harness import heartbeat, pull_command
@@ -95,3 +99,31 @@ async def test_apaches_tools_show_our_statistics_and_settings(tmp_path: Path) ->
             (line,) = [one for one in text.splitlines() if one.startswith("Consume TPS")]
             assert float(line.split()[-1]) > 0
             await pool.close()
+
+
+async def test_apaches_tool_has_our_consumer_handle_a_message(tmp_path: Path) -> None:
+    seen: list[bytes] = []
+
+    def handle(message: client.ReceivedMessage[bytes]) -> None:
+        seen.append(message.body)
+
+    with testing.broker() as server:
+        async with client.Producer(server.nameserver) as producer:
+            receipt = await producer.send(client.Message(TOPIC, b"again"))
+        async with client.PushConsumer(
+            server.nameserver,
+            group=GROUP,
+            handler=handle,
+            subscribe={TOPIC: "another"},
+        ):
+            pool = ConnectionPool()
+            connection = await pool.get(server.broker)
+            header = ConsumerGroupRequestHeader(consumer_group=GROUP)
+            request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+            reply = await connection.request(request, timeout=TIMEOUT)
+            await pool.close()
+            (member,) = decode(GetConsumerListByGroupResponseBody, reply.body).consumer_id_list
+            command = ("queryMsgById", "-i", receipt.offset_id or "", "-g", GROUP, "-d", member)
+            text = await asyncio.to_thread(mqadmin, VERSION, tmp_path, server.nameserver, *command)
+    assert "consumeResult=CR_SUCCESS" in text
+    assert seen == [b"again"]

@@ -90,6 +90,16 @@ class ConsumeStatus(Body):
     consume_failed_msgs: Long = 0
 
 
+class ConsumeMessageDirectlyResult(Body):
+    """Answer to CONSUME_MESSAGE_DIRECTLY; ``consume_result`` is the name of a ``CMResult``."""
+
+    order: bool = False
+    auto_commit: bool = True
+    consume_result: str | None = None
+    remark: str | None = None
+    spent_time_mills: Long = 0
+
+
 class ConsumerRunningInfo(Body):
     """Answer to GET_CONSUMER_RUNNING_INFO."""
 

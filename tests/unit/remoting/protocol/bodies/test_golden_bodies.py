@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from remoting.protocol.bodies import Body, decode, encode, relaxed_json
-from remoting.protocol.bodies.body import Long
+from remoting.protocol.bodies import decode, encode, relaxed_json
 from remoting.protocol.bodies.clients import (
+    ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerConnection,
@@ -48,19 +48,6 @@ from remoting.protocol.bodies.topic import (
     TopicConfigSerializeWrapper,
 )
 from tests.unit.remoting.protocol.captured_frames import FILES, lines
-
-
-class ConsumeMessageDirectlyResult(Body):
-    """Answer of CONSUME_MESSAGE_DIRECTLY, which a broker passes on unread."""
-
-    order: bool = False
-    auto_commit: bool = True
-    consume_result: str | None = None
-    """``CR_SUCCESS``, ``CR_LATER``, ``CR_ROLLBACK``, ``CR_COMMIT``, ``CR_THROW_EXCEPTION`` or
-    ``CR_RETURN_NULL``."""
-    remark: str | None = None
-    spent_time_mills: Long = 0
-
 
 REQUESTS: dict[int, type[msgspec.Struct]] = {
     34: HeartbeatData,
