@@ -114,7 +114,7 @@ class Producer(ClientPart, Generic[T]):
         self._requests: Requests[T] = Requests(
             context, self.group, self._serde, self._preparer, self._options.default_queues
         )
-        context.add_producer(self, self.group, self._transactions.asked)
+        context.add_producer(self, self.group, self._transactions.on_check)
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send all accepted messages, then close; messages not acknowledged in time fail.
@@ -133,7 +133,7 @@ class Producer(ClientPart, Generic[T]):
         finally:
             self._buffer.abandon()
             await self._tasks.close()
-            await self._context.remove_producer(self, self.group, self._transactions.asked)
+            await self._context.remove_producer(self, self.group, self._transactions.on_check)
             if self._owns_context:
                 await self._context.close()
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
-from client.context import ClientContext
+from client.context import ClientContext, OnCheck
 from client.errors import PocketMQError, UsageError
 from client.limits import (
     DEFAULT_TOPIC_QUEUES,
@@ -162,9 +162,14 @@ class Transactions(Generic[T]):
 
     # What brokers ask
 
-    def asked(self, record: RecordView, command: Command, connection: Connection) -> None:
+    @property
+    def on_check(self) -> OnCheck | None:
+        """What answers brokers that ask about a transaction; None without a checker."""
+        return None if self._checker is None else self._asked
+
+    def _asked(self, record: RecordView, command: Command, connection: Connection) -> None:
         """A broker asks what became of a transaction; answers once it is decided."""
-        if self._checker is None or self._tasks.closed:
+        if self._tasks.closed:
             return
         if self._checks >= MAX_CHECKS:
             _log.warning(

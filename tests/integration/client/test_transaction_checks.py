@@ -148,6 +148,17 @@ async def test_a_check_for_a_group_that_nobody_has_is_left_to_others(asking):
         assert await asking.answered(1) == [(2, State.COMMIT)]
 
 
+async def test_a_producer_without_a_checker_leaves_checks_to_the_next_of_its_group(asking):
+    async with (
+        client.Instance(asking.peer.address) as mq,
+        mq.producer(group="orders") as first,
+        mq.producer(group="orders", transaction_checker=commit),
+    ):
+        await first.send("T", b"hello")
+        await asking.ask(1)
+        assert await asking.answered(1) == [(1, State.COMMIT)]
+
+
 @pytest.mark.parametrize(
     "record",
     [b"", b"\0" * 99, half_message({properties.PGROUP: "orders"})[:-5]],
