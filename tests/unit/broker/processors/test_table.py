@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -106,3 +108,12 @@ SERVED = """
 def test_exactly_these_requests_are_served(bench):
     assert bench.table.keys() == {int(code) for code in SERVED.split()}
     assert all(isinstance(code, (RequestCode, OwnRequestCode)) for code in bench.table)
+
+
+def test_the_protocol_notes_list_requests_that_are_served(bench):
+    page = Path("docs/protocol.md").read_text().partition("## Served requests")[2]
+    rows = re.findall(r"^\| (\d+) \| (\w+) \|$", page.partition("\n## ")[0], re.MULTILINE)
+    assert {int(code): name for code, name in rows}.items() <= {
+        code: code.name for code in bench.table
+    }.items()
+    assert len(rows) >= 60
