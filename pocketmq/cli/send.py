@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import IO, Final
 
@@ -21,6 +23,8 @@ from pocketmq.cli.running import json_option, nameserver_option, run
 from pocketmq.cli.sending import Sending, rate_option
 from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
 from remoting.tasks import stop_signal
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 GROUP: Final = "pocketmq-send"
 """The producer group unless ``--group`` is given."""
@@ -45,15 +49,27 @@ def _split_property(
     return table
 
 
-def _delay_level(_: click.Context, __: click.Parameter, text: str | None) -> int:
+def _parse_delay(_: click.Context, __: click.Parameter, text: str | None) -> int | timedelta | None:
+    """Parse a delay level, or a delay such as ``90s``."""
     if text is None:
-        return 0
-    if text.isdecimal() and 0 < (level := int(text)) <= MAX_DELAY_LEVEL:
+        return None
+    if text.isascii() and text.isdigit() and 0 < (level := int(text)) <= MAX_DELAY_LEVEL:
         return level
+    if found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text):
+        return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
     raise click.BadParameter(
-        f"{text!r} is not a delay level: give 1 to {MAX_DELAY_LEVEL}; the broker's setting"
-        " messageDelayLevel says how long each is"
+        f"{text!r} is not a delay such as 90s, 15m, 2h or 1d, and not a delay level: give 1 to"
+        f" {MAX_DELAY_LEVEL}; the broker's setting messageDelayLevel says how long each is"
     )
+
+
+def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00") from None
 
 
 @click.command(
@@ -88,9 +104,15 @@ def _delay_level(_: click.Context, __: click.Parameter, text: str | None) -> int
 @click.option("--queue", metavar="BROKER/ID", help="Send to this queue only.")
 @click.option(
     "--delay",
-    callback=_delay_level,
-    metavar="LEVEL",
-    help="Deliver later, by a delay level of the broker: 1 is 1 s, 5 is 1 min, 18 is 2 h.",
+    callback=_parse_delay,
+    metavar="DELAY",
+    help="Deliver so much later: 90s, 15m, 2h, 1d; or a delay level: 1 is 1 s, 18 is 2 h.",
+)
+@click.option(
+    "--at",
+    callback=_parse_time,
+    metavar="TIME",
+    help="Deliver at this time (2026-01-31T12:00), in the local zone if it names none.",
 )
 @click.option(
     "--transaction",
@@ -117,7 +139,8 @@ def send(
     sharding_key: str | None,
     properties: dict[str, str],
     queue: str | None,
-    delay: int,
+    delay: int | timedelta | None,
+    at: datetime | None,
     transaction: str | None,
     group: str | None,
     rate: float | None,
@@ -134,7 +157,9 @@ def send(
         raise click.UsageError("fields are chosen from --format jsonl or csv")
     if text is not None and (path is not None or form != "text"):
         raise click.UsageError("give either TEXT or a file to read")
-    if delay and transaction is not None:
+    if delay is not None and at is not None:
+        raise click.UsageError("give either --delay or --at")
+    if transaction is not None and (delay is not None or at is not None):
         raise click.UsageError("a message of a transaction can't be delayed")
     only_queue = _queue(topic, queue)
 
@@ -147,7 +172,9 @@ def send(
             properties=properties,
             sharding_key=entry.sharding_key or sharding_key,
             queue=only_queue,
-            delay_level=delay,
+            delay_level=delay if isinstance(delay, int) else 0,
+            delay=delay if isinstance(delay, timedelta) else None,
+            deliver_at=at,
         )
 
     with _input(text, path, form, fields) as items:
@@ -262,6 +289,8 @@ def _report(tally: Sending, seconds: float, wanted: SendCommand) -> None:
             # That of a half message is not the offset at which consumers get it.
             facts["offset"] = tally.last.offset
             text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
+        if tally.last.recall_handle is not None:
+            facts["recall_handle"] = tally.last.recall_handle
     else:
         text = (
             f"{verb} {output.count(tally.sent, 'message')}, {output.count(tally.size, 'byte')},"

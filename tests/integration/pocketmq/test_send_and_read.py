@@ -214,8 +214,25 @@ def test_a_delayed_message_is_stored_in_its_queue_when_it_is_due(
     stored = datetime.fromisoformat(message["stored_at"]).timestamp()
     assert (message["body"], message["properties"]["DELAY"]) == ("tea", "1")
     assert stored >= began + 0.9
-    for text in ("0", "19", "-1", "soon"):
-        assert "is not a delay level" in cli.fails("send", topic, "tea", f"--delay={text}", code=2)
+    for text in ("0", "19", "-1", "soon", "1w", "-1s"):
+        assert "is not a delay such as" in cli.fails(
+            "send", topic, "tea", f"--delay={text}", code=2
+        )
+
+
+def test_a_message_is_delivered_at_its_time(cli: CommandLine, topic: str) -> None:
+    due = datetime.now(UTC) + timedelta(seconds=2)
+    assert cli.json("send", topic, "second", "--at", due.isoformat())["recall_handle"]
+    cli("send", topic, "first", "--delay", "0.5s")
+    found = cli("read", topic, "--follow", "--max", "2", "--json").splitlines()
+    first, second = map(json.loads, found)
+    assert (first["body"], second["body"]) == ("first", "second")
+    assert datetime.fromisoformat(second["stored_at"]) >= due - timedelta(milliseconds=1)
+    assert "is no time" in cli.fails("send", topic, "tea", "--at", "noon", code=2)
+    assert "give either" in cli.fails(
+        "send", topic, "tea", "--at", "2026-01-31T12:00", "--delay", "1s", code=2
+    )
+    assert "not sent: " in cli.result("send", topic, "tea", "--at", "3000-01-01").stderr
 
 
 def test_a_transaction_is_committed_or_rolled_back(cli: CommandLine, topic: str) -> None:
