@@ -106,7 +106,7 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
 @click.option(
     "--sql",
     metavar="EXPRESSION",
-    help="Like \"amount > 100 AND region = 'eu'\"; applied by the broker.",
+    help='Only messages whose properties match, e.g. "amount > 100"; the broker decides.',
 )
 @click.option("--key", help="Only messages with this key or id.")
 @click.option(

@@ -68,16 +68,20 @@ def queues_option(function: F) -> F:
 
 
 def filter_options(function: F) -> F:
-    """``--tags`` and ``--sql``: see ``wanted_messages``."""
+    """Add ``--tags`` and ``--sql``; see ``wanted_messages``."""
     sql = click.option(
-        "--sql", metavar="EXPRESSION", help="Only these: \"amount > 100 AND region = 'eu'\"."
+        "--sql",
+        metavar="EXPRESSION",
+        help='Only messages whose properties match, e.g. "amount > 100".',
     )
-    tags = click.option("--tags", default="*", show_default=True, help="Only these: 'A || B'.")
+    tags = click.option(
+        "--tags", default="*", show_default=True, help="Only these tags, e.g. 'A || B'."
+    )
     return tags(sql(function))
 
 
 def wanted_messages(tags: str, sql: str | None) -> str | client.Sql:
-    """What ``--tags`` and ``--sql`` ask for. Raises ``click.UsageError``: for both."""
+    """Return what ``--tags`` or ``--sql`` select. Raises ``click.UsageError`` if both are given."""
     if sql is None:
         return tags
     if tags != "*":
