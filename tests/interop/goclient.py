@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -25,12 +26,11 @@ class GoClient:
         self._program = TOOLS / "go-client"
         newest = max(file.stat().st_mtime for file in source.iterdir())
         if not self._program.exists() or self._program.stat().st_mtime < newest:
-            subprocess.run(
-                ["go", "build", "-o", str(self._program), "."],
-                cwd=source,
-                check=True,
-                timeout=BUILD_TIMEOUT,
-            )
+            # By another name at first: another process of the suite may be building it too.
+            built = self._program.with_name(f"go-client-{os.getpid()}")
+            command = ["go", "build", "-o", str(built), "."]
+            subprocess.run(command, cwd=source, check=True, timeout=BUILD_TIMEOUT)
+            built.rename(self._program)
 
     def run(self, *arguments: str) -> list[list[str]]:
         """Run to the end; the facts that it printed among its log lines.
