@@ -26,7 +26,10 @@ COMMANDS: Final = {
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
     "group": ("pocketmq.cli.group:group", "Inspect consumer groups, and reset their offsets."),
     "producer": ("pocketmq.cli.producer:producer", "Show the producers that are connected."),
-    "message": ("pocketmq.cli.message:message", "Find and export messages; handle dead letters."),
+    "message": (
+        "pocketmq.cli.message:message",
+        "Find, export and import messages; handle dead letters.",
+    ),
     "store": ("pocketmq.cli.store:store", "Inspect, verify and copy a store's directory."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),

@@ -40,7 +40,7 @@ _SPARE: Final = ("tag", "keys", "body", "broker", "queue")
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")
 def message() -> None:
-    """Find and export messages, and handle dead letters."""
+    """Find, export and import messages, and handle dead letters."""
 
 
 def parse_instant(
