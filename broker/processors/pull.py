@@ -201,6 +201,7 @@ class PullProcessor:
                 if (
                     wanted.records is not None
                     and result.status is GetStatus.NO_MATCHED_MESSAGE
+                    and result.next_offset == result.max_offset
                     and self._park_behind(parked, result.next_offset)
                 ):
                     continue

@@ -205,6 +205,14 @@ def test_a_parked_pull_wakes_for_a_message_that_matches_only(bench):
     assert len(bench.state.long_polls) == 0
 
 
+def test_a_parked_pull_does_not_wait_for_what_has_come_already(bench):
+    bench.topic("T")
+    hold(bench, "amount = 850")
+    # More than one pull looks at: the next one goes on there.
+    (reply,) = arrive(bench, *range(900))
+    assert (reply.code, bounds(reply)) == (20, (800, 0, 900))
+
+
 def test_its_time_is_over_when_it_would_have_been(bench):
     bench.topic("T")
     hold(bench, "amount > 5")
