@@ -96,9 +96,17 @@ async def test_a_wrong_expression_is_refused_before_everything_is_delivered(ther
 
 def saved(store: Path) -> dict[str, dict[str, object]]:
     """Return what a store's file of filters has of the topic ``moved``, by group."""
-    tree = json.loads((store / "config" / "consumerFilter.json").read_text())
+    try:
+        tree = json.loads((store / "config" / "consumerFilter.json").read_text())
+    except json.JSONDecodeError:
+        return {}  # Apache's broker is writing it
     found = tree["filterDataByTopic"].get("moved", {"groupFilterData": {}})["groupFilterData"]
     return {group: found[group] for group in sorted(found)}
+
+
+def have_left(filters: dict[str, dict[str, object]], *groups: str) -> bool:
+    """Return whether there are filters of these groups, and all of them are dead."""
+    return filters.keys() == set(groups) and all(one["dead"] for one in filters.values())
 
 
 async def subscribe(nameserver: str, group: str) -> None:
@@ -120,8 +128,7 @@ def test_filters_move_to_apache_and_back(version: str, tmp_path: Path) -> None:
     with apache(version, tmp_path, settings=["enablePropertyFilter=true"]) as theirs:
         asyncio.run(subscribe(theirs.nameserver, "second"))
         # Written every ten seconds; a broker that did not take our entry would drop it.
-        carried.until(lambda: saved(store).keys() == {"first", "second"}, "they aren't written")
-        carried.until(lambda: saved(store)["second"]["dead"] is True, "it isn't dead")
+        carried.until(lambda: have_left(saved(store), "first", "second"), "they aren't written")
     there = saved(store)
     assert there["first"] == here["first"]
 
