@@ -42,6 +42,7 @@ from remoting.protocol.headers.send import (
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.record import (
     TRANSACTION_COMMIT,
+    TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
     encode_record,
 )
@@ -144,13 +145,18 @@ class TransactionProcessor:
 
     # END_TRANSACTION
 
-    async def end(self, command: Command, connection: Connection) -> Command | None:
+    async def end(self, command: Command, connection: Connection) -> Command:
         """END_TRANSACTION: commit or roll back."""
         header = command.read(EndTransactionRequestHeader)
         kind = header.commit_or_rollback
+        if kind == TRANSACTION_NONE:
+            # The producer has not decided: a check asks later. RocketMQ leaves it unanswered.
+            return command.reply()
         if kind not in {TRANSACTION_COMMIT, TRANSACTION_ROLLBACK}:
-            # The producer doesn't know yet. RocketMQ doesn't answer that either.
-            return None
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {kind}: send 8 to commit, 12 to roll back, 0 for neither",
+            )
         try:
             record = await self._half_record(connection, header)
             self._end(record, commit=kind == TRANSACTION_COMMIT)

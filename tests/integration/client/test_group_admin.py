@@ -99,7 +99,7 @@ async def test_a_reset_of_an_unknown_group_or_topic_is_refused(admin: client.Adm
         await admin.reset("misspelt", "T", to=client.END)
     with pytest.raises(client.TopicNotFound):
         await admin.reset("g", "misspelt", to=client.END)
-    with pytest.raises(client.UsageError, match="no place"):
+    with pytest.raises(client.UsageError, match="not a position"):
         await admin.reset("g", "T", to="end")  # type: ignore[arg-type] # what is tested
 
 

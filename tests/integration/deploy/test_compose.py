@@ -58,7 +58,7 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
         moved = [port + deployment.distance for port in (10911, 10921, 10931)]
         assert sorted(ports) == moved
         take(both, tour)
-        wait_until_said(deployment, "producer", "reading 0 is at")
+        wait_until_said(deployment, "producer", "reading 0 is in queue")
         wait_until_said(deployment, "consumer", "read ")
         codes = deployment.stop()
     assert codes.pop("network") == -signal.SIGTERM

@@ -84,5 +84,5 @@ def test_a_plot_is_a_page_with_a_line_for_each_series() -> None:
 
 def test_a_plot_of_nothing_says_so() -> None:
     page = plot.page("Delays", "min", {}, [])
-    assert "nothing to show" in page
+    assert "No data." in page
     ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>"))
