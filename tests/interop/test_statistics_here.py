@@ -120,7 +120,10 @@ async def test_apaches_tool_has_our_consumer_handle_a_message(tmp_path: Path) ->
             connection = await pool.get(server.broker)
             header = ConsumerGroupRequestHeader(consumer_group=GROUP)
             request = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
-            reply = await connection.request(request, timeout=TIMEOUT)
+            # The member's first heartbeat may still be under way.
+            async with asyncio.timeout(TIMEOUT):
+                while not (reply := await connection.request(request, timeout=TIMEOUT)).body:  # noqa: ASYNC110 - a broker has no event for it
+                    await asyncio.sleep(0.05)
             await pool.close()
             (member,) = decode(GetConsumerListByGroupResponseBody, reply.body).consumer_id_list
             command = ("queryMsgById", "-i", receipt.offset_id or "", "-g", GROUP, "-d", member)
