@@ -57,7 +57,7 @@ def run_stream(frame: Any, checkpoint: Path) -> None:
         ({"startingOffsets": "start"}, "startingOffsets of format rocketmq can't be 'start'"),
         ({"subscribePattern": "a.*"}, "topic and subscribePattern contradict each other"),
         ({"failOnDataLoss": "true", "onDataLoss": "skip"}, "onDataLoss=skip contradict each other"),
-        ({"filterSql": "a > 5"}, "filterSql is not supported yet"),
+        ({"filterSql": "a > 5", "filterTags": "A"}, "filterTags and filterSql are both given"),
         ({"secretKey": "hush"}, "format rocketmq refuses the option 'secretKey'"),
     ],
 )
