@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 import client
 from pocketmq import testing
 from remoting.connection import Connection
@@ -21,6 +23,8 @@ from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.headers.query import ViewBrokerStatsDataRequestHeader
 from tests.interop.apache import mqadmin
 from tests.unit.broker.harness import heartbeat, pull_command
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 VERSION = "4.9.7"
 TOPIC = "Statistics"
