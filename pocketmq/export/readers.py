@@ -45,7 +45,7 @@ class ExportedMessage(msgspec.Struct):
     def data(self) -> bytes:
         """Return the bytes of a JSON line's body. Raises ValueError if it has another encoding."""
         if self.encoding == "json":
-            # The same with and without orjson, which refuses integers of more than 64 bits.
+            # Not by orjson, which refuses integers of more than 64 bits.
             return msgspec.json.encode(self.body)
         if not isinstance(self.body, str):
             raise ValueError(f"with encoding {self.encoding} the body is text")  # noqa: TRY004 - of input
@@ -63,7 +63,7 @@ def json_messages(stream: IO[bytes]) -> Iterator[ExportedMessage]:
         try:
             found = decode(line)
             found.body = found.data()
-        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise SourceError(f"line {number} is not an exported message: {error}") from error
         yield found
 
