@@ -157,6 +157,11 @@ class HalfMessages:
         offset = self._moved.get(offset, offset)
         return offset if self.is_open(offset) else None
 
+    def next_open(self, offset: int) -> int:
+        """Return the first offset from ``offset`` on that is not done with, without a loop."""
+        at = self._done.find(0, max(offset - self.begin, 0))
+        return max(offset, self.begin + (len(self._done) if at < 0 else at))
+
     def count_open(self, end: int) -> int:
         """How many of the half messages below ``end`` are open."""
         return max(end - self.begin - self._done_count, 0)

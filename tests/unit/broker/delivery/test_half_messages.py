@@ -40,6 +40,8 @@ def test_it_is_a_set_of_open_offsets(begin: int, steps: list[Step]) -> None:
             end += 1
         assert half.count_open(end) == len(model)
         assert {one for one in range(end) if half.is_open(one)} == model
+        for one in range(begin, end):
+            assert half.next_open(one) == min((n for n in model if n >= one), default=end)
         for old, to in now.items():
             assert half.open_offset(old) == (to if to in model else None)
 
