@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from array import array
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,7 +30,9 @@ MOST_LATE_MS = 200
 AROUND_RESTART_MS = 5_000
 
 
-async def test_none_is_lost_early_or_repeated_over_a_restart(tmp_path: Path) -> None:
+async def test_none_is_lost_early_or_repeated_over_a_restart(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     with processes(tmp_path) as running:
         async with client.Admin(running.address, request_timeout=PATIENCE) as admin:
             await admin.create_topic(TOPIC, queues=4)
@@ -47,8 +50,10 @@ async def test_none_is_lost_early_or_repeated_over_a_restart(tmp_path: Path) -> 
     late = {number: stored_ms - due[number] for number, stored_ms in stored.items()}
     assert min(late.values()) >= 0
     usual = sorted(late[n] for n in late if not stopped_ms <= due[n] <= started_ms)
+    late_ms = usual[len(usual) * 99 // 100]
+    record_property("p99 late, ms", late_ms)
     if SIZE == "soak":
-        assert usual[len(usual) * 99 // 100] <= MOST_LATE_MS
+        assert late_ms <= MOST_LATE_MS
 
 
 async def send(nameserver: str, due: array[int]) -> None:
