@@ -51,7 +51,7 @@ MODULES = {
         SubscriptionUnstable
     """,
     "client.instance": "Instance",
-    "client.interceptors": "Interceptor",
+    "client.interceptors": "InterceptedPart Interceptor",
     "client.message": "Message OpenTransaction Receipt Reply SendStatus TransactionState",
     "client.positions": "BEGIN END FIRST LAST Place",
     "client.producer.producer": "Producer",

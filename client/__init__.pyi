@@ -78,6 +78,7 @@ from client.group.strategies import MachineRoomNearby as MachineRoomNearby
 from client.group.strategies import Sticky as Sticky
 from client.group.strategies import Strategy as Strategy
 from client.instance import Instance as Instance
+from client.interceptors import InterceptedPart as InterceptedPart
 from client.interceptors import Interceptor as Interceptor
 from client.message import Message as Message
 from client.message import OpenTransaction as OpenTransaction
@@ -127,6 +128,7 @@ __all__ = [
     "GroupTrouble",
     "HandlerTimedOut",
     "Instance",
+    "InterceptedPart",
     "Interceptor",
     "Lag",
     "LockLost",

@@ -331,6 +331,11 @@ class ClientPart:
         self._context = context
         self._owns_context = not shared
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client, once it is started."""
+        return self._context.client_id
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self

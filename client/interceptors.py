@@ -2,20 +2,23 @@
 
 Interceptors are nested in the given order, the first one outermost: it gets a handler's exception,
 or a send's receipt, after all others. Messages that the application takes itself, without a
-handler, are passed to ``receive`` of each. Without interceptors there is no cost.
+handler, are passed to ``receive`` of each. ``bind`` and ``close`` are called when a producer or
+consumer opens and closes. Without interceptors there is no cost.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from client.limits import INTERCEPTOR_CLOSE_TIMEOUT
 from remoting.log import Log
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
-    from client.message import Message, Receipt
+    from client.message import Message, OpenTransaction, Receipt, TransactionState
 
 R = TypeVar("R")
 
@@ -24,8 +27,36 @@ _log = Log("client")
 Call = Callable[[Any], Awaitable[object]]
 
 
+class InterceptedPart(Protocol):
+    """A ``Producer``, ``PushConsumer`` or ``PullConsumer``, as its interceptors see it."""
+
+    @property
+    def group(self) -> str:
+        """Its group."""
+        ...
+
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client."""
+        ...
+
+
 class Interceptor:
     """Base class of interceptors: methods that aren't overridden change nothing."""
+
+    def bind(self, part: InterceptedPart) -> Interceptor:  # noqa: ARG002 - as in ``handle``
+        """Return the interceptor for a producer or consumer that opens; by default this one.
+
+        One that needs its part's group or client id returns another object for each part, because
+        one interceptor may be given to several. An exception fails the part's ``start``.
+        """
+        return self
+
+    async def close(self) -> None:
+        """Called when a part that it is bound to has finished its messages.
+
+        Requests can still be sent. After 5 seconds it is cancelled; exceptions are logged.
+        """
 
     async def handle(
         self,
@@ -57,6 +88,28 @@ class Interceptor:
             proceed: sends a message, this one or another, and returns its receipt.
         """
         return await proceed(message)
+
+    async def send_half(
+        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
+    ) -> Receipt:
+        """Run around the send of a transaction's half message; by default as around any send."""
+        return await self.send(message, proceed)
+
+    async def end_transaction(
+        self,
+        transaction: OpenTransaction[Any],  # noqa: ARG002 - as in ``handle``
+        state: TransactionState,  # noqa: ARG002
+        proceed: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        """Run around the request that gives the broker a decision.
+
+        Args:
+            transaction: ``checks`` is 0 if the producer decided before the broker asked.
+            state: UNKNOWN only when the broker asked.
+            proceed: sends it; returns whether the broker has confirmed it, which it never does when
+                it asked.
+        """
+        return await proceed()
 
     async def send_oneway(
         self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[None]]
@@ -108,6 +161,21 @@ def around(
         return send
     first, proceed = hooks[0], around(send, hooks[1:])
     return lambda message: first(message, proceed)
+
+
+def bind_all(interceptors: Sequence[Interceptor], part: InterceptedPart) -> list[Interceptor]:
+    """Return the interceptors for a part that opens."""
+    return [each.bind(part) for each in interceptors]
+
+
+async def close_all(interceptors: Sequence[Interceptor]) -> None:
+    """Close the interceptors of a part; failures are logged."""
+    for each in interceptors:
+        try:
+            async with asyncio.timeout(INTERCEPTOR_CLOSE_TIMEOUT):
+                await each.close()
+        except Exception:  # noqa: BLE001 - the part closes nevertheless
+            _log.exception("an interceptor was not closed", interceptor=repr(each))
 
 
 def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:

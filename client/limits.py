@@ -81,6 +81,9 @@ MAX_DECISIONS: Final = 10_000
 TRANSACTION_CHECK_TIMEOUT: Final = 60.0
 """One call of a transaction checker: brokers ask again after about as long."""
 
+INTERCEPTOR_CLOSE_TIMEOUT: Final = 5.0
+"""For one interceptor to send what it still holds, when its producer or consumer closes."""
+
 HEARTBEAT_PERIOD: Final = 30.0
 """Between heartbeats to all brokers of the known routes (cf. heartbeatBrokerInterval)."""
 

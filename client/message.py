@@ -121,12 +121,14 @@ class OpenTransaction(Generic[T]):
         message: as it was sent.
         checks: how often producers have been asked about it, this time included.
         sent_ms: when it was sent, by its producer's clock.
+        offset_id: the half message's id assigned by the broker, as in ``Receipt``.
     """
 
     id: str
     message: Message[T]
     checks: int
     sent_ms: int
+    offset_id: str
 
 
 Checker: TypeAlias = Callable[

@@ -395,6 +395,10 @@ class Admin:
             names: only the brokers with these names.
         """
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client, once it is started."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -732,6 +736,10 @@ class Producer(Generic[T]):
     def flush(self) -> None:
         """Wait until every message accepted before this call is acknowledged or has failed."""
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client, once it is started."""
+
     def __enter__(self) -> Self: ...
     def __exit__(
         self,
@@ -905,6 +913,10 @@ class PullConsumer(Generic[T]):
             Unavailable, RemoteError: a broker did not store an offset; others may have.
         """
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client, once it is started."""
+
     def __enter__(self) -> Self: ...
     def start(self) -> None:
         """Start. Connections are opened when they are needed."""
@@ -1016,13 +1028,20 @@ class PushConsumer(Generic[T]):
             UsageError: the consumer has a handler, or is not subscribed to any topic.
         """
 
+    @property
+    def client_id(self) -> str:
+        """The id under which brokers register its client, once it is started."""
+
     def __enter__(self) -> Self: ...
 
 class Transaction(Generic[T]):
     """See ``client.Transaction``: every method is the same and blocks."""
 
     def __init__(
-        self, transactions: Transactions[T], send: Callable[[], Awaitable[Receipt]]
+        self,
+        transactions: Transactions[T],
+        message: Message[T],
+        send: Callable[[], Awaitable[Receipt]],
     ) -> None:
         """Made by ``Producer.transaction``."""
 

@@ -215,6 +215,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         offset = message.offset
         return offset in self.process_queue.outcomes or self.process_queue.run_of(offset) is None
 
+    def outcome(self, message: ReceivedMessage[T]) -> MessageOutcome | None:
+        """See ``Settler``."""
+        return self.process_queue.outcomes.get(message.offset)
+
     def failures(self, message: ReceivedMessage[T]) -> int:
         """See ``Settler``."""
         return self.process_queue.failures.get(message.offset, 0)

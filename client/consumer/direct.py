@@ -37,6 +37,9 @@ class _Outcome:
     def settled(self, _: object) -> bool:
         return self.given is not None
 
+    def outcome(self, _: object) -> MessageOutcome | None:
+        return self.given
+
     def failures(self, _: object) -> int:
         return 0
 

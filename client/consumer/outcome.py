@@ -124,6 +124,10 @@ class Settler(Protocol):
         """Return whether the message has an outcome."""
         ...
 
+    def outcome(self, message: Any) -> MessageOutcome | None:
+        """Return a message's recorded outcome until it is carried out."""
+        ...
+
     def failures(self, message: Any) -> int:
         """Return how often the message failed at this consumer since it was pulled."""
         ...

@@ -20,7 +20,7 @@ from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, PocketMQError, UsageError
-from client.interceptors import show
+from client.interceptors import bind_all, close_all, show
 from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
 from client.offsets import Offsets
@@ -101,6 +101,7 @@ class PullConsumer(ClientPart, Generic[T]):
 
     def _open(self) -> None:
         super()._open()
+        self._interceptors = bind_all(self._options.interceptors, self)
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
         self._reader: QueueReader[T] = QueueReader(
@@ -151,6 +152,7 @@ class PullConsumer(ClientPart, Generic[T]):
             _log.warning("last commit failed", group=self.group, error=str(error) or "timed out")
         finally:
             await self._tasks.close()
+            await close_all(self._interceptors)
             await self._context.remove_consumer(self, self.group, self._subscriptions)
             if self._owns_context:
                 await self._context.close()
@@ -360,8 +362,8 @@ class PullConsumer(ClientPart, Generic[T]):
             self._reader.settle()
 
     def _shown(self, taken: list[ReceivedMessage[T]]) -> list[ReceivedMessage[T]]:
-        if taken and self._options.interceptors:
-            show(taken, self._options.interceptors)
+        if taken and self._interceptors:
+            show(taken, self._interceptors)
         return taken
 
     def _subscriptions(self) -> list[SubscriptionData]:

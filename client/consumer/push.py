@@ -37,7 +37,7 @@ from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
-from client.interceptors import show
+from client.interceptors import Interceptor, bind_all, close_all, show
 from client.lifecycle import LifecycleState
 from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from client.offsets import Offsets
@@ -125,6 +125,7 @@ class PushConsumer(ClientPart, Generic[T]):
         self._options = PushOptions.gather(options)
         check_handler(handler, self._options, options, group)
         self._joined = False
+        self._interceptors: list[Interceptor] = []
         self._closing: asyncio.Task[None] | None = None
 
     # Lifecycle
@@ -164,6 +165,7 @@ class PushConsumer(ClientPart, Generic[T]):
     async def _join(self) -> None:
         self._context.life.check()
         self._ended = asyncio.Event()
+        self._interceptors = bind_all(self._options.interceptors, self)
         self._make_parts()
         self._life.state = LifecycleState.OPEN
         self._context.add_part(self)
@@ -212,7 +214,9 @@ class PushConsumer(ClientPart, Generic[T]):
             self._context, self._member, options, self._serde, self._tasks, self._store, self._tell
         )
         handler = self._message_handler = (
-            None if self._handler is None else MessageHandler(self._handler, options, self.group)
+            None
+            if self._handler is None
+            else MessageHandler(self._handler, options, self.group, self._interceptors)
         )
         max_retries = options.max_retries
         if order is not None:
@@ -300,6 +304,7 @@ class PushConsumer(ClientPart, Generic[T]):
                 self._store.close()
                 if self._message_handler is not None:
                     self._message_handler.close()
+                await close_all(self._interceptors)
                 self._context.remove_part(self)
                 if self._owns_context:
                     await self._context.close()
@@ -403,8 +408,8 @@ class PushConsumer(ClientPart, Generic[T]):
                 raise StopAsyncIteration
             message = self._dispatcher.next_message()
             if message is not None:
-                if self._options.interceptors:
-                    show((message,), self._options.interceptors)
+                if self._interceptors:
+                    show((message,), self._interceptors)
                 return message
             await self._dispatcher.wait()
 

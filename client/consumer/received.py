@@ -202,6 +202,12 @@ class ReceivedMessage(RecordView, Generic[T]):
         settler = self._answer.settler
         return settler is None or settler.settled(self)
 
+    @property
+    def outcome(self) -> MessageOutcome | None:
+        """What the application called of the methods below, until the handler has ended."""
+        settler = self._answer.settler
+        return None if settler is None else settler.outcome(self)
+
     def ack(self) -> None:
         """Mark the message as done.
 

@@ -14,6 +14,7 @@ from client.positions import Duration
 from client.producer.columns import Preparer
 from client.producer.send_buffer import SendBuffer
 from client.producer.timed import TimedSends
+from remoting.protocol.message.properties import TRAN_MSG
 
 T = TypeVar("T")
 
@@ -35,6 +36,7 @@ class Intercepted(Generic[T]):
         self._preparer = preparer
         self._buffer = buffer
         self._sends = [each.send for each in interceptors]
+        self._half_sends = [each.send_half for each in interceptors]
         self._oneway_sends = [each.send_oneway for each in interceptors]
 
     async def send(
@@ -56,7 +58,8 @@ class Intercepted(Generic[T]):
             await self._buffer.reserve(columns)
             return await self._buffer.accept(columns)[0]
 
-        return await around(innermost, self._sends)(message)
+        half = system is not None and TRAN_MSG in system
+        return await around(innermost, self._half_sends if half else self._sends)(message)
 
     async def send_oneway(self, message: Message[T], timeout: Duration | None) -> None:
         """Send one message oneway. Raises the errors of that and of the interceptors."""

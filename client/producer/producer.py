@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast, overload
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
 from client.context import ClientContext, ClientPart
 from client.errors import PocketMQError, SendError, UsageError, as_send_error
+from client.interceptors import bind_all, close_all
 from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT, REQUEST_REPLY_TIMEOUT
 from client.message import Message, Receipt, Reply
@@ -103,13 +104,13 @@ class Producer(ClientPart, Generic[T]):
             context.clock.now_ms,
             self._buffer.time.now,
         )
-        around = self._options.interceptors
+        around = self._interceptors = bind_all(self._options.interceptors, self)
         self._timed = TimedSends(context, self.group, self._options)
         self._intercepted = (
             Intercepted(self._preparer, self._buffer, self._timed, around) if around else None
         )
         self._transactions: Transactions[T] = Transactions(
-            context, self.group, self._options.transaction_checker, self._serde, self._tasks
+            context, self.group, self._options.transaction_checker, self._serde, self._tasks, around
         )
         self._requests: Requests[T] = Requests(
             context, self.group, self._serde, self._preparer, self._options.default_queues
@@ -133,6 +134,7 @@ class Producer(ClientPart, Generic[T]):
         finally:
             self._buffer.abandon()
             await self._tasks.close()
+            await close_all(self._interceptors)
             await self._context.remove_producer(self, self.group, self._transactions.on_check)
             if self._owns_context:
                 await self._context.close()
@@ -480,7 +482,9 @@ class Producer(ClientPart, Generic[T]):
                 hint="leave it out: a broker refuses such a message",
             )
         system = {TRAN_MSG: "true", PGROUP: self.group}
-        return Transaction(self._transactions, lambda: self._send_with(system, message, timeout))
+        return Transaction(
+            self._transactions, message, lambda: self._send_with(system, message, timeout)
+        )
 
     async def _send_with(
         self, system: Mapping[str, str], message: Message[T], timeout: Duration | None

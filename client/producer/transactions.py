@@ -14,12 +14,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from client.context import ClientContext, OnCheck
 from client.errors import PocketMQError, UsageError
+from client.interceptors import Interceptor
 from client.limits import (
     DEFAULT_TOPIC_QUEUES,
     MAX_CHECKS,
@@ -76,6 +78,7 @@ class Transactions(Generic[T]):
         checker: None: the producer can't begin transactions, and leaves requests of brokers to the
             other producers of its group.
         tasks: owns the checks that are under way.
+        interceptors: called around the requests that end transactions.
     """
 
     def __init__(
@@ -85,12 +88,14 @@ class Transactions(Generic[T]):
         checker: Checker | None,
         serde: Serde[T],
         tasks: Supervisor,
+        interceptors: Sequence[Interceptor],
     ) -> None:
         self.group = group
         self._context = context
         self._checker = checker
         self._serde = serde
         self._tasks = tasks
+        self._interceptors = interceptors
         self._checks = 0
         # By message id, what was decided and is not confirmed, for when the broker asks.
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()
@@ -104,8 +109,30 @@ class Transactions(Generic[T]):
                 hint="give it one: after a crash the broker asks it what became of a transaction",
             )
 
-    async def end(self, receipt: Receipt, state: TransactionState) -> bool:
-        """Give the broker a decision; whether it confirms it. Raises nothing."""
+    def now_ms(self) -> int:
+        """Return the time by the producer's clock, in milliseconds."""
+        return self._context.clock.now_ms()
+
+    async def end(
+        self, transaction: OpenTransaction[T], receipt: Receipt, state: TransactionState
+    ) -> bool:
+        """Give the broker a decision; whether it confirms it.
+
+        Only interceptors raise exceptions.
+        """
+        return await self._intercepted(transaction, state, partial(self._end, receipt, state))
+
+    async def _intercepted(
+        self,
+        transaction: OpenTransaction[T],
+        state: TransactionState,
+        proceed: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        for each in reversed(self._interceptors):
+            proceed = partial(each.end_transaction, transaction, state, proceed)
+        return await proceed()
+
+    async def _end(self, receipt: Receipt, state: TransactionState) -> bool:
         self._decided[receipt.id] = state
         if len(self._decided) > MAX_DECISIONS:
             self._decided.popitem(last=False)
@@ -206,10 +233,19 @@ class Transactions(Generic[T]):
             from_transaction_check=True,
         )
         request = self._context.remote.request(RequestCode.END_TRANSACTION, header, oneway=True)
-        try:
-            connection.send_oneway(request)
-        except RemotingError as error:
-            _log.warning("a transaction check is not answered", error=str(error))
+
+        async def answer() -> bool:
+            try:
+                connection.send_oneway(request)
+            except RemotingError as error:
+                _log.warning("a transaction check is not answered", error=str(error))
+            return False
+
+        if self._interceptors:
+            transaction = self._open_transaction(record, message_id)
+            await self._intercepted(transaction, state, answer)
+        else:
+            await answer()
 
     async def _decide(self, record: RecordView, message_id: str) -> TransactionState:
         """What the checker says; UNKNOWN when it fails."""
@@ -249,6 +285,7 @@ class Transactions(Generic[T]):
             ),
             checks=int(checks) if checks.isdigit() else 1,
             sent_ms=record.born_timestamp_ms,
+            offset_id=record.offset_id,
         )
 
 
@@ -267,10 +304,12 @@ class Transaction(Generic[T]):
     def __init__(
         self,
         transactions: Transactions[T],
+        message: Message[T],
         send: Callable[[], Awaitable[Receipt]],
     ) -> None:
         """Made by ``Producer.transaction``."""
         self._transactions = transactions
+        self._message = message
         self._send = send
         self.receipt: Receipt | None = None
         self.state: TransactionState | None = None
@@ -300,7 +339,15 @@ class Transaction(Generic[T]):
         """
         if self.receipt is not None:
             raise UsageError("the transaction has begun already", hint="make another one")
+        sent_ms = self._transactions.now_ms()
         receipt = self.receipt = await self._send()
+        self._opened = OpenTransaction(
+            id=receipt.id,
+            message=self._message,
+            checks=0,
+            sent_ms=sent_ms,
+            offset_id=receipt.offset_id,
+        )
         if receipt.status is not SendStatus.OK:
             # The local transaction must not run on a message that may be lost.
             await self.rollback()
@@ -351,5 +398,5 @@ class Transaction(Generic[T]):
             )
         self.state = state
         if state is not TransactionState.UNKNOWN and not self.confirmed:
-            self.confirmed = await self._transactions.end(receipt, state)
+            self.confirmed = await self._transactions.end(self._opened, receipt, state)
         return self.confirmed

@@ -94,6 +94,110 @@ async def test_an_interceptor_may_answer_instead_of_the_broker(cluster: Any):
     assert receipt.queue.broker_name == "none"
 
 
+class Bound(client.Interceptor):
+    """Records what it is told, under its part's name."""
+
+    def __init__(self, log: list[Any], part: client.InterceptedPart | None = None) -> None:
+        self.log = log
+        self.part = part
+
+    def bind(self, part: client.InterceptedPart) -> Bound:
+        return Bound(self.log, part)
+
+    def note(self, *what: Any) -> None:
+        assert self.part is not None
+        self.log.append((self.part.group, self.part.client_id, *what))
+
+    async def send(self, message: Any, proceed: Any) -> Any:
+        self.note("send")
+        return await proceed(message)
+
+    async def send_half(self, message: Any, proceed: Any) -> Any:
+        self.note("half")
+        return await proceed(message)
+
+    async def end_transaction(self, transaction: Any, state: Any, proceed: Any) -> bool:
+        confirmed = await proceed()
+        self.note(transaction.message.body, transaction.checks, state.name, confirmed)
+        return bool(confirmed)
+
+    async def handle(self, messages: Any, proceed: Any) -> None:
+        await proceed()
+        self.note(
+            "handle", [message.outcome and message.outcome.verdict.name for message in messages]
+        )
+
+    def receive(self, messages: Any) -> None:
+        self.note("receive")
+
+    async def close(self) -> None:
+        self.note("close")
+
+
+async def test_an_interceptor_is_bound_to_each_part_and_closed_with_it(cluster: Any, until: Any):
+    log: list[Any] = []
+    around: Any = {"interceptors": [Bound(log)]}
+
+    def taken(part: Any, *expected: Any) -> None:
+        assert log == [(part.group, part.client_id, *each) for each in expected]
+        log.clear()
+
+    sent = []
+    async with client.Instance(cluster.nameserver) as mq:
+        for group in ("p", "q"):
+            producer = mq.producer(group=group, **around)
+            assert producer.client_id == mq.client_id
+            sent.append(await producer.send("T", b"1", queue=QUEUE))
+            taken(producer, ["send"])
+            await producer.close()
+            taken(producer, ["close"])
+        async with mq.push_consumer(
+            group="c", subscribe={"T": "*"}, handler=lambda message: message.retry_later(), **around
+        ) as consumer:
+            await until(lambda: len(log) == 2)
+        taken(consumer, *[("handle", ["RETRY"])] * 2, ["close"])
+    async with client.PullConsumer(cluster.nameserver, group="d", **around) as puller:
+        puller.assign([QUEUE])
+        await anext(puller)
+    taken(puller, ["receive"], ["close"])
+
+
+async def test_interceptors_wrap_both_requests_of_a_transaction(cluster: Any):
+    log: list[Any] = []
+    async with client.Producer(
+        cluster.nameserver,
+        group="p",
+        transaction_checker=lambda _: client.TransactionState.UNKNOWN,
+        interceptors=[Bound(log)],
+    ) as producer:
+        async with producer.transaction("T", b"1"):
+            pass
+        async with producer.transaction("T", b"2") as transaction:
+            await transaction.rollback()
+    mine = ("p", producer.client_id)
+    assert log == [
+        (*mine, "half"),
+        (*mine, b"1", 0, "COMMIT", True),
+        (*mine, "half"),
+        (*mine, b"2", 0, "ROLLBACK", True),
+        (*mine, "close"),
+    ]
+
+
+async def test_an_interceptor_that_fails_to_close_does_not_keep_its_producer_open(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+):
+    class Broken(client.Interceptor):
+        async def close(self) -> None:
+            raise ValueError("of a test")
+
+    async with client.Producer(cluster.nameserver, interceptors=[Broken()]) as producer:
+        await producer.send("T", b"1")
+    assert "an interceptor was not closed" in caplog.text
+    with pytest.raises(client.UsageError, match="closed"):
+        await producer.send("T", b"2")
+
+
 class Refusing(client.Interceptor):
     """Refuses messages that begin with a minus."""
 
