@@ -114,6 +114,23 @@ def check_times_of(record: RecordView) -> int:
     return int(value) if value is not None and value.isdigit() and len(value) < MAX_DIGITS else 0
 
 
+def takes_a_place(record: RecordView) -> bool:
+    """Whether a record may be stored in place of a half message; see ``takes_place_of``."""
+    is_committed = record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    return is_committed or properties.find(record.properties_text, _CHECK_TIMES) is not None
+
+
+def takes_place_of(record: RecordView, half: RecordView) -> bool:
+    """Whether a record is a half message committed, stored again by a check, or discarded."""
+    return record.physical_offset > half.physical_offset and _sent(record) == _sent(half)
+
+
+def _sent(record: RecordView) -> tuple[object, ...]:
+    """What a message has in common with its half messages."""
+    text = replaced(record.properties_text, _CHECK_TIMES, b"")
+    return text, record.stored_body, record.born_timestamp_ms, record.born_host_bytes
+
+
 class HalfMessages:
     """Which half messages are open: one byte for each since the oldest open one.
 

@@ -8,8 +8,10 @@ TRANS_CHECK_MAX_TIME_TOPIC (cf. TransactionalMessageServiceImpl, EndTransactionP
 The offsets of the internal group in the half topic and in the op topic, in consumerOffset.json,
 are where a start begins. Two things differ from RocketMQ, so that one transaction becomes one
 message, whatever is killed when: a half message that is done with can't be ended again, and one
-that a check stored again can be ended at its former offset, too. That offset gets an op message,
-so that after a crash it is not a second transaction.
+that a check stored again can be ended at its former offset, too. That offset gets an op message.
+What takes a half message's place and the op message are stored in one turn of the loop. So if a
+kill falls between the two, what takes its place is the last record of the log, and a start stores
+the op message.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
 
 _NOT_FOUND: Final = "Find prepared transaction message failed"
 _HOUR_MS: Final = 3_600_000
-_OPS_AT_ONCE: Final = 1024
-"""Op messages read in one turn of the loop: 2 ms."""
+_RECORDS_AT_ONCE: Final = 1024
+"""Messages that a start reads in one turn of the loop: 2 ms."""
 
 _CHECKED_AT_ONCE: Final = 32
 """Half messages checked in one turn of the loop."""
@@ -105,7 +107,7 @@ class TransactionProcessor:
         self._half = half = HalfMessages(begin, op_begin, max_moved=most)
         offset, end = op_begin, self._state.store.max_offset(names.OP_HALF_TOPIC, QUEUE)
         while offset < end:
-            records, behind = await self._read(names.OP_HALF_TOPIC, offset, _OPS_AT_ONCE)
+            records, behind = await self._read(names.OP_HALF_TOPIC, offset, _RECORDS_AT_ONCE)
             found: dict[int, memoryview] = {}
             found.update((record.queue_offset, record.stored_body) for record in records)
             for at in range(offset, behind):
@@ -114,6 +116,25 @@ class TransactionProcessor:
             offset = behind
             await asyncio.sleep(0)
         half.advance(self._state.store.min_offset(names.HALF_TOPIC, QUEUE))
+        await self._finish_last()
+
+    async def _finish_last(self) -> None:
+        """Store the op message that a kill has prevented: the log ends before it."""
+        store, half = self._state.store, self._half
+        found = await store.record_async(self, store.engine.log.opened_tail)
+        if found is None or not half_messages.takes_a_place(last := RecordView(found)):
+            return
+        offset, end = half.begin, store.max_offset(names.HALF_TOPIC, QUEUE)
+        while (offset := half.next_open(offset)) < end:
+            records, offset = await self._read(names.HALF_TOPIC, offset, _RECORDS_AT_ONCE)
+            for record in records:
+                former = record.queue_offset
+                if half.is_open(former) and half_messages.takes_place_of(last, record):
+                    if last.topic == names.HALF_TOPIC:
+                        half.moved(former, last.queue_offset)
+                    self._done(former)
+                    return
+            await asyncio.sleep(0)
 
     def _stored(self, topic: str) -> int:
         """The internal group's offset in a topic, within what the store has.

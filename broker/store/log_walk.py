@@ -114,7 +114,7 @@ class LogWalk:
 
     Attributes:
         end: physical offset behind the last good record so far.
-        last: physical offset of that record; without one, of where the walk of the file began.
+        last: physical offset of that record; without one, of where the walk began.
         last_store_ms: store time of that record, ms since the epoch.
         records: number of good records so far.
         damaged: number of damaged parts skipped.
@@ -181,7 +181,9 @@ class LogWalk:
         """
         for index in range(first, len(self._mapped)):
             file = self._mapped[index]
-            self.end = self.last = file.start + position
+            self.end = file.start + position
+            if index == first:
+                self.last = self.end
             closed = yield from self._sweep_file(file, position, together_from)
             position = 0
             if not closed:

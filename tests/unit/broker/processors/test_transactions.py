@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from remoting.protocol.headers.send import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from remoting.protocol.message.record import MIN_TAIL_BYTES, record_size
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
 from tests.unit.broker.processors.replay import FRAMES, captured
@@ -27,6 +29,8 @@ from tests.unit.broker.processors.sends import refusal, stored
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_MS = 6_000
+LOG_FILE_BYTES = 1 << 20
+"""Of the bench's store."""
 
 TEXT = (
     "KEYS\x01k\x02TRAN_MSG\x01true\x02UNIQ_KEY\x01U1\x02WAIT\x01true\x02PGROUP\x01pg\x02TAGS\x01T"
@@ -593,3 +597,129 @@ def test_a_check_that_was_not_noted_asks_once_not_twice(make_bench, bench):
     bench.state.offsets.remove_group(GROUP)
     after = restarted(make_bench, bench)
     assert after.processors.transactions.open_count == 1
+
+
+# --- what a kill between two records leaves
+
+
+def cut_off(
+    make_bench: Any, bench: Bench, end: int, *, done: int = 0, too_full: str | None = None
+) -> Bench:
+    """A broker that starts on the store as a kill leaves it when the log has grown to ``end``.
+
+    Half messages below queue offset ``done`` are done with.
+    """
+    root = bench.config.store_path_root_dir
+    copy = root.with_name(f"{root.name}-{end}")
+    shutil.copytree(root, copy)
+    for path in (copy / "commitlog").iterdir():
+        with path.open("r+b") as file:
+            file.seek(min(max(0, end - int(path.name)), LOG_FILE_BYTES))
+            file.write(bytes(LOG_FILE_BYTES - file.tell()))
+    after = make_bench(copy, transaction_check_max=bench.config.transaction_check_max)
+    after.clock.jump(bench.clock.now_ms() - after.clock.now_ms())
+    after.store.disk.measured(too_full)
+    after.state.offsets.commit(GROUP, names.HALF_TOPIC, 0, done)
+    asyncio.run(after.processors.transactions.load())
+    return after
+
+
+def ends_behind(bench: Bench, begin: int) -> list[int]:
+    """Where the records end that were stored since the log ended at ``begin``."""
+    places = [("T", 2), (names.HALF_TOPIC, 0), (names.OP_HALF_TOPIC, 0)]
+    places += [(names.CHECK_MAX_TIME_TOPIC, 0)]
+    records = [record for place in places for record in stored(bench, *place)]
+    return sorted(one.physical_offset + one.size for one in records if one.physical_offset >= begin)
+
+
+def lives(bench: Bench) -> int:
+    """How many transactions are open, committed or discarded."""
+    discarded = stored(bench, names.CHECK_MAX_TIME_TOPIC)
+    return bench.processors.transactions.open_count + len(bodies(bench)) + len(discarded)
+
+
+def check_again(bench: Bench) -> None:
+    late(bench)
+    check(bench)
+
+
+def resume_last(bench: Bench) -> None:
+    resume(bench, stored(bench, names.HALF_TOPIC)[-1].offset_id)
+
+
+def commit_last(bench: Bench) -> None:
+    record = stored(bench, names.HALF_TOPIC)[-1]
+    end(bench, (record.queue_offset, record.physical_offset), COMMIT)
+
+
+@pytest.mark.parametrize("rolls", [False, True], ids=["in a file", "at the end of a file"])
+@pytest.mark.parametrize("action", [commit_last, check_again, resume_last])
+@pytest.mark.parametrize("checks", [1, 2])
+def test_a_transaction_is_there_once_wherever_a_kill_ends_the_log(
+    make_bench, checks, action, rolls
+):
+    """The store of each moment of ``action`` in turn; after two checks a third discards."""
+    bench = make_bench(transaction_check_max=2)
+    half(bench, b"another", TEXT.replace("U1", "U0"), queue_id=3, **born_now(bench))
+    half(bench, **born_now(bench))
+    for _ in range(checks):
+        check_again(bench)
+    begin = bench.store.end_offset
+    if rolls:
+        rehearsal = cut_off(make_bench, bench, begin)
+        action(rehearsal)
+        first = ends_behind(rehearsal, begin)[0]
+        room = LOG_FILE_BYTES - begin - MIN_TAIL_BYTES - (first - begin)
+        bench.store.put(PendingMessage("Filler", 0, bytes(room - record_size(0, len("Filler"), 0))))
+        begin = bench.store.end_offset
+    action(bench)
+    # The last: the log has rolled, and the next file is empty.
+    places = [begin, *ends_behind(bench, begin), *([LOG_FILE_BYTES] if rolls else [])]
+    for place in places:
+        after = cut_off(make_bench, bench, place)
+        assert lives(after) == 2
+        assert lives(cut_off(make_bench, after, after.store.end_offset)) == 2
+
+
+def test_the_former_place_still_ends_what_a_kill_stored_again_without_an_op_message(
+    make_bench, bench
+):
+    place = half(bench, **born_now(bench))
+    begin = bench.store.end_offset
+    check_again(bench)
+    after = cut_off(make_bench, bench, ends_behind(bench, begin)[0])
+    assert end(after, place, COMMIT).code == ResponseCode.SUCCESS
+    assert ops(after) == [0, 1]
+    assert lives(after) == 1
+
+
+def test_one_that_apaches_broker_stored_again_last_stays_open(make_bench, bench):
+    """There the internal group's offset says that its former place is done with."""
+    half(bench, **born_now(bench))
+    begin = bench.store.end_offset
+    check_again(bench)
+    after = cut_off(make_bench, bench, ends_behind(bench, begin)[0], done=1)
+    assert after.processors.transactions.open_count == 1
+    assert ops(after) == []
+
+
+def test_a_copy_of_a_committed_message_ends_no_transaction(make_bench, bench):
+    """As a retry is: it still has the system flag of a commit."""
+    half(bench)
+    bench.store.put(PendingMessage("%RETRY%g", 0, b"order", b"A\x01b", sys_flag=COMMIT))
+    after = cut_off(make_bench, bench, bench.store.end_offset)
+    assert after.processors.transactions.open_count == 1
+
+
+def test_a_start_on_a_full_disk_ends_it_and_stores_the_op_message_later(make_bench, bench):
+    half(bench)
+    begin = bench.store.end_offset
+    commit_last(bench)
+    after = cut_off(make_bench, bench, ends_behind(bench, begin)[0], too_full="the disk is full")
+    assert lives(after) == 1
+    assert ops(after) == []
+    check(after)
+    assert ops(after) == []
+    after.store.disk.measured(None)
+    check(after)
+    assert ops(after) == [0]
