@@ -25,7 +25,8 @@ def main() -> int:
     report = ROOT / ".soak.xml"
     begun = time.monotonic()
     tests = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}"],
+        # xunit1 has the figures that tests record.
+        [sys.executable, "-m", "pytest", "-q", "-ojunit_family=xunit1", f"--junitxml={report}"],
         cwd=ROOT,
         env={**os.environ, "POCKETMQ_TEST_SIZE": "soak"},
         check=False,
@@ -56,6 +57,11 @@ def evidence(report: Path, minutes: float, startup: str) -> str:
         f"| {case.get('classname')}::{case.get('name')} | {float(case.get('time', '0')):.1f} |"
         for case in cases[:SLOWEST]
     )
+    figures = "".join(
+        f"\n{case.get('name')}: {figure.get('name')}: {figure.get('value')}\n"
+        for case in suite.iter("testcase")
+        for figure in case.iter("property")
+    )
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
         cwd=ROOT,
@@ -75,7 +81,7 @@ errors, {counts["skipped"]} skipped. The longest:
 | test | seconds |
 |---|---|
 {rows}
-
+{figures}
 `python -m benchmarks.startup --apache --rounds 11`:
 
 ```
