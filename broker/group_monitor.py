@@ -200,7 +200,7 @@ class GroupMonitor:
         if queues is None:
             return None
         own = self._queue(queue.topic, queue.queue_id)
-        return health.owner_by_average(own, sorted(queues), sorted(group.ids))
+        return health.owner_by_average(own, sorted(queues), group.sharing(queue.topic))
 
     def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
         own = {

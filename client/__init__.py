@@ -47,8 +47,8 @@ MODULES = {
     "client.events": """
         ConsumerFailed ConsumptionPaused Event GroupChanged GroupTrouble HandlerTimedOut LockLost
         LoopBlocked MembersDiffer MessageDeadLettered NoQueues OffsetMoved QueueBlocked
-        QueueGained QueueLost QueueResumed QueueWaiting QueuesUnknown RebalanceFailed Start
-        SubscriptionUnstable
+        QueueGained QueueLost QueueResumed QueueWaiting QueuesUnknown QueuesUnread
+        RebalanceFailed Start SubscriptionUnstable
     """,
     "client.instance": "Instance",
     "client.interceptors": "InterceptedPart Interceptor",

@@ -65,6 +65,7 @@ from client.events import QueueGained as QueueGained
 from client.events import QueueLost as QueueLost
 from client.events import QueueResumed as QueueResumed
 from client.events import QueuesUnknown as QueuesUnknown
+from client.events import QueuesUnread as QueuesUnread
 from client.events import QueueWaiting as QueueWaiting
 from client.events import RebalanceFailed as RebalanceFailed
 from client.events import Start as Start
@@ -166,6 +167,7 @@ __all__ = [
     "QueueResumed",
     "QueueWaiting",
     "QueuesUnknown",
+    "QueuesUnread",
     "RebalanceFailed",
     "Receipt",
     "ReceivedMessage",

@@ -154,6 +154,31 @@ class QueuesUnknown:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesUnread:
+    """Members that don't subscribe to a topic get a share of its queues, and nobody reads these.
+
+    That is RocketMQ's rule. PocketMQ's consumers leave such members out only if all members of the
+    group are PocketMQ's. Subscribe all members to the topic, or give it a group of its own.
+
+    Attributes:
+        group: the group.
+        topic: the topic, to which this member may not subscribe either.
+        members: the client ids of the members that don't subscribe to it.
+        foreign: the client ids of the members that are not PocketMQ's.
+        queues: the queues that nobody reads; empty if this member doesn't subscribe to the topic,
+            or if its strategy is ``STICKY``.
+    """
+
+    docs: ClassVar[str] = DOCS + "consumer-groups.md#one-group-one-subscription"
+
+    group: str
+    topic: str
+    members: tuple[str, ...]
+    foreign: tuple[str, ...]
+    queues: tuple[MessageQueue, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceFailed:
     """The owners of a topic's queues can't be determined now; this member keeps its queues.
 
@@ -311,6 +336,7 @@ Event: TypeAlias = (
     | GroupTrouble
     | NoQueues
     | QueuesUnknown
+    | QueuesUnread
     | RebalanceFailed
     | LockLost
     | SubscriptionUnstable

@@ -1,10 +1,11 @@
 """Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). No I/O.
 
 A group has one consume type, one message model, one start position, and one subscription per topic.
-Each heartbeat overwrites them, and drops the topics that it doesn't contain. That is RocketMQ's
-rule, and its hazard: members that subscribe differently keep overwriting each other. Therefore each
-member's ``Profile`` is kept as well. It contains what all members must agree on, in a comparable
-form: without versions, the order of tags, and the retry topic that clients add automatically.
+Each heartbeat overwrites them, and drops the topics that it doesn't contain, unless another
+PocketMQ member has them. That is RocketMQ's rule but for the exception, and its hazard: members
+that subscribe differently keep overwriting each other. Therefore each member's ``Profile`` is kept
+as well. It contains what all members must agree on, in a comparable form: without versions, the
+order of tags, and the retry topic that clients add automatically.
 
 Connections are opaque keys, and callers pass in the time. Calls that change a group return whether
 its members must be notified.
@@ -32,6 +33,7 @@ from remoting.protocol import names
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import BlockedQueue, BlockedQueues
 from remoting.protocol.bodies.heartbeat import ConsumerData, MessageModel, SubscriptionData
+from remoting.protocol.bodies.stats import MemberTopics
 from remoting.protocol.own_codes import BLOCKED, ON_CONFLICT, STRATEGY
 
 if TYPE_CHECKING:
@@ -208,6 +210,34 @@ class ConsumerGroup:
         """Return the members' client ids in the order in which they joined."""
         return [channel.client_id for channel in self.members.values()]
 
+    def sharing(self, topic: str) -> list[str]:
+        """Return the client ids of the members that share a topic's queues, sorted.
+
+        All do, unless all are PocketMQ's: these leave out members that don't subscribe to it.
+        """
+        members = self.members.values()
+        if not all(member.ours for member in members):
+            return sorted(self.ids)
+        return sorted({one.client_id for one in members if topic in one.subscriptions})
+
+    def topic_sets(self) -> list[MemberTopics]:
+        """Return the members by their topics; an empty list if all have the same topics."""
+        # Members with the same profile have the same topics.
+        topics_of = {
+            profile: frozenset(next(iter(members.values())).subscriptions)
+            for profile, members in self.profiles.items()
+        }
+        if len({*topics_of.values()}) < 2:
+            return []
+        sets: dict[tuple[frozenset[str], bool], list[str]] = {}
+        for profile, topics in topics_of.items():
+            for member in self.profiles[profile].values():
+                sets.setdefault((topics, member.ours), []).append(member.client_id)
+        return [
+            MemberTopics(topics=sorted(topics), members=ids, ours=ours)
+            for (topics, ours), ids in sets.items()
+        ]
+
     def pulled(self, topic: str, queue_id: int, connection: Connection, now: float) -> None:
         """Note a pull from a queue at ``now`` (monotonic); ignored unless a member pulls."""
         member = self.members.get(connection)
@@ -271,11 +301,21 @@ class ConsumerGroup:
                 changed = True
             if old is None or new.sub_version > old.sub_version:
                 self.subscriptions[new.topic] = new
-        for topic in [topic for topic in self.subscriptions if topic not in topics]:
-            del self.subscriptions[topic]
-            changed = True
+        if len(self.subscriptions) > len(topics):
+            for topic in self.subscriptions.keys() - topics - self._topics_of_ours():
+                del self.subscriptions[topic]
+                changed = True
         self.weight = _weight(self.subscriptions.values())
         return changed
+
+    def _topics_of_ours(self) -> set[str]:
+        """Return the topics of the PocketMQ members, which share queues by topic."""
+        return {
+            topic
+            for members in self.profiles.values()
+            if any(member.ours for member in members.values())
+            for topic in next(iter(members.values())).subscriptions
+        }
 
 
 class ConsumerTable:
@@ -312,6 +352,8 @@ class ConsumerTable:
     ) -> bool:
         """Apply a consumer's heartbeat; return whether the group's members or topics changed.
 
+        The topics of a PocketMQ member count too, because its group shares queues by topic.
+
         Raises:
             LimitReached: there are too many members or subscriptions; nothing changed.
         """
@@ -336,7 +378,9 @@ class ConsumerTable:
         self.weight += group.weight + member.weight - before
         if old is None and self.on_change is not None:
             self.on_change(group.name, member, True)
-        return changed or old is None
+        if old is None or (member.ours and old.subscriptions.keys() != member.subscriptions.keys()):
+            return True
+        return changed
 
     def unregister(self, name: str, connection: Connection) -> bool:
         """Remove a member, and the group with its last one; return False if it wasn't a member."""

@@ -262,11 +262,13 @@ def owner_by_average(
 def idle_members(group: ConsumerGroup, queues: dict[str, int]) -> GroupFinding | None:
     """Return the finding for a group with more members than queues, or None.
 
+    Members with different topics are left to the finding about their subscriptions.
+
     Args:
         group: the group.
         queues: the number of queues of each of its topics, over all brokers.
     """
-    if group.is_broadcasting or not queues:
+    if group.is_broadcasting or not queues or group.topic_sets():
         return None
     strategy = strategy_of(group)
     if group.consume_type == ConsumeType.CONSUME_ACTIVELY and not strategy:

@@ -117,8 +117,11 @@ class ClientProcessor:
             self._members_left([group])
         return command.reply()
 
-    def consumer_list(self, command: Command, _: Connection) -> Command:
-        """Handle GET_CONSUMER_LIST_BY_GROUP: return the client ids of a group's members."""
+    def consumer_list(self, command: Command, connection: Connection) -> Command:
+        """Handle GET_CONSUMER_LIST_BY_GROUP: return the client ids of a group's members.
+
+        A PocketMQ member also gets the members' topics, if they differ.
+        """
         header = command.read(ConsumerGroupRequestHeader)
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
@@ -127,6 +130,9 @@ class ClientProcessor:
                 f"no consumer for this group, {header.consumer_group}",
             )
         body = GetConsumerListByGroupResponseBody(consumer_id_list=group.client_ids())
+        member = group.members.get(connection)
+        if member is not None and member.ours:
+            body.member_topics = group.topic_sets() or None
         return command.reply(body=encode(body))
 
     def check_config(self, command: Command, _: Connection) -> Command:

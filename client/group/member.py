@@ -10,7 +10,7 @@ one further round. Topics are independent: one that fails keeps its queues and i
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 
 from client.config import GroupOptions, OnConflict
 from client.context import ClientContext
@@ -22,14 +22,14 @@ from client.errors import (
     Unavailable,
     UsageError,
 )
-from client.events import MembersDiffer, Start, SubscriptionUnstable
+from client.events import MembersDiffer, QueuesUnread, Start, SubscriptionUnstable
 from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.conflicts import GroupProblemReporter, join
 from client.group.rebalancer import Rebalancer, View
 from client.group.reports import Reports, consumer_status, running_info
 from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
-from client.group.view import GroupView, Subscribed, check_filter, from_where
+from client.group.view import GroupMembers, GroupView, Subscribed, check_filter, from_where
 from client.limits import MAX_HANDLED_NOW, REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
 from client.routes import Route
 from remoting.log import Log
@@ -397,10 +397,26 @@ class GroupMember:
         failed.update(difference.failed)
         self._assignments.change(difference.wanted)
         before = self._reports.members
-        self._reports.round_over(views, difference, failed)
+        self._reports.round_over(views, view.members, difference, failed)
+        if view.members is not None:
+            known = {topic: one for topic, one in views.items() if topic not in failed}
+            self._reports.unread(self._unread(view.members, known, difference.wanted))
         if self._reports.members != before:
             self._problems.soon()
         return not failed
+
+    def _unread(
+        self,
+        everybody: GroupMembers,
+        views: Mapping[str, View | None],
+        own: frozenset[MessageQueue],
+    ) -> Iterator[QueuesUnread]:
+        """Yield the topics whose queues are shared with members that don't subscribe to them."""
+        for topic, members in everybody.useless().items():
+            view = views.get(topic)
+            theirs = set() if view is None else self._rebalancer.shares_of(members, view)
+            queues = tuple(sorted(theirs - own))
+            yield QueuesUnread(self.group, topic, members, everybody.foreign, queues)
 
     async def _view(self, view: GroupView, topic: str) -> View | PocketMQError:
         try:

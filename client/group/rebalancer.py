@@ -7,7 +7,7 @@ is unknown, and the queues of brokers that don't respond.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from client.errors import PocketMQError
@@ -22,7 +22,8 @@ class View:
 
     Attributes:
         queues: all queues of the topic, sorted.
-        members: the client ids of the group's members, sorted; unused for broadcasting.
+        members: the client ids of the members that share the queues, sorted; unused for
+            broadcasting.
         owners: the client id that holds each queue's lock, as far as brokers report it.
         silent: names of the brokers that should report lock owners but did not respond.
     """
@@ -98,6 +99,16 @@ class Rebalancer:
             unknown=tuple(sorted(unknown)),
             failed=failed,
         )
+
+    def shares_of(self, members: Iterable[str], view: View) -> set[MessageQueue]:
+        """Return the queues of a topic allocated to these members; none with ``Sticky``."""
+        if self._strategy is None or isinstance(self._strategy, Sticky) or not view.queues:
+            return set()
+        return {
+            queue
+            for one in members
+            for queue in self._strategy.allocate(one, view.queues, view.members, group=self._group)
+        }
 
     def _share(self, view: View) -> Collection[MessageQueue]:
         if self._strategy is None or not view.queues:

@@ -11,8 +11,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from client.errors import PocketMQError, TopicNotFound
-from client.events import Event, GroupChanged, NoQueues, QueuesUnknown, RebalanceFailed
+from client.events import (
+    Event,
+    GroupChanged,
+    NoQueues,
+    QueuesUnknown,
+    QueuesUnread,
+    RebalanceFailed,
+)
 from client.group.rebalancer import Difference, View
+from client.group.view import GroupMembers
 from remoting.log import Log
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
@@ -51,14 +59,20 @@ class Reports:
         self._idle = False
         self._unknown: tuple[MessageQueue, ...] = ()
         self._failing: dict[str, str] = {}
+        self._unread: frozenset[QueuesUnread] = frozenset()
 
     def round_over(
         self,
         views: Mapping[str, View | None],
+        everybody: GroupMembers | None,
         difference: Difference,
         failed: Mapping[str, PocketMQError],
     ) -> None:
-        """Report what changed in a round."""
+        """Report what changed in a round.
+
+        Args:
+            everybody: all members of the group; None: not known now, or not shared.
+        """
         for topic, error in failed.items():
             # Not an error: a group's retry topic is created after its first member has joined.
             expected = topic.startswith(RETRY_PREFIX) and isinstance(error, TopicNotFound)
@@ -76,13 +90,29 @@ class Reports:
         self._unknown = difference.unknown
         known = [view for view in views.values() if view is not None]
         if self._shared and known:
-            members = known[0].members
+            members = () if everybody is None else everybody.ids
             if members != self.members:
                 _log.info("group changed", group=self._group, members=len(members))
                 self.members = members
                 self._tell(GroupChanged(self._group, members))
             self._report_idle(known, difference)
         self._report_share(difference)
+
+    def unread(self, found: Iterable[QueuesUnread]) -> None:
+        """Report the topics whose queues are not all read, unless the round before had the same."""
+        before, self._unread = self._unread, frozenset(found)
+        for event in sorted(self._unread - before, key=lambda one: one.topic):
+            _log.warning(
+                "members that don't subscribe to a topic get queues of it, which nobody reads; "
+                "subscribe all members to it, or give it a group of its own",
+                group=self._group,
+                topic=event.topic,
+                members=" ".join(event.members),
+                foreign=" ".join(event.foreign),
+                queues=", ".join(map(str, event.queues)),
+                docs=event.docs,
+            )
+            self._tell(event)
 
     def _report_share(self, difference: Difference) -> None:
         for topic in sorted({queue.topic for queue in (*difference.gained, *difference.lost)}):

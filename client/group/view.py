@@ -8,12 +8,18 @@ for the other members to send their heartbeats and to take their locks again.
 The version of a subscription is the time when its expression was set, and changes only with it. A
 broker keeps the subscription with the highest version, so if the version increased otherwise, this
 member would overwrite the subscriptions of others.
+
+RocketMQ shares the queues of a topic among all members of a group, also those that don't subscribe
+to it, so that nobody reads the queues of these. PocketMQ's members leave them out if a PocketMQ
+broker reports that all members are PocketMQ's. If there is one other client, all members must
+follow its rule, or else queues would have two owners.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 from client.context import ClientContext
@@ -38,7 +44,7 @@ from remoting.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     SubscriptionData,
 )
-from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody, MemberTopics
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
@@ -56,6 +62,42 @@ _FILTER_ANSWERS = frozenset(
 _SERVED_OR_NOT = frozenset({ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED})
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMembers:
+    """The members of a group, as one broker reports them.
+
+    Attributes:
+        ids: the client ids of all members, sorted.
+        topics: the members by their topics; empty if all have the same, or with Apache's brokers.
+    """
+
+    ids: tuple[str, ...] = ()
+    topics: tuple[MemberTopics, ...] = ()
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """The members that are not PocketMQ's, sorted; empty if all have the same topics."""
+        return tuple(sorted({one for some in self.topics if not some.ours for one in some.members}))
+
+    def without(self, topic: str) -> set[str]:
+        """Return the members that don't subscribe to a topic."""
+        having = {one for some in self.topics if topic in some.topics for one in some.members}
+        return {one for some in self.topics for one in some.members} - having
+
+    def sharing(self, topic: str, own: str) -> tuple[str, ...]:
+        """Return the members that share a topic's queues, ``own`` among them, sorted."""
+        left_out = set() if self.foreign else self.without(topic) - {own}
+        return tuple(one for one in self.ids if one not in left_out)
+
+    def useless(self) -> dict[str, tuple[str, ...]]:
+        """Return the members that share a topic's queues without subscribing to it, by topic."""
+        if not self.foreign:
+            return {}
+        topics = {topic for some in self.topics for topic in some.topics}
+        found = {topic: self.without(topic) for topic in sorted(topics)}
+        return {topic: tuple(sorted(ids)) for topic, ids in found.items() if ids}
+
+
 class GroupView:
     """Reads the state of one group from its brokers.
 
@@ -63,13 +105,17 @@ class GroupView:
 
     Args:
         before: the members in the previous round.
+
+    Attributes:
+        members: the members that the first broker to respond reported; None: none has.
     """
 
     def __init__(self, context: ClientContext, group: str, before: Collection[str]) -> None:
         self._context = context
         self._group = group
         self._before = frozenset(before)
-        self._lists: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+        self.members: GroupMembers | None = None
+        self._lists: dict[str, asyncio.Task[GroupMembers]] = {}
         self._owners: dict[str, asyncio.Task[Mapping[MessageQueue, str] | None]] = {}
 
     async def view(self, route: Route, *, shared: bool, owners: bool) -> View:
@@ -84,7 +130,9 @@ class GroupView:
         """
         if not shared or not route.readable:
             return View(route.readable)
-        members = await self._members(route)
+        everybody = await self._members(route)
+        self.members = self.members or everybody
+        members = everybody.sharing(route.topic, self._context.client_id)
         if not owners:
             return View(route.readable, members)
         brokers = sorted({queue.broker_name for queue in route.readable})
@@ -106,7 +154,7 @@ class GroupView:
             ),
         )
 
-    async def _members(self, route: Route) -> tuple[str, ...]:
+    async def _members(self, route: Route) -> GroupMembers:
         failure: PocketMQError | None = None
         for broker in sorted(route.brokers):
             address = route.address(broker)
@@ -120,26 +168,25 @@ class GroupView:
                 failure = failure or error
         raise failure or NoRoute("no address of a broker of the topic is known", topic=route.topic)
 
-    async def _list(self, address: str) -> tuple[str, ...]:
+    async def _list(self, address: str) -> GroupMembers:
         """Read the members from a broker; send it a heartbeat first if this one is missing."""
         try:
             members = await self._ask(address)
         except RemoteError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
-            members = ()
-        if self._context.client_id not in members:
+            members = GroupMembers()
+        if self._context.client_id not in members.ids:
             _log.info("not in the group's list, a heartbeat goes first", broker=address)
             await self._context.heartbeats.now(address)
             members = await self._ask(address)
         rest = RESTART_GRACE - self._context.heartbeats.seconds_since_reconnect(address)
-        if rest > 0 and not self._before <= {*members}:
+        if rest > 0 and not self._before <= {*members.ids}:
             await asyncio.sleep(rest)
             members = await self._ask(address)
-        # Sort by UTF-16 code units as Java does: all members must use the same order.
-        return tuple(sorted(set(members), key=lambda one: one.encode("utf-16-be", "replace")))
+        return members
 
-    async def _ask(self, address: str) -> tuple[str, ...]:
+    async def _ask(self, address: str) -> GroupMembers:
         answer = await self._context.remote.call(
             address,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP,
@@ -147,9 +194,12 @@ class GroupView:
             group=self._group,
         )
         try:
-            return tuple(decode(GetConsumerListByGroupResponseBody, answer.body).consumer_id_list)
+            body = decode(GetConsumerListByGroupResponseBody, answer.body)
         except BodyError as error:
             raise self._unreadable(error, address) from error
+        # Sort by UTF-16 code units as Java does: all members must use the same order.
+        ids = sorted(set(body.consumer_id_list), key=lambda one: one.encode("utf-16-be", "replace"))
+        return GroupMembers(tuple(ids), tuple(body.member_topics or ()))
 
     async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
         """Return the lock owners at one broker; empty: an Apache broker, None: no response."""

@@ -20,6 +20,10 @@ client does not become a member. ``warn`` and ``allow``: it becomes a member. Mi
 with clustering is refused whatever the field's value. A heartbeat without the field is never
 refused.
 
+The answer to GET_CONSUMER_LIST_BY_GROUP also contains the members' topics if it goes to a PocketMQ
+member and these differ (``bodies.stats.MemberTopics``), so that PocketMQ members can leave out
+those that don't subscribe to a topic.
+
 A PocketMQ orderly consumer that a failing message has stopped reports it in the ext field
 ``BLOCKED`` of its heartbeat, a JSON list of ``BlockedQueue``; without the field, no queue is
 blocked.

@@ -36,6 +36,9 @@ RATE = 200
 WAIT_MS = 2
 CHANGES = size(test=2, ci=4, soak=40)
 
+Owned = set[tuple[str, client.MessageQueue]]
+"""Client ids and queues."""
+
 PAIRS = [("pocketmq", "4.9.7"), ("pocketmq", "5.3.3"), ("apache", "4.9.7")]
 
 
@@ -222,6 +225,93 @@ async def test_members_that_join_and_leave_lose_no_message_and_no_order(
     if ordered:
         foreign = {member.name for member in mixed.everybody if member.name.startswith("java")}
         assert check(mixed.events(), stored, ordered=True, foreign=foreign).problems == []
+
+
+async def test_members_with_other_topics_leave_queues_unread_and_ours_name_them(
+    pair: tuple[str, str], nameserver: str, tmp_path: Path
+) -> None:
+    """Java subscribes to one topic, one member of ours to another, one of ours to both."""
+    warned: dict[str, client.QueuesUnread] = {}
+
+    def note(event: client.Event) -> None:
+        if isinstance(event, client.QueuesUnread):
+            warned[event.topic] = event
+
+    async with (
+        group(nameserver, pair[1], tmp_path, ordered=False) as mixed,
+        client.Instance(nameserver) as with_both,
+        client.Instance(nameserver) as with_other,
+    ):
+        other = f"other-{mixed.name}"
+        await mixed.admin.create_topic(other, queues=QUEUES)
+        queues = {topic: sorted(await mixed.admin.queues(topic)) for topic in (mixed.topic, other)}
+        await mixed.join("java")
+        (java,) = mixed.live
+        members = {
+            instance.client_id: instance.push_consumer(
+                group=mixed.name,
+                subscribe=dict.fromkeys(topics, "*"),
+                handler=lambda _: None,
+                start_from=client.FIRST,
+                on_conflict="warn",
+                on_event=on_event,
+            )
+            for instance, topics, on_event in (
+                (with_both, [mixed.topic, other], note),
+                (with_other, [other], None),
+            )
+        }
+        both, one = members.values()
+
+        async def owned() -> Owned:
+            """Return what each member reads."""
+            found: Owned = {(name, q) for name, own in members.items() for q in own.assigned}
+            if java in mixed.live:
+                ids = await java.owned()
+                found |= {(java.client_id, q) for q in queues[mixed.topic] if q.queue_id in ids}
+            return {(name, q) for name, q in found if q.topic in queues}
+
+        async def agreed(wanted: Owned) -> None:
+            async with asyncio.timeout(AGREED_WITHIN):
+                while await owned() != wanted:  # noqa: ASYNC110 - nobody is told
+                    await asyncio.sleep(0.1)
+
+        def shares(topic: str, *ids: str) -> Owned:
+            strategy = client.Averagely()
+            return {
+                (name, queue)
+                for name in ids
+                for queue in strategy.allocate(name, queues[topic], sorted(ids), group=mixed.name)
+            }
+
+        async with both, one:
+            everybody = shares(mixed.topic, java.client_id, *members)
+            everybody |= shares(other, java.client_id, *members)
+            unread = {
+                (name, queue)
+                for name, queue in everybody
+                if (name, queue.topic)
+                in {(java.client_id, other), (with_other.client_id, mixed.topic)}
+            }
+            await agreed(everybody - unread)
+            if pair[0] == "pocketmq":
+                lacking = {other: java.client_id, mixed.topic: with_other.client_id}
+                assert warned == {
+                    topic: client.QueuesUnread(
+                        mixed.name,
+                        topic,
+                        (lacking[topic],),
+                        (java.client_id,),
+                        tuple(sorted(queue for _, queue in unread if queue.topic == topic)),
+                    )
+                    for topic in queues
+                }
+            else:
+                assert warned == {}  # Apache's broker doesn't report the topics of each member.
+            await mixed.leave("java")
+            readers = [with_both.client_id] if pair[0] == "pocketmq" else [*members]
+            of_both = {own for own in shares(mixed.topic, *readers) if own[0] in readers[:1]}
+            await agreed(of_both | shares(other, *members))
 
 
 def failures_of(number: int) -> int:

@@ -142,7 +142,19 @@ class GroupList(Body):
     group_list: list[str] = field(default_factory=list)
 
 
+class MemberTopics(Body):
+    """The members of a group that subscribe to the same topics (PocketMQ's own)."""
+
+    topics: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+    """Their client ids."""
+    ours: bool = False
+    """Whether they are PocketMQ clients."""
+
+
 class GetConsumerListByGroupResponseBody(Body):
     """Client ids of a group's members."""
 
     consumer_id_list: list[str] = field(default_factory=list)
+    member_topics: list[MemberTopics] | None = None
+    """PocketMQ's own: sent to PocketMQ members only, if not all members have the same topics."""

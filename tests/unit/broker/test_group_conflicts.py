@@ -8,6 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from remoting.docs import DOCS
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.own_codes import (
     CONFLICT,
     STRATEGY,
@@ -185,3 +190,53 @@ def test_of_our_two_members_with_one_client_id_the_later_is_refused(bench):
     assert bench.state.consumers.connections("g") == [one.connection]
     assert other.beat().code == 1
     assert one.beat().code == 0
+
+
+# members of ours with different topics
+
+
+def topics_told(bench, consumer: Consumer) -> list[tuple[list[str], list[str], bool]] | None:
+    """Return what the answer with the members' ids says about their topics."""
+    header = ConsumerGroupRequestHeader(consumer_group="g")
+    command = Command.request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, header)
+    body = bench.must(command, consumer.connection).body
+    told = decode(GetConsumerListByGroupResponseBody, body).member_topics
+    return told if told is None else [(one.topics, one.members, one.ours) for one in told]
+
+
+def test_only_members_of_ours_are_told_who_subscribes_to_what_and_only_if_that_differs(bench):
+    a, b = ours(bench, "a", "warn", T="*"), ours(bench, "b", "warn", T="*")
+    foreign = Consumer(bench, "c", T="*")
+    for consumer in (a, b, foreign):
+        consumer.beat()
+    assert topics_told(bench, a) is None
+    b.topics["U"] = "*"
+    b.beat()
+    assert topics_told(bench, foreign) is None
+    told = [(["T"], ["a"], True), (["T", "U"], ["b"], True), (["T"], ["c"], False)]
+    assert sorted(topics_told(bench, a), key=lambda one: one[1]) == told
+
+
+def test_members_of_ours_with_different_topics_all_pull_theirs(bench):
+    for topic in "TU":
+        bench.topic(topic)
+    a, b = ours(bench, "a", "warn", T="*"), ours(bench, "b", "warn", U="*")
+    for consumer in (a, b):
+        consumer.beat()
+    assert bench.must(pull_command("T", sys_flag=0), a.connection).code == 19
+    assert bench.must(pull_command("U", sys_flag=0), b.connection).code == 19
+    b.close()
+    a.beat()
+    assert bench.must(pull_command("U", sys_flag=0), a.connection).code == 24
+
+
+def test_a_member_of_ours_that_changes_its_topics_has_the_others_notified(bench):
+    a, b = ours(bench, "a", "warn", T="*", U="*"), ours(bench, "b", "warn", T="*")
+    for consumer in (a, b):
+        consumer.beat()
+    a.connection.pushed.clear()
+    b.beat()
+    assert a.connection.pushed == []
+    b.topics["U"] = "*"
+    b.beat()
+    assert [command.code for command in a.connection.pushed] == [40]

@@ -275,3 +275,21 @@ def test_a_round_checks_all_groups_in_small_steps(bench):
     bench.clock.advance(10)
     watch.step(budget=10_000)
     assert len(checked) == 40
+
+
+def test_the_owner_is_one_that_subscribes_to_the_topic_unless_there_are_foreign_members(bench):
+    bench.topic("T")
+    bench.topic("U")
+    bench.send("T")
+    a, b = ours(bench, "a", "warn", U="*"), ours(bench, "b", "warn", T="*", U="*")
+    for consumer in (a, b):
+        consumer.fields[STRATEGY] = "AVG"
+        consumer.beat()
+    bench.processors.monitor.check("g")
+    later(bench, 40, a, b)
+    (finding,) = describe(bench).warnings
+    assert (finding.kind, finding.members) == ("unpulledQueue", ["b"])
+    foreign = Consumer(bench, "c", U="*")
+    later(bench, 10, a, b, foreign)
+    (finding,) = describe(bench).warnings
+    assert (finding.kind, finding.members) == ("unpulledQueue", ["a"])

@@ -28,6 +28,7 @@ class ModelMember:
     client_id: str
     heard_ms: int
     topics: dict[str, tuple[str, int]]
+    ours: bool
 
 
 @dataclass
@@ -51,8 +52,9 @@ class Groups(RuleBasedStateMachine):
         topics=SUBSCRIPTIONS,
         model=st.sampled_from(["CLUSTERING", "BROADCASTING"]),
         strategy=st.sampled_from(["", "AVG"]),
+        ours=st.booleans(),
     )
-    def heartbeat(self, name, connection, client_id, topics, model, strategy) -> None:
+    def heartbeat(self, name, connection, client_id, topics, model, strategy, ours) -> None:
         data = ConsumerData(
             group_name=name,
             message_model=model,
@@ -62,19 +64,20 @@ class Groups(RuleBasedStateMachine):
             ],
         )
         channel = ClientChannel(connection, client_id, "ip:1", "JAVA", 407, self.now_ms)
-        extras = HeartbeatExtras(on_conflict="warn", strategy=strategy)
+        extras = HeartbeatExtras(on_conflict="warn" if ours else "", strategy=strategy)
         result = self.table.heartbeat(data, channel, self.now_ms, extras)
         group = self.groups.setdefault(name, ModelGroup())
-        changed = connection not in group.members or group.topics.keys() != topics.keys()
-        group.members[connection] = ModelMember(client_id, self.now_ms, topics)
+        old = group.members.get(connection)
+        before = group.topics
+        group.members[connection] = ModelMember(client_id, self.now_ms, topics, ours)
         group.model = model
-        group.topics = {
-            topic: max((group.topics[topic], new), key=lambda one: one[1])
-            if topic in group.topics
-            else new
+        kept = {topic for one in group.members.values() if one.ours for topic in one.topics}
+        group.topics = {topic: one for topic, one in before.items() if topic in kept} | {
+            topic: max((before.get(topic, new), new), key=lambda one: one[1])
             for topic, new in topics.items()
         }
-        assert result == changed
+        moved = old is None or (ours and old.topics.keys() != topics.keys())
+        assert result == (moved or before.keys() != group.topics.keys())
 
     @rule(name=GROUPS, connection=CONNECTIONS)
     def unregister(self, name, connection) -> None:
@@ -136,6 +139,18 @@ class Groups(RuleBasedStateMachine):
                 topic: (one.sub_string, one.sub_version)
                 for topic, one in group.subscriptions.items()
             } == model.topics
+
+    @invariant()
+    def members_are_told_apart_by_topics_if_these_differ(self) -> None:
+        for name, model in self.groups.items():
+            found = [
+                (one, tuple(some.topics))
+                for some in self.table.groups[name].topic_sets()
+                for one in some.members
+            ]
+            topics = [(one.client_id, tuple(sorted(one.topics))) for one in model.members.values()]
+            differ = len({tuple(sorted(one.topics)) for one in model.members.values()}) > 1
+            assert sorted(found) == (sorted(topics) if differ else [])
 
     @invariant()
     def every_member_is_under_its_profile_and_its_id(self) -> None:
