@@ -53,6 +53,7 @@ MODULES = {
     "client.instance": "Instance",
     "client.interceptors": "InterceptedPart Interceptor",
     "client.message": "Message OpenTransaction Receipt Reply SendStatus TransactionState",
+    "client.otel": "OpenTelemetry",
     "client.positions": "BEGIN END FIRST LAST Place",
     "client.producer.producer": "Producer",
     "client.producer.transactions": "Transaction",

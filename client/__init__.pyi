@@ -87,6 +87,7 @@ from client.message import Receipt as Receipt
 from client.message import Reply as Reply
 from client.message import SendStatus as SendStatus
 from client.message import TransactionState as TransactionState
+from client.otel import OpenTelemetry as OpenTelemetry
 from client.positions import BEGIN as BEGIN
 from client.positions import END as END
 from client.positions import FIRST as FIRST
@@ -150,6 +151,7 @@ __all__ = [
     "NotOnline",
     "NotSupported",
     "OffsetMoved",
+    "OpenTelemetry",
     "OpenTransaction",
     "Orderly",
     "Outcome",

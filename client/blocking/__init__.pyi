@@ -800,6 +800,10 @@ class PullConsumer(Generic[T]):
     def assigned(self) -> list[MessageQueue]:
         """The queues that the consumer reads, sorted."""
 
+    @property
+    def cached(self) -> dict[MessageQueue, int]:
+        """How many messages of each queue that it reads are read ahead."""
+
     def assign(self, queues: Iterable[MessageQueue], *, tags: Wanted = "*") -> None:
         """Read these queues from now on, and no others.
 
@@ -995,6 +999,10 @@ class PushConsumer(Generic[T]):
     @property
     def assigned(self) -> list[MessageQueue]:
         """The queues it currently owns, sorted; includes those of the group's retry topic."""
+
+    @property
+    def cached(self) -> dict[MessageQueue, int]:
+        """How many messages of each of its queues are in memory, read ahead or being handled."""
 
     def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Subscribe to a topic, or change its tags. All members of the group must do the same.

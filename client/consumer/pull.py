@@ -101,12 +101,12 @@ class PullConsumer(ClientPart, Generic[T]):
 
     def _open(self) -> None:
         super()._open()
-        self._interceptors = bind_all(self._options.interceptors, self)
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
         self._reader: QueueReader[T] = QueueReader(
             self._context, self.group, self._options, self._serde, self._tasks, self._find_start
         )
+        self._interceptors = bind_all(self._options.interceptors, self)
         self._commits = OffsetCommits(self._offsets, self._reader, self.group)
         self._failure: BaseException | None = None
         self._group_reading = GroupReading(
@@ -189,6 +189,12 @@ class PullConsumer(ClientPart, Generic[T]):
         """The queues that the consumer reads, sorted."""
         self._life.check()
         return sorted(self._reader.queues)
+
+    @property
+    def cached(self) -> dict[MessageQueue, int]:
+        """How many messages of each queue that it reads are read ahead."""
+        self._life.check()
+        return self._reader.cached
 
     def assign(self, queues: Iterable[MessageQueue], *, tags: Wanted = "*") -> None:
         """Read these queues from now on, and no others.

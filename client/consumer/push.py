@@ -335,6 +335,12 @@ class PushConsumer(ClientPart, Generic[T]):
         self._life.check()
         return sorted(self._member.owned)
 
+    @property
+    def cached(self) -> dict[MessageQueue, int]:
+        """How many messages of each of its queues are in memory, read ahead or being handled."""
+        self._life.check()
+        return {each.queue: each.process_queue.messages for each in self._queues}
+
     def subscribe(self, topic: str, tags: Wanted = "*") -> None:
         """Subscribe to a topic, or change its tags. All members of the group must do the same.
 

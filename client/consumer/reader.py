@@ -71,6 +71,12 @@ class QueueReader(FetcherOwner, Generic[T]):
         """The queues that are read."""
         return list(self._fetchers)
 
+    @property
+    def cached(self) -> dict[MessageQueue, int]:
+        """The number of messages read ahead, by queue. May be read in any thread."""
+        # The copy of the items is one step: the event loop's thread can't change them meanwhile.
+        return {queue: fetcher.sink.messages for queue, fetcher in list(self._fetchers.items())}
+
     def prefetch(self, queue: MessageQueue) -> Prefetch[ReceivedMessage[T]]:
         """Return the buffer of a queue. Raises UsageError if the queue isn't assigned."""
         return self._fetchers[queue].sink if queue in self._halted else self._fetcher(queue).sink

