@@ -54,6 +54,8 @@ class ClientArguments(TypedDict, total=False):
     heartbeat_period: Duration
     route_refresh_period: Duration
     ip: str | None
+    instance_name: str | None
+    unit_name: str | None
     config: str | Path | None
 
 
@@ -143,6 +145,10 @@ class ClientOptions(Options):
         heartbeat_period: between heartbeats to all brokers of the known routes.
         route_refresh_period: between refreshes of the routes in use.
         ip: this machine's address in client ids and message ids; detected if None.
+        instance_name: the part of the client id after the address, instead of one that no other
+            process has. It must be unique among the members of a group on the machine.
+        unit_name: the last part of the client id, as RocketMQ's clients add it; None: there is no
+            such part (cf. ClientConfig.buildMQClientId).
     """
 
     SECTION: ClassVar[str] = "client"
@@ -154,8 +160,18 @@ class ClientOptions(Options):
     heartbeat_period: float = limits.HEARTBEAT_PERIOD
     route_refresh_period: float = limits.ROUTE_REFRESH_PERIOD
     ip: str | None = None
+    instance_name: str | None = None
+    unit_name: str | None = None
 
     def __post_init__(self) -> None:
+        for option in ("instance_name", "unit_name"):
+            name = getattr(self, option)
+            fits = isinstance(name, str) and name.isprintable() and "@" not in name
+            if name is not None and not (fits and 0 < len(name) <= limits.MAX_CLIENT_ID_PART):
+                raise UsageError(
+                    f"{option} can't be {name!r}",
+                    hint=f"give up to {limits.MAX_CLIENT_ID_PART} printable characters without @",
+                )
         if self.codec not in {"json", "rocketmq", "msgpack"}:
             raise UsageError(f"codec can't be {self.codec!r}", hint="use json, rocketmq or msgpack")
         positive(self, "heartbeat_period", "route_refresh_period", "request_timeout")

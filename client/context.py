@@ -153,7 +153,9 @@ class ClientContext:
         ip = options.ip or await _local_ip(self._nameservers[0])
         # Random, so that forks and containers with the same address and pid have different ids.
         choose = random.SystemRandom()
-        self._client_id = f"{ip}@{os.getpid()}#{choose.getrandbits(48)}"
+        name = options.instance_name or f"{os.getpid()}#{choose.getrandbits(48)}"
+        unit = f"@{options.unit_name}" if options.unit_name else ""
+        self._client_id = f"{ip}@{name}{unit}"
         try:
             self.ids = UniqueIdGenerator(ip, os.getpid(), choose.getrandbits(32), self.clock.now_ms)
         except ValueError as error:

@@ -47,6 +47,9 @@ ROUTE_RETRY_PERIOD: Final = 1.0
 NEW_TOPIC_PAUSES: Final = (0.05, 0.1, 0.2)
 """Before each further query for a missing topic: its broker may be about to register it."""
 
+MAX_CLIENT_ID_PART: Final = 200
+"""Characters of an instance or unit name: a PocketMQ broker accepts client ids of up to 512."""
+
 MAX_ROUTES: Final = 10_000
 """Topics whose route one instance keeps."""
 

@@ -98,6 +98,17 @@ async def test_an_address_can_be_given_for_ids(fake: Any):
         await client.Instance(fake.address, ip="my-host").start()
 
 
+async def test_ids_have_the_parts_that_java_gives_them(fake: Any, monkeypatch: Any):
+    async with client.Instance(fake.address, ip="10.1.2.3", instance_name="orders-1") as mq:
+        assert mq.client_id == "10.1.2.3@orders-1"
+    monkeypatch.setenv("POCKETMQ_CLIENT_UNIT_NAME", "blue")
+    async with client.Instance(fake.address, instance_name="orders-1") as mq:
+        assert mq.client_id == "127.0.0.1@orders-1@blue"
+    async with client.Producer(fake.address, group="p", unit_name="green") as producer:
+        await producer.send("T", b"x")
+    assert any(b"@green" in c.body for c in fake.seen if c.code == RequestCode.HEART_BEAT)
+
+
 async def test_the_environment_names_the_name_server(fake: Any, monkeypatch: Any):
     monkeypatch.setenv("NAMESRV_ADDR", fake.address)
     async with client.Producer() as producer:
