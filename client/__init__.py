@@ -57,10 +57,12 @@ MODULES = {
     "client.positions": "BEGIN END FIRST LAST Place",
     "client.producer.producer": "Producer",
     "client.producer.transactions": "Transaction",
+    "client.trace": "MessageTrace",
     "client.group.strategies": """
         Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
         Strategy
     """,
+    "remoting.protocol.message.trace": "TraceRecord",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",
 }
 _HOMES = {name: module for module, names in MODULES.items() for name in names.split()}

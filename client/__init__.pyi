@@ -95,6 +95,8 @@ from client.positions import LAST as LAST
 from client.positions import Place as Place
 from client.producer.producer import Producer as Producer
 from client.producer.transactions import Transaction as Transaction
+from client.trace import MessageTrace as MessageTrace
+from remoting.protocol.message.trace import TraceRecord as TraceRecord
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
 from remoting.protocol.queue import QueueOffset as QueueOffset
@@ -142,6 +144,7 @@ __all__ = [
     "MessageDeadLettered",
     "MessageIllegal",
     "MessageQueue",
+    "MessageTrace",
     "NoNameServer",
     "NoPermission",
     "NoQueues",
@@ -192,6 +195,7 @@ __all__ = [
     "SystemBusy",
     "Tags",
     "TopicNotFound",
+    "TraceRecord",
     "Transaction",
     "TransactionState",
     "Unavailable",

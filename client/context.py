@@ -106,6 +106,8 @@ class ClientContext:
         members: producers and consumers that heartbeats describe.
         remote: sends requests to any address.
         replies: requests to consumers that wait for their reply.
+        send_answers: the ext fields of the last answer to a send, by broker name; only of sends
+            through interceptors.
         name_servers, routes, faults, heartbeats: see their modules.
     """
 
@@ -131,6 +133,7 @@ class ClientContext:
         self.clock = SystemClock()
         self.members = Members()
         self.replies = Replies()
+        self.send_answers: dict[str, tuple[tuple[str, str], ...]] = {}
         self._parts: list[ClientPart] = []
         self._checks: dict[str, list[OnCheck]] = {}
         self._client_id = ""
@@ -319,6 +322,11 @@ class ClientContext:
             return
         if checks := self._checks.get(group):
             checks[0](record, command, connection)
+
+
+def context_of(part: ClientPart) -> ClientContext:
+    """Return the context of a part."""
+    return part._context
 
 
 class ClientPart:

@@ -87,6 +87,25 @@ TRANSACTION_CHECK_TIMEOUT: Final = 60.0
 INTERCEPTOR_CLOSE_TIMEOUT: Final = 5.0
 """For one interceptor to send what it still holds, when its producer or consumer closes."""
 
+MAX_BROKERS_KNOWN: Final = 10_000
+"""Brokers of which a client notes what they answered; beyond that it drops all of it."""
+
+MAX_TRACE_RECORDS: Final = 2_048
+"""Trace records of one producer or consumer that wait to be sent (cf. AsyncTraceDispatcher)."""
+
+MAX_TRACE_BATCH: Final = 100
+"""Records in one trace message (cf. AsyncTraceDispatcher)."""
+
+TRACE_LINGER: Final = 0.1
+"""How long a trace record may wait for others to share its message."""
+
+TRACE_SEND_TIMEOUT: Final = 5.0
+"""One trace message (cf. AsyncTraceDispatcher)."""
+
+TRACE_CLOSE_TIMEOUT: Final = 3.0
+"""For the trace records that wait when a producer or consumer closes; below
+INTERCEPTOR_CLOSE_TIMEOUT."""
+
 HEARTBEAT_PERIOD: Final = 30.0
 """Between heartbeats to all brokers of the known routes (cf. heartbeatBrokerInterval)."""
 

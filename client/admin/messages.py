@@ -15,7 +15,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -37,8 +37,10 @@ from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessa
 from remoting.protocol.message import properties
 from remoting.protocol.message.ids import OffsetId, parse_offset_id
 from remoting.protocol.message.record import COMPRESSED, COMPRESSION_MASK
+from remoting.protocol.message.trace import TraceRecord
+from remoting.protocol.message.trace import decode as decode_trace
 from remoting.protocol.message.view import RecordView, iter_records
-from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, dlq_topic
+from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, TRACE_TOPIC, dlq_topic
 from remoting.protocol.queue import MessageQueue
 
 MAX_FOUND: Final = 64
@@ -188,6 +190,25 @@ class MessageAdmin(AdminBase):
         if message is None or topic not in {None, message.topic}:
             raise _not_found(message_id, topic)
         return message
+
+    async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """Return what clients with message trace did with a message, by the time of their clocks.
+
+        Args:
+            message_id: the id its producer assigned.
+            topic: the brokers' trace topic.
+
+        Raises:
+            TopicNotFound: there is no trace topic, so no client has written a trace yet.
+        """
+        found = await self._find(topic, message_id, MAX_FOUND, _ALWAYS)
+        records = [
+            replace(record, client_host=record.client_host or message.born_host[0])
+            for message in found
+            for record in decode_trace(message.body)
+            if record.message_id == message_id
+        ]
+        return sorted(records, key=lambda record: record.time_ms)
 
     async def _find(
         self, topic: str, key: str, limit: int, span: tuple[int, int], *, unique: bool = False

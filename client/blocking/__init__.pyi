@@ -30,6 +30,7 @@ from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import OffsetWrapper, TopicOffset
 from remoting.protocol.bodies.topic import TopicConfig
+from remoting.protocol.message.trace import TraceRecord
 from remoting.protocol.queue import MessageQueue
 
 T = TypeVar("T")
@@ -337,6 +338,17 @@ class Admin:
             NotFound: no broker has it.
             UsageError: ``topic`` isn't given, and the id doesn't contain the address of a
                 registered broker.
+        """
+
+    def trace(self, message_id: str, *, topic: str = ...) -> list[TraceRecord]:
+        """Return what clients with message trace did with a message, by the time of their clocks.
+
+        Args:
+            message_id: the id its producer assigned.
+            topic: the brokers' trace topic.
+
+        Raises:
+            TopicNotFound: there is no trace topic, so no client has written a trace yet.
         """
 
     def dead_letters(

@@ -626,6 +626,11 @@ def _message(
     return topic
 
 
+def serde_of(producer: Producer[T]) -> Serde[T]:
+    """Return the serde that makes bytes of a producer's values."""
+    return producer._serde
+
+
 def shared_producer(
     context: ClientContext, group: str, serde: Serde[T], options: Mapping[str, Any]
 ) -> Producer[T]:

@@ -32,6 +32,7 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
+from client.limits import MAX_BROKERS_KNOWN
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
@@ -244,6 +245,7 @@ class Sender:
         self._now = deadline_clock.now
         self._faults = context.faults
         self._serialize = context.remote.serialize
+        self._keeps_answers = bool(options.interceptors)
         self._connections: dict[str, Connection] = {}
         """Open connections by address: a cache in front of the context's, used per request."""
         self._written: set[Connection] = set()
@@ -554,6 +556,11 @@ class Sender:
             delivery.error = PocketMQError(str(error), queue=queue, broker=queue.broker_name)
             self._fail(delivery)
             return
+        if self._keeps_answers:
+            kept = self._context.send_answers
+            if len(kept) >= MAX_BROKERS_KNOWN:
+                kept.clear()
+            kept[queue.broker_name] = answer.pairs or ()
         if stored.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_id)
         status = SendStatus(answer.code)

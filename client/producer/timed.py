@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 from client.config import ProducerOptions
 from client.context import ClientContext
 from client.errors import NoRoute, SendError, UsageError
+from client.limits import MAX_BROKERS_KNOWN
 from client.message import Message
 from client.producer.columns import is_timed, timer_property
 from client.remote import read_header
@@ -31,9 +32,6 @@ DEFAULT_LEVELS_SECONDS: Final = (
     *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
 )
 """RocketMQ's delay levels, from level 1 on."""
-
-MAX_BROKERS_KNOWN: Final = 10_000
-"""Brokers that a producer has asked; beyond that it asks again."""
 
 _ANY_ANSWER: Final = range(2**31)
 

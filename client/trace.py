@@ -1,0 +1,377 @@
+"""Message trace: records of what producers and consumers did with each message.
+
+The records have RocketMQ's format and go to a topic of the brokers, where ``Admin.trace``,
+``pocketmq message trace`` and ``mqadmin queryMsgTraceById`` find them (cf. AsyncTraceDispatcher,
+SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl).
+
+Records are sent in the background. A message never waits for its trace and never fails because of
+it: what can't be sent is dropped, counted and logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count, islice
+from typing import TYPE_CHECKING, Any, Final
+
+from client.consumer.outcome import OutcomeKind
+from client.context import ClientContext, ClientPart, context_of
+from client.errors import (
+    DeadLetter,
+    NoRoute,
+    NotDurable,
+    PocketMQError,
+    RetryLater,
+    TopicNotFound,
+)
+from client.interceptors import InterceptedPart, Interceptor
+from client.limits import (
+    MAX_TRACE_BATCH,
+    MAX_TRACE_RECORDS,
+    REPORT_PERIOD,
+    TRACE_CLOSE_TIMEOUT,
+    TRACE_LINGER,
+    TRACE_SEND_TIMEOUT,
+)
+from client.message import Message, OpenTransaction, Receipt, SendStatus, TransactionState
+from client.positions import check_topic_name
+from client.producer.columns import is_timed
+from client.producer.producer import Producer, serde_of, shared_producer
+from client.serde import Serde, raw
+from remoting.log import Log
+from remoting.protocol.message import ids, properties
+from remoting.protocol.message.trace import (
+    ConsumeResult,
+    TracedMessageType,
+    TraceRecord,
+    messages_of,
+)
+from remoting.protocol.names import TRACE_TOPIC
+from remoting.tasks import Supervisor
+
+if TYPE_CHECKING:
+    from client.consumer.received import ReceivedMessage
+
+_log = Log("client")
+
+DEFAULT_REGION: Final = "DefaultRegion"
+"""Of a broker that names none (cf. MixAll.DEFAULT_TRACE_REGION_ID)."""
+
+STATE_NAMES: Final = {
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionState.UNKNOWN: "UNKNOW",
+}
+"""As in LocalTransactionState."""
+
+MAX_GROUP_IN_NAME: Final = 200
+"""Characters of a group in its trace producer's: a group has at most 255."""
+
+_numbers = count(1)
+
+
+class MessageTrace(Interceptor):
+    """Writes the trace of each message, for producers and consumers: ``interceptors=[trace]``.
+
+    One object may be given to several. Among other interceptors it comes last, where messages are
+    as they are sent. A message that is not stored has no id and leaves no record; nor do one-way
+    sends, and brokers with ``traceOn=false``.
+
+    Args:
+        topic: the brokers' trace topic (``msgTraceTopicName``).
+
+    Attributes:
+        dropped: records that were not sent.
+
+    Raises:
+        UsageError: ``topic`` is not a valid topic name.
+    """
+
+    def __init__(self, topic: str = TRACE_TOPIC) -> None:
+        check_topic_name(topic)
+        self.topic = topic
+        self.dropped = 0
+        self._reported_at = float("-inf")
+
+    def bind(self, part: InterceptedPart) -> Interceptor:
+        """See ``Interceptor``."""
+        assert isinstance(part, ClientPart)
+        return _BoundTrace(part, part.group, self.topic, self._lost)
+
+    def _lost(self, count: int, why: str) -> None:
+        self.dropped += count
+        now = asyncio.get_running_loop().time()
+        if now - self._reported_at >= REPORT_PERIOD:
+            self._reported_at = now
+            _log.warning(
+                "message trace is dropped; the messages themselves are not affected",
+                topic=self.topic,
+                dropped=self.dropped,
+                why=why,
+            )
+
+
+class _BoundTrace(Interceptor):
+    """The trace of one producer or consumer."""
+
+    def __init__(
+        self, part: ClientPart, group: str, topic: str, lost: Callable[[int, str], None]
+    ) -> None:
+        context = self._context = context_of(part)
+        self._group = group
+        self._topic = topic
+        self._now_ms = context.clock.now_ms
+        self._serde: Serde[Any] = raw
+        kind = "CONSUME"
+        if isinstance(part, Producer):
+            self._serde = serde_of(part)
+            kind = "PRODUCE"
+        name = f"_INNER_TRACE_PRODUCER-{group[:MAX_GROUP_IN_NAME]}-{kind}-{next(_numbers)}"
+        self._sender = TraceSender(context, name, topic, lost)
+
+    async def close(self) -> None:
+        await self._sender.close()
+
+    # Producers
+
+    async def send(
+        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
+    ) -> Receipt:
+        delayed = message.delay_level or is_timed(message)
+        kind = TracedMessageType.DELAYED if delayed else TracedMessageType.NORMAL
+        return await self._send(message, proceed, kind)
+
+    async def send_half(
+        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
+    ) -> Receipt:
+        return await self._send(message, proceed, TracedMessageType.HALF)
+
+    async def _send(
+        self,
+        message: Message[Any],
+        proceed: Callable[[Message[Any]], Awaitable[Receipt]],
+        kind: TracedMessageType,
+    ) -> Receipt:
+        if not isinstance(message.keys, Collection):
+            # An iterator can be read once.
+            message = replace(message, keys=tuple(message.keys))
+        began_ms = self._now_ms()
+        try:
+            receipt = await proceed(message)
+        except NotDurable as error:
+            self._sent(message, error.receipt, kind, began_ms)
+            raise
+        self._sent(message, receipt, kind, began_ms)
+        return receipt
+
+    def _sent(
+        self, message: Message[Any], receipt: Receipt, kind: TracedMessageType, began_ms: int
+    ) -> None:
+        answer = dict(self._context.send_answers.get(receipt.queue.broker_name, ()))
+        if message.topic == self._topic or answer.get(properties.TRACE_ON) == "false":
+            return
+        body = message.body if self._serde is raw else self._serde.dumps(message.body)
+        self._sender.append(
+            TraceRecord(
+                kind="Pub",
+                time_ms=began_ms,
+                region=answer.get(properties.MSG_REGION) or DEFAULT_REGION,
+                group=self._group,
+                topic=message.topic,
+                message_id=receipt.id,
+                tags=message.tag or "",
+                keys=" ".join(message.keys),
+                store_host=_host_of(receipt.offset_id),
+                body_bytes=len(body),
+                cost_ms=self._now_ms() - began_ms,
+                message_type=kind,
+                offset_id=receipt.offset_id,
+                success=receipt.status is SendStatus.OK,
+            )
+        )
+
+    async def end_transaction(
+        self,
+        transaction: OpenTransaction[Any],
+        state: TransactionState,
+        proceed: Callable[[], Awaitable[bool]],
+    ) -> bool:
+        message = transaction.message
+        if message.topic != self._topic:
+            self._sender.append(
+                TraceRecord(
+                    kind="EndTransaction",
+                    time_ms=self._now_ms(),
+                    region=DEFAULT_REGION,
+                    group=self._group,
+                    topic=message.topic,
+                    message_id=transaction.id,
+                    tags=message.tag or "",
+                    keys=" ".join(message.keys),
+                    store_host=_host_of(transaction.offset_id),
+                    message_type=TracedMessageType.COMMIT,
+                    transaction_id=transaction.id,
+                    state=STATE_NAMES[state],
+                    from_check=transaction.checks > 0,
+                )
+            )
+        return await proceed()
+
+    # Consumers
+
+    async def handle(
+        self, messages: Sequence[ReceivedMessage[Any]], proceed: Callable[[], Awaitable[None]]
+    ) -> None:
+        began_ms = self._now_ms()
+        request_id = self._before(messages, began_ms)
+        result = ConsumeResult.EXCEPTION
+        try:
+            await proceed()
+            result = ConsumeResult.SUCCESS
+        except (RetryLater, DeadLetter):
+            result = ConsumeResult.FAILED
+            raise
+        except asyncio.CancelledError:
+            # By consume_timeout, or because the queue is another member's by now.
+            result = ConsumeResult.TIME_OUT
+            raise
+        finally:
+            self._after(messages, began_ms, request_id, result)
+
+    def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
+        now_ms = self._now_ms()
+        self._after(messages, now_ms, self._before(messages, now_ms), ConsumeResult.SUCCESS)
+
+    def _before(self, messages: Sequence[ReceivedMessage[Any]], now_ms: int) -> str:
+        """Record a call for these messages. Returns its request id."""
+        request_id = self._context.ids.next()
+        for message in messages:
+            if self._is_traced(message):
+                self._sender.append(
+                    TraceRecord(
+                        kind="SubBefore",
+                        time_ms=now_ms,
+                        region=message.properties.get(properties.MSG_REGION) or DEFAULT_REGION,
+                        group=self._group,
+                        request_id=request_id,
+                        message_id=message.id,
+                        retries=message.retries,
+                        keys=" ".join(message.keys),
+                    )
+                )
+        return request_id
+
+    def _after(
+        self,
+        messages: Sequence[ReceivedMessage[Any]],
+        began_ms: int,
+        request_id: str,
+        result: ConsumeResult,
+    ) -> None:
+        now_ms = self._now_ms()
+        for message in messages:
+            if not self._is_traced(message):
+                continue
+            own, outcome = result, message.outcome
+            if outcome is not None and own is ConsumeResult.SUCCESS:
+                done = outcome.verdict is OutcomeKind.DONE
+                own = ConsumeResult.SUCCESS if done else ConsumeResult.FAILED
+            self._sender.append(
+                TraceRecord(
+                    kind="SubAfter",
+                    request_id=request_id,
+                    message_id=message.id,
+                    cost_ms=(now_ms - began_ms) // len(messages),
+                    success=own is ConsumeResult.SUCCESS,
+                    keys=" ".join(message.keys),
+                    result=own,
+                    time_ms=now_ms,
+                    group=self._group,
+                )
+            )
+
+    def _is_traced(self, message: ReceivedMessage[Any]) -> bool:
+        return (
+            message.topic != self._topic and message.properties.get(properties.TRACE_ON) != "false"
+        )
+
+
+class TraceSender:
+    """Sends the trace records of one producer or consumer, by a producer of their own.
+
+    Args:
+        context: whose connections are shared.
+        group: of that producer.
+        lost: called with the number of records that are dropped, and why.
+    """
+
+    def __init__(
+        self, context: ClientContext, group: str, topic: str, lost: Callable[[int, str], None]
+    ) -> None:
+        self._context = context
+        self._group = group
+        self._topic = topic
+        self._lost = lost
+        self._records: deque[TraceRecord] = deque()
+        self._tasks = Supervisor(f"trace {group}")
+        self._producer: Producer[bytes] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._soon = asyncio.Event()
+
+    def append(self, record: TraceRecord) -> None:
+        """Accept a record, or drop it."""
+        if self._tasks.closed:
+            self._lost(1, "the client is closed")
+            return
+        if len(self._records) >= MAX_TRACE_RECORDS:
+            self._lost(1, f"{MAX_TRACE_RECORDS} records wait to be sent already")
+            return
+        self._records.append(record)
+        if len(self._records) >= MAX_TRACE_BATCH:
+            self._soon.set()
+        if self._sending is None or self._sending.done():
+            self._sending = self._tasks.spawn(self._send_all(), "sending")
+
+    async def _send_all(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TRACE_LINGER):
+                await self._soon.wait()
+        if self._producer is None:
+            self._producer = shared_producer(self._context, self._group, raw, {})
+        records = self._records
+        while records:
+            for body, keys, number in messages_of(list(islice(records, MAX_TRACE_BATCH))):
+                message = Message(self._topic, body, keys=keys)
+                try:
+                    await self._producer.send(message, timeout=TRACE_SEND_TIMEOUT)
+                except (NoRoute, TopicNotFound) as error:
+                    self._lost(number, f"{error}; try `pocketmq topic create {self._topic}`")
+                except PocketMQError as error:
+                    self._lost(number, str(error))
+                for _ in range(number):
+                    records.popleft()
+        self._soon.clear()
+
+    async def close(self) -> None:
+        """Send what waits, for a limited time, and close the producer."""
+        self._soon.set()
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=TRACE_CLOSE_TIMEOUT)
+        await self._tasks.close()
+        if self._records:
+            self._lost(len(self._records), "they could not be sent before the end")
+        if self._producer is not None:
+            await self._producer.close(0)
+
+
+def _host_of(offset_id: str) -> str:
+    """Return the ``host:port`` in an offset id."""
+    try:
+        place = ids.parse_offset_id(offset_id)
+    except ValueError:
+        return ""
+    return f"{place.ip}:{place.port}"

@@ -1,0 +1,145 @@
+"""Records of the message trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remoting.protocol.message import trace
+from remoting.protocol.message.trace import TraceRecord, decode, messages_of
+
+WORDS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), max_size=20
+).filter(lambda text: text != trace.ABSENT)
+NUMBERS = st.integers(0, 2**31 - 1)
+
+PUB = {
+    "time_ms": NUMBERS,
+    "region": WORDS,
+    "group": WORDS,
+    "topic": WORDS,
+    "message_id": WORDS,
+    "tags": WORDS,
+    "keys": WORDS,
+    "store_host": WORDS,
+    "body_bytes": NUMBERS,
+    "cost_ms": NUMBERS,
+    "message_type": st.integers(0, 9),
+    "offset_id": WORDS,
+    "success": st.booleans(),
+}
+FIELDS: dict[str, dict[str, Any]] = {
+    "Pub": PUB,
+    "SubBefore": {
+        **{name: PUB[name] for name in ("time_ms", "region", "group", "message_id", "keys")},
+        "request_id": WORDS,
+        "retries": NUMBERS,
+    },
+    "SubAfter": {
+        **{name: PUB[name] for name in ("time_ms", "group", "message_id", "cost_ms", "keys")},
+        "request_id": WORDS,
+        "success": st.booleans(),
+        "result": st.integers(0, 9),
+    },
+    "EndTransaction": {
+        **{name: PUB[name] for name in ("time_ms", "region", "group", "topic", "message_id")},
+        **{name: PUB[name] for name in ("tags", "keys", "store_host", "message_type")},
+        "transaction_id": WORDS,
+        "state": WORDS,
+        "from_check": st.booleans(),
+    },
+    "Recall": {
+        **{name: PUB[name] for name in ("time_ms", "region", "group", "topic", "message_id")},
+        "success": st.booleans(),
+    },
+}
+RECORDS = st.sampled_from(sorted(FIELDS)).flatmap(
+    lambda kind: st.builds(lambda **read: TraceRecord(kind=kind, **read), **FIELDS[kind])
+)
+
+
+@given(st.lists(RECORDS))
+def test_records_survive_a_round_trip(records: list[TraceRecord]):
+    body = "".join(record.encode() for record in records).encode()
+    assert decode(body) == records
+
+
+@given(st.binary())
+def test_any_bytes_are_read(body: bytes):
+    decode(body)
+
+
+@given(st.lists(RECORDS), st.data())
+def test_a_damaged_record_costs_no_other(records: list[TraceRecord], data: Any):
+    texts = [record.encode() for record in records]
+    at = data.draw(st.integers(0, len(texts)))
+    texts.insert(at, data.draw(st.text(st.characters(exclude_categories=["Cs"]))) + "\x02")
+    found = decode("".join(texts).encode())
+    assert [record for record in found if record in records][:at] == records[:at]
+    assert len(found) >= len(records)
+
+
+def test_the_text_of_a_record_is_rocketmqs():
+    record = TraceRecord(
+        kind="Pub",
+        time_ms=7,
+        region="r",
+        group="g",
+        topic="t",
+        message_id="i",
+        store_host="h:1",
+        body_bytes=3,
+        cost_ms=2,
+        message_type=trace.TracedMessageType.DELAYED,
+        offset_id="o",
+        success=False,
+    )
+    # Java writes an absent tag and absent keys so.
+    assert (
+        record.encode() == "Pub 7 r g t i null null h:1 3 2 3 o false".replace(" ", "\x01") + "\x02"
+    )
+
+
+def record(kind: str, *values: object) -> bytes:
+    return "\x01".join((kind, *map(str, values))).encode() + b"\x02"
+
+
+def test_records_of_older_and_newer_clients_are_read():
+    pub = (7, "r", "g", "t", "i", "tag", "k", "h:1", 3, 2, 0)
+    [first] = decode(record("Pub", *pub, "false"))
+    assert (first.success, first.offset_id, first.client_host) == (False, "", "")
+    [newer] = decode(record("Pub", *pub, "o", "true", "10.0.0.1", "more"))
+    assert (newer.success, newer.offset_id, newer.client_host) == (True, "o", "10.0.0.1")
+    [old] = decode(record("SubAfter", "q", "i", 5, "true", "k"))
+    assert (old.cost_ms, old.success, old.result, old.time_ms, old.group) == (5, True, 0, 0, "")
+    # The last field of a cloud's record is empty.
+    [cloud] = decode(record("SubAfter", "q", "i", 5, "false", "k", 4, ""))
+    assert (cloud.success, cloud.result) == (False, 4)
+
+
+def test_what_is_no_record_is_passed_over():
+    good = record("Recall", 7, "r", "g", "t", "i", "true")
+    bad = [
+        *(b"", b"Pub\x02", b"Other\x011\x02", record("Recall", "x", "r", "g", "t", "i", "true")),
+        *(record("SubBefore", 1, "r", "g", "q", "i", "many", "k"), record("Recall", 7, "r", "g")),
+    ]
+    assert [each.message_id for each in decode(good.join([b"", *bad, b""]))] == ["i"] * 7
+
+
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 20_000)), max_size=12))
+def test_trace_messages_keep_within_their_limits(sizes: list[tuple[int, int]]):
+    records = [
+        TraceRecord(kind="Recall", topic="t" * topic, message_id=f"{number}", keys="k" * keys)
+        for number, (topic, keys) in enumerate(sizes)
+    ]
+    messages = list(messages_of(records))
+    assert [each for message in messages for each in decode(message.body)] == [
+        TraceRecord(kind="Recall", topic=each.topic, message_id=each.message_id) for each in records
+    ]
+    assert sum(message.records for message in messages) == len(records)
+    for message in messages:
+        assert len(message.body) <= trace.MAX_BODY_BYTES
+        assert len(" ".join(message.keys)) <= trace.MAX_KEYS_BYTES
+        assert {each.message_id for each in decode(message.body)} <= set(message.keys)
