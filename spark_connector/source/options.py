@@ -207,19 +207,25 @@ class SourceOptions:
         reader = OptionReader(given, SOURCE_OPTIONS, "source", refusals=REFUSALS)
         connection = ConnectionOptions.of(reader)
         name = reader.get("consumerGroup") or reader.get("groupIdPrefix")
+        starting: Positions | None = reader.one_of(
+            "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"
+        )
+        if starting is not None and starting.every is Edge.COMMITTED:
+            _need_group(reader, "startingOffsets=committed")
+        filter_tags, filter_sql = _filters(reader)
         return reader.read(
             cls,
             connection=connection,
             subscription=_subscription(reader),
-            starting=_starting(reader),
+            starting=starting,
             ending=reader.one_of("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
             read=reader.read(
                 ReadOptions,
                 group=name,
                 request_timeout=connection.request_timeout,
                 connection_idle=connection.connection_idle,
-                filter_tags=_filter_tags(reader),
-                filter_sql=_filter_sql(reader),
+                filter_tags=filter_tags,
+                filter_sql=filter_sql,
                 on_data_loss=_on_data_loss(reader),
             ),
             limits=_limits(reader),
@@ -251,24 +257,20 @@ def _limits(reader: OptionReader) -> Limits:
     return limits
 
 
-def _filter_tags(reader: OptionReader) -> str:
+def _filters(reader: OptionReader) -> tuple[str, str]:
+    """Return ``filter_tags`` and ``filter_sql``, from their own names or the old connector's."""
     if reader.get("subExpressionType") == SqlExpression.kind:
-        return SUBSCRIBE_ALL
-    return reader.one_of("filterTags", "subExpression") or SUBSCRIBE_ALL
-
-
-def _filter_sql(reader: OptionReader) -> str:
-    """The SQL92 expression, under its own name or the old connector's; empty: none."""
-    if reader.get("subExpressionType") == SqlExpression.kind:
-        expression: str = reader.one_of("filterSql", "subExpression") or ""
+        tags: str = reader.get("filterTags")
+        sql: str = reader.one_of("filterSql", "subExpression") or ""
     else:
-        expression = reader.get("filterSql")
-    if expression and reader.given("filterTags"):
+        tags = reader.one_of("filterTags", "subExpression") or SUBSCRIBE_ALL
+        sql = reader.get("filterSql")
+    if sql and reader.given("filterTags"):
         raise OptionError(
             "filterTags and filterSql are both given",
             "use one of them; TAGS is a property that filterSql can compare",
         )
-    return expression
+    return tags, sql
 
 
 def _on_data_loss(reader: OptionReader) -> OnDataLoss:
@@ -286,15 +288,6 @@ def _on_data_loss(reader: OptionReader) -> OnDataLoss:
     return chosen
 
 
-def _starting(reader: OptionReader) -> Positions | None:
-    found: Positions | None = reader.one_of(
-        "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"
-    )
-    if found is not None and found.every is Edge.COMMITTED:
-        _need_group(reader, "startingOffsets=committed")
-    return found
-
-
 def _commit(reader: OptionReader) -> bool:
     if not reader.given("commitOffsets"):
         return reader.given("consumerGroup")
@@ -305,7 +298,7 @@ def _commit(reader: OptionReader) -> bool:
 
 
 def _need_group(reader: OptionReader, what: str) -> None:
-    if not reader.given("consumerGroup"):
+    if not reader.given("consumerGroup") and not reader.given("groupIdPrefix"):
         raise OptionError(f"{what} needs a consumer group", "give consumerGroup=...")
 
 

@@ -110,6 +110,7 @@ def test_an_sql_filter_under_its_name_or_the_old_connectors(given: dict[str, str
 def test_filters_by_tag_and_by_properties_exclude_each_other():
     with pytest.raises(OptionError, match="filterTags and filterSql are both given"):
         of(filterTags="a", filterSql="b > 5")
+    assert of(filterTags="a", subExpressionType="SQL92").read.filter_tags == "a"
 
 
 @pytest.mark.parametrize(
@@ -211,6 +212,12 @@ def test_committed_offsets_need_a_group():
     assert options.on_no_commit is None
     with pytest.raises(OptionError, match="commitOffsets=broker needs a consumer group"):
         of(commitOffsets="broker")
+
+
+def test_a_given_group_id_prefix_is_a_group():
+    options = of(startingOffsets="committed", groupIdPrefix="P")
+    assert (options.group, options.commit) == ("P", False)
+    assert of(commitOffsets="broker", groupIdPrefix="P").commit is True
 
 
 def test_a_consumer_group_commits_by_default():
