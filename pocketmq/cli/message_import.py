@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,10 +16,9 @@ import click
 import client
 from client.producer.columns import RESERVED
 from pocketmq import output
-from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import dry_run_option, json_option, nameserver_option, run
-from pocketmq.cli.sending import Sending, SentMarks, rate_option
+from pocketmq.cli.sending import Sending, SentMarks, rate_option, standard_input
 from pocketmq.export.readers import (
     ExportedMessage,
     QueueMapping,
@@ -125,7 +123,7 @@ def _open(path: Path, form: str, opened: ExitStack) -> ImportSource:
         total, messages = parquet_messages(path)
         return ImportSource(str(path.resolve()), messages, total)
     if path == STDOUT:
-        return ImportSource("-", json_messages(sys.stdin.buffer), None)
+        return ImportSource("-", json_messages(standard_input()), None)
     stream = opened.enter_context(path.open("rb"))
     return ImportSource(str(path.resolve()), json_messages(stream), None)
 
@@ -166,8 +164,6 @@ class _Importing:
             SourceError: the input is malformed; what precedes that place has been sent.
         """
         stop = stop_signal()
-        started = time.monotonic()
-        problem: SourceError | None = None
         label = f"importing to {self._topic}"
         async with client.Instance(nameserver) as instance:
             mapping = QueueMapping(await instance.admin().queues(self._topic))
@@ -176,16 +172,16 @@ class _Importing:
                 sending = Sending(producer, bar, marks=self._marks)
                 saving = asyncio.create_task(self._save_by_time())
                 try:
-                    reader = BackgroundReader(self._messages(mapping, bar))
-                    await sending.send_all(reader, stop, rate)
-                except SourceError as error:
-                    problem = error
+                    problem = await sending.send_all(self._messages(mapping, bar), stop, rate)
                 finally:
-                    await sending.wait_for_room(1)
                     saving.cancel()
                     await asyncio.gather(saving, return_exceptions=True)
                     await self._save()
-        self._report(sending, time.monotonic() - started, as_json=as_json)
+        text = f"imported {sending.summary(self._topic)}"
+        if self._skipped:
+            text += f"; {self._skipped} were there already"
+        facts = {"topic": self._topic, "skipped": self._skipped}
+        sending.report(text, facts, as_json=as_json)
         if problem is not None:
             raise problem
         return sending.failed == 0 and not stop.is_set()
@@ -224,24 +220,3 @@ class _Importing:
     async def _save(self) -> None:
         if self._marks is not None and self._file is not None:
             await asyncio.to_thread(self._marks.copy().save, self._file)
-
-    def _report(self, sending: Sending, seconds: float, *, as_json: bool) -> None:
-        for text in sending.errors:
-            click.echo(f"not sent: {text}", err=True)
-        facts = {
-            "topic": self._topic,
-            "sent": sending.sent,
-            "skipped": self._skipped,
-            "failed": sending.failed,
-            "bytes": sending.size,
-            "seconds": round(seconds, 3),
-        }
-        text = (
-            f"imported {output.count(sending.sent, 'message')},"
-            f" {output.count(sending.size, 'byte')}, to {self._topic} in {seconds:.2f} s"
-        )
-        if self._skipped:
-            text += f"; {self._skipped} were there already"
-        if sending.failed:
-            text += f"; {sending.failed} not acknowledged"
-        output.done(text, facts, as_json=as_json)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,11 +16,10 @@ import click
 import client
 from client.limits import MAX_DELAY_LEVEL
 from pocketmq import output
-from pocketmq.background import BackgroundReader
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import json_option, nameserver_option, run
-from pocketmq.cli.sending import Sending, rate_option
-from pocketmq.formats import FORMATS, Fields, InputEntry, SourceError, entries
+from pocketmq.cli.sending import Sending, rate_option, standard_input
+from pocketmq.formats import FORMATS, Fields, InputEntry, entries
 from remoting.tasks import stop_signal
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -202,7 +200,7 @@ def _input(
         yield iter([InputEntry(text.encode("utf-8", "surrogateescape"))])
         return
     if path is None or str(path) == "-":
-        yield entries(_stdin(), form, fields)
+        yield entries(standard_input(), form, fields)
         return
     try:
         stream: IO[bytes] = path.open("rb")
@@ -210,18 +208,6 @@ def _input(
         raise click.ClickException(f"{path}: {problem.strerror}") from problem
     with stream:
         yield entries(stream, form, fields)
-
-
-def _stdin() -> IO[bytes]:
-    """Return standard input as a separate file object.
-
-    The interpreter closes ``sys.stdin`` at exit, and crashes if a thread is reading from it.
-    """
-    try:
-        descriptor = sys.stdin.fileno()
-    except OSError:
-        return sys.stdin.buffer
-    return open(descriptor, "rb", closefd=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,8 +233,6 @@ async def _send(
 ) -> bool:
     """Send all messages; return whether all were acknowledged and the input was read to its end."""
     stop = stop_signal()
-    started = time.monotonic()
-    problem: SourceError | None = None
     # The broker may ask about what was left open while further messages are sent.
     checker = None if wanted.transaction is None else lambda _: client.TransactionState.UNKNOWN
     async with client.Producer(
@@ -257,45 +241,27 @@ async def _send(
         with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as bar:
             end = None if wanted.transaction is None else ENDS[wanted.transaction][0]
             sending = Sending(producer, bar, end=end)
-            try:
-                await sending.send_all(BackgroundReader(enumerate(messages)), stop, wanted.rate)
-            except SourceError as error:
-                problem = error
-            await sending.wait_for_room(1)
-    _report(sending, time.monotonic() - started, wanted)
+            problem = await sending.send_all(enumerate(messages), stop, wanted.rate)
+    _report(sending, wanted)
     if problem is not None:
         raise problem
     return sending.failed == 0 and not stop.is_set()
 
 
-def _report(tally: Sending, seconds: float, wanted: SendCommand) -> None:
-    for text in tally.errors:
-        click.echo(f"not sent: {text}", err=True)
-    facts: dict[str, object] = {
-        "topic": wanted.topic,
-        "sent": tally.sent,
-        "failed": tally.failed,
-        "bytes": tally.size,
-        "seconds": round(seconds, 3),
-    }
+def _report(sending: Sending, wanted: SendCommand) -> None:
+    facts: dict[str, object] = {"topic": wanted.topic}
     verb = "sent"
     if wanted.transaction is not None:
         verb = ENDS[wanted.transaction][1]
         facts["transaction"] = wanted.transaction
-    if tally.last is not None and tally.sent == 1:
-        facts |= {"queue": str(tally.last.queue), "id": tally.last.id}
-        text = f"{verb} to {tally.last.queue}, id {tally.last.id}"
+    text = f"{verb} {sending.summary(wanted.topic)}"
+    if (last := sending.last) is not None and sending.sent == 1:
+        facts |= {"queue": str(last.queue), "id": last.id}
+        text = f"{verb} to {last.queue}, id {last.id}"
         if wanted.transaction is None:
             # That of a half message is not the offset at which consumers get it.
-            facts["offset"] = tally.last.offset
-            text = f"sent to {tally.last.queue} at offset {tally.last.offset}, id {tally.last.id}"
-        if tally.last.recall_handle is not None:
-            facts["recall_handle"] = tally.last.recall_handle
-    else:
-        text = (
-            f"{verb} {output.count(tally.sent, 'message')}, {output.count(tally.size, 'byte')},"
-            f" to {wanted.topic} in {seconds:.2f} s"
-        )
-    if tally.failed:
-        text += f"; {tally.failed} not acknowledged"
-    output.done(text, facts, as_json=wanted.as_json)
+            facts["offset"] = last.offset
+            text = f"sent to {last.queue} at offset {last.offset}, id {last.id}"
+        if last.recall_handle is not None:
+            facts["recall_handle"] = last.recall_handle
+    sending.report(text, facts, as_json=wanted.as_json)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import click
 import msgspec
@@ -41,6 +42,18 @@ def rate_option(function: F) -> F:
     return click.option(
         "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second."
     )(function)
+
+
+def standard_input() -> IO[bytes]:
+    """Return standard input as a separate file object.
+
+    The interpreter closes ``sys.stdin`` at exit, and crashes if a thread is reading from it.
+    """
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:
+        return sys.stdin.buffer
+    return open(descriptor, "rb", closefd=False)
 
 
 class SentMarks(msgspec.Struct):
@@ -97,7 +110,7 @@ class SentMarks(msgspec.Struct):
 
 
 class Sending:
-    """Sends the messages of a reader, with a bounded number in flight.
+    """Sends the messages of an input, with a bounded number in flight, and reports the result.
 
     Args:
         producer: an open producer.
@@ -107,7 +120,6 @@ class Sending:
 
     Attributes:
         sent, failed, size: acknowledged messages, failed messages, and bytes of the acknowledged.
-        errors: the first errors.
         last: receipt of the last acknowledged message.
     """
 
@@ -128,19 +140,41 @@ class Sending:
         self._in_flight = 0
         self._moved = asyncio.Event()
         self.sent = self.failed = self.size = 0
-        self.errors: list[str] = []
         self.last: client.Receipt | None = None
+        self._errors: list[str] = []
+        self._started = time.monotonic()
+        self._seconds = 0.0
 
     async def send_all(
+        self,
+        messages: Iterator[tuple[int, client.Message[bytes]]],
+        stop: asyncio.Event,
+        rate: float | None,
+    ) -> SourceError | None:
+        """Send the numbered messages until the input ends or a stop signal arrives.
+
+        With marks it also ends, and sets ``stop``, after ``MAX_UNSENT`` failures.
+
+        Returns:
+            What is wrong with the input; what precedes that place has been sent.
+        """
+        reader = BackgroundReader(messages, lambda numbered: len(numbered[1].body))
+        problem = None
+        try:
+            await self._send_read(reader, stop, rate)
+        except SourceError as error:
+            problem = error
+        finally:
+            await self._wait_for_room(1)
+        self._seconds = time.monotonic() - self._started
+        return problem
+
+    async def _send_read(
         self,
         reader: BackgroundReader[tuple[int, client.Message[bytes]]],
         stop: asyncio.Event,
         rate: float | None,
     ) -> None:
-        """Send the numbered messages until the input ends or a stop signal arrives.
-
-        With marks it also ends, and sets ``stop``, after ``MAX_UNSENT`` failures.
-        """
         pace = _Pace(rate, stop)
         stopped = asyncio.ensure_future(stop.wait())
         try:
@@ -163,14 +197,14 @@ class Sending:
             stopped.cancel()
 
     async def _send(self, number: int, message: client.Message[bytes]) -> None:
-        await self.wait_for_room(self._window)
+        await self._wait_for_room(self._window)
         if self._marks is not None:
             self._marks.start(number)
         while True:
             try:
                 future = self._start(message)
             except client.BufferFull:
-                await self.wait_for_room(self._in_flight)
+                await self._wait_for_room(self._in_flight)
                 continue
             except client.UsageError as error:
                 self._count_failure(error)
@@ -208,7 +242,7 @@ class Sending:
             )
         return transaction.receipt
 
-    async def wait_for_room(self, limit: int) -> None:
+    async def _wait_for_room(self, limit: int) -> None:
         """Wait until fewer than ``limit`` messages are in flight."""
         while self._in_flight >= max(limit, 1):
             self._moved.clear()
@@ -230,8 +264,29 @@ class Sending:
 
     def _count_failure(self, error: BaseException | None) -> None:
         self.failed += 1
-        if len(self.errors) < ERRORS_SHOWN:
-            self.errors.append(str(error or "cancelled"))
+        if len(self._errors) < ERRORS_SHOWN:
+            self._errors.append(str(error or "cancelled"))
+
+    def summary(self, topic: str) -> str:
+        """Return how much was acknowledged, and how long it took, as the end of a sentence."""
+        return (
+            f"{output.count(self.sent, 'message')}, {output.count(self.size, 'byte')},"
+            f" to {topic} in {self._seconds:.2f} s"
+        )
+
+    def report(self, text: str, facts: Mapping[str, object], *, as_json: bool) -> None:
+        """Print the first errors, and what was done: ``text``, or ``facts`` and the numbers."""
+        for error in self._errors:
+            click.echo(f"not sent: {error}", err=True)
+        if self.failed:
+            text += f"; {self.failed} not acknowledged"
+        numbers = {
+            "sent": self.sent,
+            "failed": self.failed,
+            "bytes": self.size,
+            "seconds": round(self._seconds, 3),
+        }
+        output.done(text, {**facts, **numbers}, as_json=as_json)
 
 
 class _Pace:

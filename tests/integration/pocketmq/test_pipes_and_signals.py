@@ -79,6 +79,24 @@ def test_a_line_is_sent_when_it_arrives_and_a_signal_drains(
         assert reader.wait(20) == 0
 
 
+def test_an_import_from_a_pipe_ends_with_a_signal(
+    cli: CommandLine, topic: str, server: StandaloneServer
+) -> None:
+    with (
+        start(server, "message", "import", "-", "--topic", topic) as sender,
+        start(server, "read", topic, "--follow") as reader,
+    ):
+        assert sender.stdin is not None
+        assert sender.stderr is not None
+        assert reader.stdout is not None
+        sender.stdin.write('{"topic": "orders", "body": "first"}\n')
+        sender.stdin.flush()
+        assert reader.stdout.readline() == "first\n"
+        sender.send_signal(signal.SIGINT)
+        assert sender.wait(20) == 1, "the input was not read to its end"
+        assert sender.stderr.read() == ""
+
+
 def test_a_lost_broker_is_reported_and_waited_for(tmp_path: Path) -> None:
     with testing.broker(store=tmp_path) as server:
         cli = CommandLine(server.nameserver)
