@@ -110,6 +110,8 @@ def test_every_command_prints_numbers_as_numbers(
     call("topic", "list")
     call("topic", "route", arguments=[name])
     call("send", arguments=[name, "tea", "--key", "o-1", "--property", "a=b", "--tag", "paid"])
+    handle = cli.json("send", name, "late", "--delay", "1h")["recall_handle"]
+    call("message", "recall", arguments=[handle])
     call("topic", "status", arguments=[name])
     call("message", "tail", arguments=[name])
     (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))

@@ -235,6 +235,14 @@ def test_a_message_is_delivered_at_its_time(cli: CommandLine, topic: str) -> Non
     assert "not sent: " in cli.result("send", topic, "tea", "--at", "3000-01-01").stderr
 
 
+def test_a_recalled_message_is_not_delivered(cli: CommandLine, topic: str) -> None:
+    sent = cli.json("send", topic, "no", "--delay", "2s")
+    assert cli("message", "recall", sent["recall_handle"]) == f"recalled message {sent['id']}\n"
+    cli("send", topic, "yes", "--delay", "2.5s")
+    assert cli("read", topic, "--follow", "--max", "1") == "yes\n"
+    assert "give the recall_handle" in cli.fails("message", "recall", "nonsense")
+
+
 def test_a_transaction_is_committed_or_rolled_back(cli: CommandLine, topic: str) -> None:
     output = cli("send", topic, "no", "--transaction", "rollback")
     assert output.startswith(f"rolled back to {topic}/")
