@@ -21,6 +21,7 @@ from tests.ports import free_port, free_ports, wait_until_listening
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parent.parent / ".tools"
+VERSIONS = ("4.9.7", "5.3.3")
 MAVEN_TIMEOUT = 600.0
 JAVA_TIMEOUT = 180.0
 ANSWER_TIMEOUT = 30.0
@@ -33,6 +34,12 @@ _OPEN_JAVA = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
 """Options that RocketMQ needs with Java versions above 8."""
+
+_SOON_READY = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto")
+"""Options for programs that run for seconds: no thorough compilation, one thread for the garbage.
+
+Not in the commands that the benchmarks start as well.
+"""
 
 _QUIET = '<configuration><root level="ERROR"/></configuration>'
 _LOG_FILES = (
@@ -66,12 +73,15 @@ def jars(version: str) -> str:
 def compiled(version: str) -> str:
     """Return the class path with our Java programs, compiled for the release."""
     classes = TOOLS / f"classes-{version}"
+    classes.mkdir(parents=True, exist_ok=True)
+    older = []
     for source in (HERE / "java").glob("*.java"):
         target = classes / f"{source.stem}.class"
         if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-            classes.mkdir(parents=True, exist_ok=True)
-            command = ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), str(source)]
-            subprocess.run(command, check=True)
+            older.append(str(source))
+    if older:
+        command = ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), *older]
+        subprocess.run(command, check=True)
     return f"{classes}:{jars(version)}"
 
 
@@ -92,7 +102,7 @@ class JavaClient:
     def command(self, *arguments: str, program: str = "Interop") -> list[str]:
         """Return the command line of ``Interop.java`` or another of our Java programs."""
         return [
-            "java",
+            *("java", *_SOON_READY),
             "-Xmx256m",
             f"-Drocketmq.serialize.type={self.serialize}",
             f"-Drocketmq.client.logRoot={self.home}",
@@ -165,10 +175,12 @@ def _command(version: str, home: Path, main_class: str, config: Path, heap: str)
     ]
 
 
-def _start(command: list[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
+def start(command: Sequence[str], home: Path, log: Path) -> subprocess.Popen[bytes]:
+    """Start a server, given its command line, for a test."""
+    java, *options = command
     with log.open("wb") as output:
         return subprocess.Popen(
-            command,
+            [java, *_SOON_READY, *options],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "ROCKETMQ_HOME": str(home)},
@@ -226,10 +238,10 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
     processes = []
     try:
         command = nameserver_command(version, home, nameserver_port)
-        processes.append(_start(command, home, home / "nameserver.log"))
-        wait_until_listening(nameserver_port)
+        processes.append(start(command, home, home / "nameserver.log"))
         command = broker_command(version, home, broker_port, settings=lines)
-        processes.append(_start(command, home, home / "broker.log"))
+        processes.append(start(command, home, home / "broker.log"))
+        wait_until_listening(nameserver_port)
         wait_until_listening(broker_port)
         _wait_until_registered(nameserver, broker_port)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}", processes[-1])
@@ -258,7 +270,7 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
         f"brokerName={name}",
     ]
     command = broker_command(version, home, port, settings=lines)
-    process = _start(command, home, home / "broker.log")
+    process = start(command, home, home / "broker.log")
     try:
         wait_until_listening(port)
         _wait_until_registered(first.nameserver, port, brokers=2)
@@ -308,7 +320,7 @@ def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
     """
     _conf(home)
     command = [
-        "java",
+        *("java", *_SOON_READY),
         "-Xmx256m",
         f"-Drocketmq.home.dir={home}",
         f"-Duser.home={home}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import CreateTopicRequestHeader, TopicRequestHeader
-from tests.interop.apache import ANSWER_TIMEOUT, Apache, apache, mqadmin
+from tests.interop.apache import ANSWER_TIMEOUT, Apache, mqadmin
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -66,9 +66,8 @@ OWN_WORDS = ("Index ", "For input string", "value is not in set")
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with apache(VERSION, tmp_path_factory.mktemp("apache")) as servers:
-        yield servers
+def there(shared_apache: Callable[[str], Apache]) -> Apache:
+    return shared_apache(VERSION)
 
 
 @pytest.fixture(scope="module")

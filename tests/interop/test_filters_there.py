@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,6 @@ from tests.interop.apache import Apache, apache
 from tests.interop.test_filters_here import EXPRESSION, fill
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apache]:
-    home = tmp_path_factory.mktemp("apache")
-    with apache(request.param, home, settings=["enablePropertyFilter=true"]) as running:
-        yield running
 
 
 async def test_a_push_consumer_gets_what_matches(there: Apache) -> None:
@@ -71,10 +61,10 @@ async def test_a_pull_consumer_gets_what_matches(there: Apache, shared: bool) ->
 
 
 def test_the_blocking_client_too(there: Apache) -> None:
-    wanted = asyncio.run(fill(there.nameserver, "blocking"))
+    wanted = asyncio.run(fill(there.nameserver, "sql-blocking"))
     got: list[str] = []
     with blocking.PullConsumer(there.nameserver, group="g-blocking") as consumer:
-        consumer.assign(consumer.queues("blocking"), tags=client.Sql(EXPRESSION))
+        consumer.assign(consumer.queues("sql-blocking"), tags=client.Sql(EXPRESSION))
         while len(got) < len(wanted):
             got += [one.body.decode() for one in consumer.get_many(100, timeout=10)]
     assert sorted(got) == wanted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 import client
 from client import blocking
 from pocketmq import testing
-from tests.interop.apache import apache, mqadmin, shown
+from tests.interop.apache import Apache, mqadmin, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -31,15 +31,16 @@ class There:
 
 @pytest.fixture(scope="module", params=["pocketmq", "apache"])
 def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shared_apache: Callable[[str], Apache],
 ) -> Iterator[There]:
     home = tmp_path_factory.mktemp("tool")
     if request.param == "pocketmq":
         with testing.broker() as server:
             yield There(server.nameserver, home, ours=True)
     else:
-        with apache(VERSION, tmp_path_factory.mktemp("apache")) as running:
-            yield There(running.nameserver, home, ours=False)
+        yield There(shared_apache(VERSION).nameserver, home, ours=False)
 
 
 async def produce(there: There, topic: str, counts: list[int]) -> list[client.MessageQueue]:

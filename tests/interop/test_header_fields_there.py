@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -14,7 +14,7 @@ from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.message import batch
-from tests.interop.apache import apache, shown
+from tests.interop.apache import Apache, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -59,10 +59,10 @@ PULL = COMMIT | {
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[BlockingConnection]]:
+def brokers(shared_apache: Callable[[str], Apache]) -> Iterator[list[BlockingConnection]]:
     """Connect to Apache's and our broker, each with a message in a queue."""
+    theirs = shared_apache("4.9.7")
     with (
-        apache("4.9.7", tmp_path_factory.mktemp("apache")) as theirs,
         testing.broker() as ours,
         BlockingConnection(theirs.broker, timeout=10.0) as one,
         BlockingConnection(ours.broker, timeout=10.0) as other,

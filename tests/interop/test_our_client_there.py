@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,19 +11,11 @@ import pytest
 
 import client
 from client import blocking
-from tests.interop.apache import Apache, JavaClient, apache, shown
+from tests.interop.apache import Apache, JavaClient, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 QUEUES = 4
-
-
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apache]:
-    with apache(request.param, tmp_path_factory.mktemp("apache")) as running:
-        yield running
 
 
 async def new_topic(there: Apache, name: str) -> str:

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import client
 from client.errors import GroupConflict
-from tests.interop.apache import Apache, apache, shown
+from tests.interop.apache import Apache, shown
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 QUEUES = 8
-
-
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apache]:
-    with apache(request.param, tmp_path_factory.mktemp("apache")) as running:
-        yield running
 
 
 async def new_topic(there: Apache, name: str, queues: int = QUEUES) -> str:

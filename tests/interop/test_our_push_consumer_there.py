@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import client
-from tests.interop.apache import Apache, apache
+from tests.interop.apache import Apache
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 QUEUES = 4
-
-
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apache]:
-    with apache(request.param, tmp_path_factory.mktemp("apache")) as running:
-        yield running
 
 
 async def filled(there: Apache, topic: str, count: int, **more: Any) -> str:
@@ -77,7 +69,7 @@ async def test_failed_messages_are_retried_and_become_dead_letters(there: Apache
 
 
 async def test_order_is_kept_over_a_message_that_fails(there: Apache) -> None:
-    topic = await filled(there, "order", 10, sharding_key="k")
+    topic = await filled(there, "in-order", 10, sharding_key="k")
     got: list[bytes] = []
 
     async def handle(message: Any) -> None:

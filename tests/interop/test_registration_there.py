@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command
+from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command, start
 from tests.ports import free_port, wait_until_listening
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -31,9 +29,7 @@ MANY = 2 * MAX_TOPICS_AT_ONCE + 500
 def nameserver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     port = free_port()
     command = nameserver_command(request.param, tmp_path, port)
-    environment = {**os.environ, "ROCKETMQ_HOME": str(tmp_path)}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    process = start(command, tmp_path, tmp_path / "log")
     try:
         wait_until_listening(port)
         yield f"127.0.0.1:{port}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 import client
 from pocketmq import testing
-from tests.interop.apache import JavaClient, apache
+from tests.interop.apache import Apache, JavaClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -35,7 +35,9 @@ class Place:
 
 @pytest.fixture(scope="module", params=["ours-4.9.7", "ours-5.3.3", "apache-4.9.7", "apache-5.3.3"])
 def place(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    shared_apache: Callable[[str], Apache],
 ) -> Iterator[Place]:
     whose, version = request.param.split("-")
     home: Path = tmp_path_factory.mktemp("home")
@@ -44,8 +46,7 @@ def place(
         with testing.broker() as ours:
             yield Place(ours.nameserver, asking, answering)
     else:
-        with apache(version, home) as theirs:
-            yield Place(theirs.nameserver, asking, answering)
+        yield Place(shared_apache(version).nameserver, asking, answering)
 
 
 async def made(place: Place, topic: str) -> str:

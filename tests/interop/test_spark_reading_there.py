@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from spark_connector.schema import COLUMNS
 from spark_connector.source.options import OnDataLoss
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows
-from tests.interop.apache import Apache, apache
+from tests.interop.apache import VERSIONS, Apache, apache
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -27,12 +27,11 @@ CAP = 32
 """Maximum messages per answer of these brokers (``maxTransferCountOnMessageInMemory``)."""
 
 
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, shared_apache: Callable[[str], Apache]
 ) -> Iterator[Apache]:
-    with apache(request.param, tmp_path_factory.mktemp("apache")) as running:
-        yield running
+    yield shared_apache(request.param)
     connections.close_unused()
 
 

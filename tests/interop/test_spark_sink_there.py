@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +12,7 @@ from client.blocking import Admin
 from spark_connector import connections
 from spark_connector.errors import ConnectorError
 from tests.integration.spark_connector.writing import batch, received, write
-from tests.interop.apache import Apache, apache
+from tests.interop.apache import Apache
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -25,9 +25,8 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def there(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    with apache(version, tmp_path_factory.mktemp("apache")) as running:
-        yield running
+def there(version: str, shared_apache: Callable[[str], Apache]) -> Iterator[Apache]:
+    yield shared_apache(version)
     connections.close_unused()
 
 

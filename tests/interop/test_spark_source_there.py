@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from tests.integration.spark_connector.querying import (
     send,
     stream_reader,
 )
-from tests.interop.apache import Apache, apache, mqadmin
+from tests.interop.apache import Apache, mqadmin
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -37,10 +37,8 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def there(version: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
-    home = tmp_path_factory.mktemp("apache")
-    with apache(version, home, settings=["enablePropertyFilter=true"]) as running:
-        yield running
+def there(version: str, shared_apache: Callable[[str], Apache]) -> Iterator[Apache]:
+    yield shared_apache(version)
     connections.close_unused()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,9 @@ import client
 from client import TransactionState
 from pocketmq import testing
 from tests.interop.apache import Apache, apache
+from tests.interop.conftest import SETTINGS
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-QUICK = (
-    "transactionTimeOut=1000",
-    "transactionCheckInterval=1000",
-    # 5.x writes op messages so late that it would ask again about what has ended.
-    "transactionOpBatchInterval=100",
-)
-
-
-@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
-def there(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Apache]:
-    with apache(request.param, tmp_path_factory.mktemp("apache"), settings=QUICK) as running:
-        yield running
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
@@ -59,7 +44,7 @@ async def test_apache_asks_about_the_transactions_of_our_store(
         return TransactionState.COMMIT
 
     places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]
-    with apache(version, tmp_path, settings=[*QUICK, *places]) as theirs:
+    with apache(version, tmp_path, settings=[*SETTINGS, *places]) as theirs:
         async with client.Producer(
             theirs.nameserver, group="dealers", transaction_checker=decide
         ) as producer:

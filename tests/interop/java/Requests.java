@@ -77,7 +77,8 @@ public class Requests {
 
     private static void alone(DefaultMQProducer producer, String topic) throws Exception {
         try {
-            replied(producer.request(request(topic, "alone"), 1000));
+            // Enough for the send by a client that has just started on a busy machine.
+            replied(producer.request(request(topic, "alone"), 3000));
         } catch (RequestTimeoutException nobody) {
             say("timeout", nobody.getResponseCode());
         }
