@@ -89,8 +89,8 @@ class MetricsPage(Collector):
             yield from _traffic(broker)
             yield from _lags(broker)
             yield from _delays(broker)
+            yield from _timers(broker)
             yield from _transactions(broker)
-            yield from _replies(broker)
             yield from _store(broker)
             yield from _opening_and_index(broker)
             yield from _tables(broker)
@@ -180,11 +180,19 @@ def _messages(broker: Broker) -> Iterator[Metric]:
             stats.filtered_messages,
         ),
     )
-    pulls = CounterMetricFamily("pocketmq_pulls", "Pull requests by outcome.", labels=["outcome"])
-    pulls.add_metric(["found"], counters.pulls_found)
-    pulls.add_metric(["missed"], counters.pulls_missed)
-    pulls.add_metric(["parked"], counters.pulls_parked)
-    yield pulls
+    yield _by_outcome(
+        "pocketmq_pulls",
+        "Pull requests by outcome.",
+        found=counters.pulls_found,
+        missed=counters.pulls_missed,
+        parked=counters.pulls_parked,
+    )
+    yield _by_outcome(
+        "pocketmq_replies",
+        "Replies by whether the client that asked took them.",
+        pushed=counters.replies_pushed,
+        failed=counters.replies_failed,
+    )
     refused = "Requests with a code that is not supported."
     yield from _counters(
         (
@@ -237,21 +245,14 @@ def _lags(broker: Broker) -> Iterator[Metric]:
 
 def _delays(broker: Broker) -> Iterator[Metric]:
     counters, store = broker.state.counters, broker.store
-    for name, text, value in (
-        ("delayed", "Messages sent with a delay.", counters.messages_delayed),
-        (
-            "delivered_late",
-            "Delayed messages and retries delivered.",
-            counters.messages_delivered_late,
-        ),
-        (
-            "sent_back",
-            "Messages that consumers sent back for a retry.",
-            counters.messages_sent_back,
-        ),
-        ("dead_lettered", "Messages moved to dead-letter queues.", counters.messages_dead_lettered),
-    ):
-        yield CounterMetricFamily(f"pocketmq_messages_{name}", text, value=value)
+    dead, late = counters.messages_dead_lettered, counters.messages_delivered_late
+    back = counters.messages_sent_back
+    yield from _counters(
+        ("pocketmq_messages_delayed", "Messages sent with a delay.", counters.messages_delayed),
+        ("pocketmq_messages_delivered_late", "Delayed messages and retries delivered.", late),
+        ("pocketmq_messages_sent_back", "Messages that consumers sent back for a retry.", back),
+        ("pocketmq_messages_dead_lettered", "Messages moved to dead-letter queues.", dead),
+    )
     waiting = GaugeMetricFamily(
         "pocketmq_messages_waiting", "Messages waiting for their delay.", labels=["level"]
     )
@@ -260,11 +261,14 @@ def _delays(broker: Broker) -> Iterator[Metric]:
         count = store.max_offset(SCHEDULE_TOPIC, queue_id) - delivered
         waiting.add_metric([str(queue_id + 1)], count)
     yield waiting
+
+
+def _timers(broker: Broker) -> Iterator[Metric]:
+    counters, timers = broker.state.counters, broker.state.timers
     yield from _counters(
         ("pocketmq_timers_delivered", "Timer messages delivered.", counters.timers_delivered),
         ("pocketmq_timers_recalled", "Timer messages recalled.", counters.timers_recalled),
     )
-    timers = broker.state.timers
     if timers is not None:
         due, late_seconds = timers.overdue()
         yield from _gauges(
@@ -276,20 +280,15 @@ def _delays(broker: Broker) -> Iterator[Metric]:
 
 def _transactions(broker: Broker) -> Iterator[Metric]:
     counters, transactions = broker.state.counters, broker.processors.transactions
-    outcomes = CounterMetricFamily(
+    yield _by_outcome(
         "pocketmq_transactions",
         "Half messages stored, and what became of them.",
-        labels=["outcome"],
+        prepared=counters.transactions_prepared,
+        committed=counters.transactions_committed,
+        rolled_back=counters.transactions_rolled_back,
+        discarded=counters.transactions_discarded,
+        refused=counters.transactions_refused,
     )
-    for outcome, count in (
-        ("prepared", counters.transactions_prepared),
-        ("committed", counters.transactions_committed),
-        ("rolled_back", counters.transactions_rolled_back),
-        ("discarded", counters.transactions_discarded),
-        ("refused", counters.transactions_refused),
-    ):
-        outcomes.add_metric([outcome], count)
-    yield outcomes
     yield from _counters(
         (
             "pocketmq_transaction_checks",
@@ -318,24 +317,14 @@ def _transactions(broker: Broker) -> Iterator[Metric]:
     )
 
 
-def _replies(broker: Broker) -> Iterator[Metric]:
-    counters = broker.state.counters
-    replies = CounterMetricFamily(
-        "pocketmq_replies",
-        "Replies by whether the client that asked took them.",
-        labels=["outcome"],
-    )
-    replies.add_metric(["pushed"], counters.replies_pushed)
-    replies.add_metric(["failed"], counters.replies_failed)
-    yield replies
-
-
 def _store(broker: Broker) -> Iterator[Metric]:
     store, stats = broker.store, broker.store.stats
+    bounds = [*map(str, SYNC_BUCKETS_SECONDS), "+Inf"]
+    counts = map(float, accumulate(stats.sync_buckets))
     yield HistogramMetricFamily(
         "pocketmq_fsync_seconds",
         "How long fdatasync of the commit log took.",
-        buckets=_cumulated(SYNC_BUCKETS_SECONDS, stats.sync_buckets),
+        buckets=list(zip(bounds, counts, strict=True)),
         sum_value=stats.sync_seconds,
     )
     yield from _counters(
@@ -504,9 +493,12 @@ def _registration(broker: Broker) -> Metric:
     return gauge
 
 
-def _cumulated(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    names = [*(str(bound) for bound in bounds), "+Inf"]
-    return [(name, float(count)) for name, count in zip(names, accumulate(counts), strict=True)]
+def _by_outcome(name: str, text: str, **counts: float) -> Metric:
+    """Return a counter with the label ``outcome``."""
+    family = CounterMetricFamily(name, text, labels=["outcome"])
+    for outcome, count in counts.items():
+        family.add_metric([outcome], count)
+    return family
 
 
 def _counters(*rows: tuple[str, str, float]) -> Iterator[Metric]:
