@@ -1,33 +1,20 @@
-"""``pocketmq group``."""
+"""``pocketmq group``: consumer groups, their settings and members."""
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Iterable, Sequence
-from functools import partial
 
 import click
 
 import client
 from client.admin.descriptions import GroupDescription
-from client.positions import Position
 from pocketmq import output
+from pocketmq.cli import group_lag, group_reset
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
-    PLACE_HELP,
-    PLACE_METAVAR,
     ask_admin,
-    choose_queues,
     confirm,
-    dry_run_option,
     gather_limited,
     json_option,
     nameserver_option,
-    observe,
-    parse_place,
-    parse_queue,
-    queues_option,
-    watch_option,
     yes_option,
 )
 from pocketmq.formats import iso
@@ -36,144 +23,14 @@ from remoting.protocol.codes import name_of
 from remoting.protocol.names import RETRY_PREFIX
 
 
-@click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
-@click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--topic", shell_complete=topic_names, required=True, help="The topic.")
-@click.option(
-    "--to",
-    "place",
-    required=True,
-    callback=parse_place,
-    metavar=PLACE_METAVAR,
-    help=PLACE_HELP,
-)
-@queues_option
-@click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
-@dry_run_option
-@yes_option
-@nameserver_option
-@json_option
-def reset(
-    name: str,
-    topic: str,
-    place: Position,
-    queues: tuple[str, ...],
-    missing_only: bool,
-    dry_run: bool,
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
-) -> None:
-    """Set the offsets of GROUP in a topic, whether its consumers run or not.
-
-    Running consumers are notified; they may take ten seconds to continue.
-    """
-
-    async def move(admin: client.Admin, *, only_look: bool) -> client.Reset:
-        chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
-        return await admin.reset(
-            name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
-        )
-
-    if not dry_run and not yes and sys.stdin.isatty():
-        planned = ask_admin(nameserver, partial(move, only_look=True))
-        if not as_json:
-            _show_steps(planned.steps)
-        confirm(f"Move group {name} in {output.count(len(planned.steps), 'queue')}?", yes=False)
-    _report(ask_admin(nameserver, partial(move, only_look=dry_run)), as_json=as_json)
-
-
-@click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
-@click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.argument("queue", metavar="TOPIC/BROKER/QUEUE", callback=parse_queue)
-@click.option(
-    "--messages", type=click.IntRange(1), default=1, show_default=True, help="How many to skip."
-)
-@dry_run_option
-@yes_option
-@nameserver_option
-@json_option
-def skip(
-    name: str,
-    queue: client.MessageQueue,
-    messages: int,
-    dry_run: bool,
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
-) -> None:
-    """Move GROUP past its next message in one queue, e.g. one that blocks it.
-
-    The message is not deleted: `pocketmq read TOPIC --queue QUEUE --from OFFSET --max 1` shows it.
-    """
-    question = f"Skip {output.count(messages, 'message')} of {queue} for {name}?"
-    confirm(question, yes=yes or dry_run)
-    done = ask_admin(
-        nameserver, lambda admin: admin.skip(name, queue, messages=messages, dry_run=dry_run)
-    )
-    _report(done, as_json=as_json)
-
-
-def _report(done: client.Reset, *, as_json: bool) -> None:
-    if as_json:
-        output.show_json(
-            {
-                "group": done.group,
-                "topic": done.topic,
-                "applied": done.applied,
-                "online": list(done.online),
-                "unaware": list(done.unaware),
-                "queues": [_row(step) for step in done.steps],
-            }
-        )
-        return
-    _show_steps(done.steps)
-    verb = "moved" if done.applied else "would move"
-    changed = sum(step.changes for step in done.steps)
-    notified = len(done.online) - len(done.unaware)
-    told = f"notified {output.count(notified, 'member')}" if done.online else "no member is online"
-    click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {told}", err=True)
-    if done.unaware:
-        click.echo(
-            "stop these first, they choose their queues themselves and keep their position: "
-            f"{', '.join(done.unaware)}",
-            err=True,
-        )
-
-
-def _show_steps(steps: Sequence[client.ResetStep]) -> None:
-    rows = [_row(step) for step in steps]
-    columns = ["topic", "broker", "queue", "before", "after", "lag_before", "lag_after"]
-    output.show_rows(
-        rows,
-        columns,
-        as_json=False,
-        spare=["broker", "topic"],
-        colour=lambda row: "dim" if row["before"] == row["after"] else "",
-    )
-
-
-def _row(step: client.ResetStep) -> dict[str, object]:
-    return {
-        "topic": step.queue.topic,
-        "broker": step.queue.broker_name,
-        "queue": step.queue.queue_id,
-        "before": step.before,
-        "after": step.after,
-        "lag_before": step.lag_before,
-        "lag_after": step.lag_after,
-        "begin": step.begin,
-        "end": step.end,
-    }
-
-
 @click.group(epilog="Example: pocketmq group lag billing")
 def group() -> None:
     """Inspect consumer groups, and reset their offsets."""
 
 
-group.add_command(reset)
-group.add_command(skip)
+group.add_command(group_lag.lag)
+group.add_command(group_reset.reset)
+group.add_command(group_reset.skip)
 
 
 @group.command(name="list", epilog="Example: pocketmq group list")
@@ -190,9 +47,14 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
         names = await admin.groups(internal=internal)
         return await gather_limited(names, lambda name: _overview_row(admin, name))
 
+    def colour(row: output.Row) -> str:
+        if row["state"] == "offline" and row["lag"]:
+            return "red"
+        return "" if row["state"] in {"online", "offline"} else "yellow"
+
     rows = ask_admin(nameserver, ask)
     columns = ["group", "members", "topics", "lag", "state"]
-    output.show_rows(rows, columns, as_json=as_json, colour=_state_colour)
+    output.show_rows(rows, columns, as_json=as_json, colour=colour)
 
 
 async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
@@ -212,13 +74,6 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
         "lag": lag.total,
         "state": state,
     }
-
-
-def _state_colour(row: output.Row) -> str:
-    """Return red for unread messages of an offline group, yellow for problems."""
-    if row["state"] == "offline" and row["lag"]:
-        return "red"
-    return "" if row["state"] in {"online", "offline"} else "yellow"
 
 
 @group.command(epilog="Example: pocketmq group create billing --max-retries 3")
@@ -410,120 +265,6 @@ def _facts(
         "may_consume": config.consume_enable,
         "may_broadcast": config.consume_broadcast_enable,
     }
-
-
-@group.command(epilog="Example: pocketmq group lag billing --json")
-@click.argument("name", metavar="[GROUP]", required=False, shell_complete=group_names)
-@click.option("--topic", shell_complete=topic_names, help="Only this topic.")
-@click.option(
-    "--all", "internal", is_flag=True, help="Without GROUP: include system and tool groups."
-)
-@watch_option
-@nameserver_option
-@json_option
-def lag(
-    name: str | None,
-    topic: str | None,
-    internal: bool,
-    watch: float | None,
-    nameserver: str,
-    as_json: bool,
-) -> None:
-    """Show the lag of GROUP in each queue and who reads it; without GROUP, of all groups.
-
-    A queue without an offset counts from 0, as in RocketMQ's consumerProgress. --watch adds the
-    messages per second that arrive and that are consumed.
-    """
-
-    async def ask(admin: client.Admin) -> list[dict[str, object]]:
-        if name is not None:
-            return await _queue_lags(admin, name, topic)
-        names = await admin.groups(internal=internal)
-        lags = await gather_limited(names, lambda name: admin.lag(name, topic=topic, owners=True))
-        return [
-            topic_lag_row(lag, topic)
-            for lag in lags
-            for topic in sorted({queue.topic for queue in lag.queues})
-        ]
-
-    rates = {"in_per_s": "next", "out_per_s": "committed"}
-    shown = rates if watch is not None else ()
-
-    def show(rows: list[dict[str, object]]) -> None:
-        if watch is not None and not as_json:
-            click.clear()
-        if name is not None:
-            _show_lag(rows, name, shown, as_json=as_json)
-            return
-        columns = ["group", "topic", "queues", "lag", *shown, "members", "last_consumed"]
-        spare = ["last_consumed", "queues"]
-        output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=lag_colour)
-
-    key = ("group", "topic") if name is None else ("topic", "broker", "queue")
-    observe(nameserver, ask, show, watch=watch, key=key, rates=rates)
-
-
-async def _queue_lags(admin: client.Admin, name: str, topic: str | None) -> list[dict[str, object]]:
-    found = await admin.lag(name, topic=topic, owners=True)
-    if not found.queues:
-        await admin.group_config(name)
-    return [_lag_row(queue, state) for queue, state in found.queues.items()]
-
-
-def _show_lag(
-    rows: Sequence[dict[str, object]], name: str, rates: Iterable[str], *, as_json: bool
-) -> None:
-    total = sum(row["lag"] for row in rows if isinstance(row["lag"], int))
-    if as_json:
-        output.show_json({"group": name, "lag": total, "queues": rows})
-        return
-    columns = ["topic", "broker", "queue", "committed", "next", "lag", *rates, "owner"]
-    columns.append("last_consumed")
-    spare = ["last_consumed", "committed", "next", "owner"]
-    output.show_rows(rows, columns, as_json=False, spare=spare, colour=lag_colour)
-    if rows:
-        click.echo(
-            f"{output.count(total, 'message')} behind in {output.count(len(rows), 'queue')}",
-            err=True,
-        )
-    else:
-        click.echo(f"{name} has committed nothing yet", err=True)
-
-
-def topic_lag_row(lag: client.Lag, topic: str) -> dict[str, object]:
-    """Return the lag of a group in one topic, in all its queues together."""
-    states = [state for queue, state in lag.queues.items() if queue.topic == topic]
-    consumed = [state.consumed_at for state in states if state.consumed_at is not None]
-    return {
-        "group": lag.group,
-        "topic": topic,
-        "queues": len(states),
-        "committed": sum(state.committed for state in states),
-        "next": sum(state.end for state in states),
-        "lag": sum(state.messages for state in states),
-        "members": len({state.owner for state in states} - {None}),
-        "last_consumed": iso(max(consumed, default=None)),
-    }
-
-
-def _lag_row(queue: client.MessageQueue, state: client.QueueLag) -> dict[str, object]:
-    return {
-        "topic": queue.topic,
-        "broker": queue.broker_name,
-        "queue": queue.queue_id,
-        "committed": state.committed,
-        "next": state.end,
-        "lag": state.messages,
-        "owner": state.owner,
-        "last_consumed": iso(state.consumed_at),
-    }
-
-
-def lag_colour(row: output.Row) -> str:
-    """Return red for unread messages without a consumer, yellow with one."""
-    if not row["lag"]:
-        return ""
-    return "yellow" if row.get("owner") or row.get("members") else "red"
 
 
 @group.command(epilog="Example: pocketmq group members billing")

@@ -13,7 +13,7 @@ import client
 from client.errors import TopicNotFound
 from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
-from pocketmq.cli.group import lag_colour, topic_lag_row
+from pocketmq.cli.group_lag import lag_colour, topic_lag_row
 from pocketmq.cli.running import (
     ask_admin,
     confirm,
