@@ -13,6 +13,7 @@ from pocketmq.cli.running import (
     gather_limited,
     json_option,
     nameserver_option,
+    parse_pairs,
     yes_option,
 )
 
@@ -57,13 +58,15 @@ def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_jso
 
 
 @config.command(name="set", epilog="Example: pocketmq broker config set fileReservedTime=48")
-@click.argument("assignments", nargs=-1, required=True, metavar="KEY=VALUE...")
+@click.argument(
+    "assignments", nargs=-1, required=True, callback=parse_pairs, metavar="KEY=VALUE..."
+)
 @brokers_option
 @yes_option
 @nameserver_option
 @json_option
 def set_(
-    assignments: tuple[str, ...],
+    assignments: dict[str, str],
     brokers: tuple[str, ...],
     yes: bool,
     nameserver: str,
@@ -73,25 +76,19 @@ def set_(
 
     A broker refuses settings that it reads only at its start.
     """
-    settings: dict[str, str] = {}
-    for text in assignments:
-        key, equals, value = text.partition("=")
-        if not key or not equals:
-            raise click.UsageError(f"{text!r} is not KEY=VALUE, such as fileReservedTime=48")
-        settings[key] = value
-    named = ", ".join(settings)
+    named = ", ".join(assignments)
     where = ", ".join(brokers) or "every broker"
     confirm(f"Change {named} of {where}?", yes=yes)
 
     async def change(admin: client.Admin) -> list[str]:
         found = await admin.brokers(names=brokers or None)
         for broker in found:
-            await admin.update_broker_config(broker.address, settings)
+            await admin.update_broker_config(broker.address, assignments)
         return [broker.name for broker in found]
 
     changed = ask_admin(nameserver, change)
     output.done(
         f"changed {named} of {', '.join(changed)}",
-        {"keys": list(settings), "brokers": changed},
+        {"keys": list(assignments), "brokers": changed},
         as_json=as_json,
     )

@@ -244,6 +244,20 @@ def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Posi
         raise click.BadParameter(str(error)) from None
 
 
+def parse_pairs(
+    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str]:
+    """Parse arguments or options of the form ``NAME=VALUE``; of equal names the last one counts."""
+    table: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            form = (parameter.metavar or "NAME=VALUE").removesuffix("...")
+            raise click.BadParameter(f"{text!r} is not {form}")
+        table[name] = value
+    return table
+
+
 def choose_queues(
     queues: Sequence[client.MessageQueue], wanted: Sequence[str], topic: str
 ) -> list[client.MessageQueue]:

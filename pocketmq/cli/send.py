@@ -17,7 +17,7 @@ import client
 from client.limits import MAX_DELAY_LEVEL
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, run
+from pocketmq.cli.running import json_option, nameserver_option, parse_pairs, run
 from pocketmq.cli.sending import Sending, rate_option, standard_input
 from pocketmq.formats import FORMATS, Fields, InputEntry, entries
 from remoting.tasks import stop_signal
@@ -33,18 +33,6 @@ ENDS: Final = {
     "leave": (client.TransactionState.UNKNOWN, "left open"),
 }
 """What ``--transaction`` does with each message, and its participle."""
-
-
-def _split_property(
-    _: click.Context, __: click.Parameter, given: tuple[str, ...]
-) -> dict[str, str]:
-    table: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise click.BadParameter(f"{text!r} is not NAME=VALUE")
-        table[name] = value
-    return table
 
 
 def _parse_delay(_: click.Context, __: click.Parameter, text: str | None) -> int | timedelta | None:
@@ -95,7 +83,7 @@ def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> date
     "--property",
     "properties",
     multiple=True,
-    callback=_split_property,
+    callback=parse_pairs,
     metavar="NAME=VALUE",
     help="A property; may be repeated.",
 )
