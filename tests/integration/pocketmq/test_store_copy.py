@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 import client
 from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import StoreView
+from client import blocking
 from pocketmq import testing
 from pocketmq.cli import root as commands
 from tests.sizes import size
@@ -129,7 +130,13 @@ def test_the_command_prints_what_it_copied(store: Path, tmp_path: Path) -> None:
     assert (facts["damaged"], facts["notes"]) == (0, [])
 
 
-def test_damage_is_named_and_makes_the_exit_code_1(store: Path, tmp_path: Path) -> None:
+def test_damage_is_named_and_makes_the_exit_code_1(
+    server: testing.StandaloneServer, store: Path, tmp_path: Path
+) -> None:
+    with blocking.Producer(server.nameserver) as producer:
+        # After the last whole record a copy ends.
+        for _ in range(2):
+            producer.send(TOPIC, bytes(100))
     run(store, tmp_path / "a")
     first = min((tmp_path / "a" / "commitlog").iterdir())
     data = bytearray(first.read_bytes())
