@@ -23,7 +23,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry, MetricsHandler
+from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
 
 from pocketmq.metrics_page import MetricsPage
 from pocketmq.process import LoopMonitor, RequestTimes
@@ -109,6 +109,7 @@ class MetricsPart:
         self._monitor = LoopMonitor()
         self._times = RequestTimes()
         self._registry = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._registry)
         self._not_serving: str | None = "the server is starting"
         self._stack = AsyncExitStack()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker import fast_path
 from broker.store.results import SYNC_BUCKETS_SECONDS
+from broker.store.retention_policy import bounds
 from broker.traffic import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
 from pocketmq.process import Durations, RequestTimes
 from remoting.docs import DOCS
@@ -377,12 +378,26 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     free = GaugeMetricFamily(
         "pocketmq_disk_free_bytes", "Bytes that the broker may still write there.", labels=["path"]
     )
+    limits = GaugeMetricFamily(
+        "pocketmq_disk_limit_ratio",
+        "Used share above which unexpired messages are deleted, or no message is accepted.",
+        labels=["path", "limit"],
+    )
+    config = broker.state.config.retention
     # Use the last measurement: statvfs may block, and a scrape must be answered.
     for path, use in deleted.places:
         used.add_metric([str(path)], use.ratio)
         free.add_metric([str(path)], use.free)
+        for limit, share in bounds(config, use).items():
+            limits.add_metric([str(path), limit], share)
     yield used
     yield free
+    yield limits
+    yield GaugeMetricFamily(
+        "pocketmq_retention_seconds",
+        "How long messages are kept if the disk has room for them.",
+        value=config.reserved_ms / 1000,
+    )
     files = CounterMetricFamily(
         "pocketmq_log_files_deleted",
         "Files of the commit log deleted by age or because the disk was too full.",

@@ -142,6 +142,23 @@ def missing_bytes(config: RetentionConfig, use: DiskUse) -> int:
     )
 
 
+def bounds(config: RetentionConfig, use: DiskUse) -> dict[str, float]:
+    """Return the used shares of a disk, 0 to 1, above which unexpired files are deleted and above
+    which no message is accepted, by the names of RocketMQ's settings.
+
+    A bound in free bytes is converted. Without ``forcibly`` there is only the second bound.
+    """
+    free = config.forced_free_bytes, config.full_free_bytes
+    used = config.forced_used_percent / _PERCENT, config.full_used_percent / _PERCENT
+    size = use.used + use.free or 1
+    forced, full = (
+        max(0.0, 1 - least / size) if least else share
+        for least, share in zip(free, used, strict=True)
+    )
+    found = {"diskSpaceWarningLevelRatio": full}
+    return {"diskSpaceCleanForciblyRatio": forced, **found} if config.forcibly else found
+
+
 def _missing(use: DiskUse, used_percent: int, free_bytes: int) -> int:
     if free_bytes:
         return max(0, free_bytes - use.free)

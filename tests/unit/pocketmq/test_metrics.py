@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection
@@ -120,6 +121,22 @@ async def test_other_paths_are_not_found_and_head_gives_no_body(tmp_path: Path) 
         assert "pocketmq_topics " in (await get(part, "/metrics"))[1]
     finally:
         await part.stop()
+
+
+async def test_the_page_shows_when_messages_are_deleted_and_the_use_of_the_process(
+    tmp_path: Path,
+) -> None:
+    part = serving(broker_part(tmp_path, disk_space_warning_level_ratio=88))
+    await part.start()
+    try:
+        page = (await get(part, "/metrics"))[1]
+    finally:
+        await part.stop()
+    for limit, share in (("CleanForcibly", 0.85), ("WarningLevel", 0.88)):
+        labels = f'limit="diskSpace{limit}Ratio",path="{tmp_path}/store/commitlog"'
+        assert f"pocketmq_disk_limit_ratio{{{labels}}} {share}\n" in page
+    assert "pocketmq_retention_seconds 259200.0\n" in page
+    assert re.search(r"^process_open_fds [1-9]", page, re.MULTILINE)
 
 
 async def test_a_loop_that_hangs_is_not_alive() -> None:
