@@ -86,7 +86,7 @@ cover:                    ## make test as CI runs it: with branch coverage, and 
 	$(MAKE) test CI=true
 
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
-	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow" \
+	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow and not monitoring" \
 	    --ignore=tests/integration/benchmarks
 
 SANITIZED := build/sanitized

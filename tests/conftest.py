@@ -19,7 +19,12 @@ from hypothesis import settings
 from tests.sizes import SIZE, size
 
 GOLDEN = Path(__file__).parent / "golden"
-NEEDS = {"interop": ("java", "javac", "mvn"), "bench": ("cc",), "spark": ("java",)}
+NEEDS = {
+    "interop": ("java", "javac", "mvn"),
+    "bench": ("cc",),
+    "spark": ("java",),
+    "monitoring": ("prometheus", "promtool"),
+}
 
 settings.register_profile(
     "tests", deadline=None, print_blob=True, max_examples=size(test=20, ci=100, soak=2000)

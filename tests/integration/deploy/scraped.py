@@ -1,0 +1,196 @@
+"""A broker with traffic of every kind, scraped by a real Prometheus that has our alert rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import client
+from broker.config import BrokerConfig
+from nameserver.config import NameServerConfig
+from pocketmq.metrics import MetricsPart
+from pocketmq.serving import servers_of, standalone_parts
+from pocketmq.testing import SMALL_STORE
+from tests.ports import free_port
+from tests.tour import HOME
+
+ALERTS = HOME / "deploy" / "alerts.yml"
+SCRAPING = HOME / "deploy" / "prometheus.yml"
+READY_WITHIN = 30.0
+SCRAPED_WITHIN = 60.0
+
+Vector = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running Prometheus."""
+
+    address: str
+
+    def wait_until_ready(self) -> None:
+        """Wait until it answers queries."""
+        deadline = time.monotonic() + READY_WITHIN
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{self.address}/-/ready"):
+                    return
+            except OSError:
+                assert time.monotonic() < deadline, "Prometheus doesn't get ready"
+                time.sleep(0.05)
+
+    def get(self, path: str, **parameters: str) -> Any:
+        """Return the data of a request to its HTTP API."""
+        query = urllib.parse.urlencode(parameters)
+        with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}") as answer:
+            return json.load(answer)["data"]
+
+    def query(self, expression: str) -> Vector:
+        """Return the samples that an expression has now, but NaN."""
+        found = self.get("query", query=expression)["result"]
+        return [one for one in found if not math.isnan(float(one["value"][1]))]
+
+
+@dataclass(frozen=True)
+class Scraped:
+    """What Prometheus returned.
+
+    Attributes:
+        samples: expression -> its samples.
+        rules: the alert rules with their health.
+    """
+
+    samples: Mapping[str, Vector]
+    rules: Vector
+
+
+@contextmanager
+def prometheus(home: Path, target: str) -> Iterator[Prometheus]:
+    """Run Prometheus with our configuration for one broker; killed at the end."""
+    config = yaml.safe_load(SCRAPING.read_text())
+    config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+    config["rule_files"] = [str(ALERTS)]
+    [job] = config["scrape_configs"]
+    job["static_configs"] = [{**job["static_configs"][0], "targets": [target]}]
+    (home / "prometheus.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{free_port()}"
+    with (home / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                *("prometheus", f"--config.file={home / 'prometheus.yml'}"),
+                *(f"--storage.tsdb.path={home / 'data'}", f"--web.listen-address={address}"),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield Prometheus(address)
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
+    """Run a broker with traffic, and Prometheus until it has samples for all expressions.
+
+    After ``SCRAPED_WITHIN`` seconds the samples are returned as they are.
+    """
+    parts = standalone_parts(
+        NameServerConfig(listen_port=0, kv_config_path=home / "kv.json"),
+        BrokerConfig.from_sources(
+            overrides={
+                **SMALL_STORE,
+                "listenPort": "0",
+                "storePathRootDir": str(home / "store"),
+                "transactionTimeOut": "500",
+                "transactionCheckInterval": "500",
+                "transactionCheckMax": "1000000",
+            }
+        ),
+    )
+    serving = MetricsPart(parts, host="127.0.0.1", port=0)
+    await serving.start()
+    try:
+        [name_server], [broker] = servers_of(parts)
+        async with AsyncExitStack() as stack:
+            producer = await _use_everything(name_server.address, stack)
+            server = stack.enter_context(prometheus(home, serving.address))
+            await asyncio.to_thread(server.wait_until_ready)
+            samples: dict[str, Vector] = {}
+            deadline = time.monotonic() + SCRAPED_WITHIN
+            while len(samples) < len(expressions) and time.monotonic() < deadline:
+                for _ in range(20):
+                    await producer.send("orders", b"more", tag="paid")
+                await broker.processors.stats.sample_lags()
+                found = await asyncio.to_thread(
+                    lambda: {it: server.query(it) for it in expressions}
+                )
+                samples = {it: vector for it, vector in found.items() if vector}
+            groups = (await asyncio.to_thread(server.get, "rules"))["groups"]
+        return Scraped(samples, [rule for group in groups for rule in group["rules"]])
+    finally:
+        await serving.stop()
+
+
+async def _use_everything(nameserver: str, stack: AsyncExitStack) -> client.Producer[bytes]:
+    """Leave a lagging group, dead letters, an open half message, timers and a group's problem."""
+    enter = stack.enter_async_context
+    admin = await enter(client.Admin(nameserver))
+    for topic in ("orders", "bad"):
+        await admin.create_topic(topic, queues=1)
+    unknown = client.TransactionState.UNKNOWN
+    producer = await enter(
+        client.Producer(nameserver, group="shop", transaction_checker=lambda _: unknown)
+    )
+    for number in range(50):
+        await producer.send("orders", b"%d" % number, tag="paid")
+    await producer.send("bad", b"x")
+    await producer.send("orders", b"level", delay_level=10)
+    await producer.send("orders", b"timer", delay=3600)
+    await producer.send("orders", b"now", delay=1)
+    half = await enter(producer.transaction("orders", b"half"))
+    await half.defer()
+    lagging = await enter(client.PullConsumer(nameserver, group="billing", start_from=client.BEGIN))
+    lagging.assign(await lagging.queues("orders"))
+    await lagging.get_many(10, timeout=10)
+    await lagging.commit()
+    dead = asyncio.Event()
+
+    async def give_up(_: object) -> None:
+        dead.set()
+        raise client.DeadLetter("unreadable")
+
+    await enter(
+        client.PushConsumer(
+            nameserver,
+            group="failing",
+            subscribe={"bad": "*"},
+            handler=give_up,
+            start_from=client.FIRST,
+        )
+    )
+    for expression in ("*", "paid"):
+        await enter(
+            client.PushConsumer(
+                nameserver,
+                group="quarrel",
+                subscribe={"orders": expression},
+                handler=lambda _: None,
+                on_conflict="warn",
+            )
+        )
+    async with asyncio.timeout(30):
+        await dead.wait()
+    return producer
