@@ -16,6 +16,7 @@ from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
 from pocketmq.metrics import MetricsPart
 from pocketmq.serving import BrokerPart, NameServerPart
+from tests.tour import HOME
 
 
 class Slow:
@@ -137,6 +138,22 @@ async def test_the_page_shows_when_messages_are_deleted_and_the_use_of_the_proce
         assert f"pocketmq_disk_limit_ratio{{{labels}}} {share}\n" in page
     assert "pocketmq_retention_seconds 259200.0\n" in page
     assert re.search(r"^process_open_fds [1-9]", page, re.MULTILINE)
+
+
+async def test_every_metric_of_the_page_is_documented_and_no_other(tmp_path: Path) -> None:
+    part = serving(
+        NameServerPart(NameServerConfig(listen_port=0, kv_config_path=tmp_path / "kv.json")),
+        broker_part(tmp_path),
+    )
+    await part.start()
+    try:
+        page = (await get(part, "/metrics"))[1]
+    finally:
+        await part.stop()
+    text = (HOME / "docs" / "operating.md").read_text()
+    section = text.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    documented = re.findall(r"`((?:pocketmq|process)_\w+)", section)
+    assert set(documented) == set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
 
 
 async def test_a_loop_that_hangs_is_not_alive() -> None:
