@@ -24,6 +24,7 @@ from client.consumer.offset_store import commit_last
 from client.consumer.options import PushOptions
 from client.consumer.outcome import MessageOutcome
 from client.consumer.process_queue import ProcessQueue, Run
+from client.consumer.rates import ConsumerRates
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext
 from client.errors import AlreadySettled, PocketMQError
@@ -81,6 +82,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             max_messages=options.prefetch_messages,
             max_bytes=options.prefetch_bytes,
             max_span=options.max_span if options.order is None else None,
+            counts=consumer.rates.of(queue.topic),
         )
         self.process_queue.start(start.offset)
         self.settler = self
@@ -430,8 +432,11 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         point = self.process_queue.commit_point
         return point if point and point != self._stored else None
 
-    def fetched(self, _: ProcessQueue[ReceivedMessage[T]]) -> None:
+    def fetched(self, _: ProcessQueue[ReceivedMessage[T]], seconds: float) -> None:
         """Enter the ready queue after messages were pulled."""
+        counts = self.process_queue.counts
+        counts.pulls += 1
+        counts.pull_time += seconds
         if self.state is not AssignmentState.REVOKED:
             self.offer()
 
@@ -459,6 +464,7 @@ class AssignedQueues(Generic[T]):
         on_outcome: called when an outcome is recorded; None: the caller of the handler checks for
             outcomes itself.
         suspended: nothing is pulled or dispatched.
+        rates: counts their messages.
     """
 
     def __init__(
@@ -480,6 +486,7 @@ class AssignedQueues(Generic[T]):
         self.store = store
         self.tell = tell
         self.suspended = False
+        self.rates = ConsumerRates(asyncio.get_running_loop().time)
         self.ready_queue: deque[AssignedQueue[T]] = deque()
         self.on_ready: Callable[[], None]
         self.on_outcome: Callable[[AssignedQueue[T], Run[ReceivedMessage[T]]], None] | None

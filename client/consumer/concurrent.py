@@ -177,7 +177,7 @@ class ConcurrentDispatcher(Dispatcher[T]):
         assigned.begin(run)
         given = queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        staying = self._breaker.count(outcomes)
+        staying = self._breaker.count(outcomes, queue.counts)
         try:
             kept = await self._unreturned(outcomes, staying)
         finally:

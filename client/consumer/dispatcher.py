@@ -227,4 +227,5 @@ class Dispatcher(AssignmentListener, Generic[T]):
                 )
                 for assigned in self._queues
             },
+            topics=self._queues.rates.by_topic(),
         )

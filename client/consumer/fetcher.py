@@ -74,8 +74,8 @@ class FetcherOwner(ABC):
         return None
 
     @abstractmethod
-    def fetched(self, sink: Any) -> None:
-        """Handle that messages were added to ``sink``."""
+    def fetched(self, sink: Any, seconds: float) -> None:
+        """Handle that messages were added to ``sink``, by a pull that took ``seconds``."""
 
     def refused(  # noqa: B027 - optional: the fetcher itself logs it and retries
         self, queue: MessageQueue, error: RemoteError
@@ -197,7 +197,7 @@ class Fetcher(Generic[T, S]):
         answer, address = await self._request(offset)
         code = answer.code
         if code == ResponseCode.SUCCESS:
-            if self._take(answer, offset, address):
+            if self._take(answer, offset, address, began):
                 # At the queue's end, let the consumers of these messages run before the next pull.
                 # Elsewhere pull first, so that the broker works while the messages are handled.
                 await asyncio.sleep(0)
@@ -279,7 +279,7 @@ class Fetcher(Generic[T, S]):
         self._broker_id = header.suggest_which_broker_id
         return header
 
-    def _take(self, answer: Command, offset: int, address: str) -> bool:
+    def _take(self, answer: Command, offset: int, address: str, began: float) -> bool:
         """Add a response's messages to the sink. Returns whether it reached the queue's end."""
         header = self._header(answer, address)
         after = header.next_begin_offset
@@ -310,7 +310,7 @@ class Fetcher(Generic[T, S]):
         self._failures = None
         self.sink.put(messages, len(answer.body), after)
         if messages:
-            self._owner.fetched(self.sink)
+            self._owner.fetched(self.sink, self._loop.time() - began)
         return after >= header.max_offset
 
     async def _moved(self, answer: Command, wanted: int, address: str) -> None:

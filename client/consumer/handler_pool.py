@@ -36,9 +36,11 @@ from client.consumer.outcome import (
     TIMED_OUT,
     Decision,
     MessageOutcome,
+    OutcomeKind,
     outcome_of,
 )
 from client.consumer.process_queue import Run
+from client.consumer.rates import TopicCounts
 from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped
 from client.events import ConsumptionPaused, HandlerTimedOut, LoopBlocked
@@ -170,7 +172,7 @@ class HandlerPool(Generic[T]):
         """
         now = self._loop.time
         queues, handle_some = self._queues, self._handle_some
-        since = now()
+        since = began = now()
         try:
             while True:
                 assigned = queues.next()
@@ -178,12 +180,17 @@ class HandlerPool(Generic[T]):
                     parked: asyncio.Future[None] = self._loop.create_future()
                     self._parked.append(parked)
                     await parked
-                    since = now()
-                elif await handle_some(assigned):
-                    since = now()
-                elif now() - since > SLICE:
+                    since = began = now()
+                    continue
+                waited = await handle_some(assigned)
+                ended = now()
+                assigned.process_queue.counts.handling_time += ended - began
+                if waited:
+                    since = ended
+                elif ended - since > SLICE:
                     await asyncio.sleep(0)
-                    since = now()
+                    since = ended = now()
+                began = ended
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:
@@ -362,8 +369,12 @@ class Breaker:
         self.paused = None
         self._failed.clear()
 
-    def count(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
-        """Count the outcomes of one handler call.
+    def count(
+        self,
+        outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]],
+        counts: TopicCounts,
+    ) -> set[int]:
+        """Count the outcomes of one handler call, also in the counts of the topic.
 
         Of a batch only the first failed message counts. A message counts once, however often it is
         retried.
@@ -374,6 +385,10 @@ class Breaker:
         """
         failed = []
         for message, outcome in outcomes:
+            if outcome.verdict is OutcomeKind.DONE:
+                counts.done += 1
+            else:
+                counts.failed += 1
             if outcome.error is not None:
                 failed.append((message, outcome.error))
             elif outcome is not TIMED_OUT:

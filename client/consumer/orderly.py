@@ -273,6 +273,7 @@ class OrderlyDispatcher(Dispatcher[T]):
                     messages=queue.messages,
                 )
         elif outcome is TAKEN_BACK:
+            queue.counts.failed += len(run)
             for one in (run, *assigned.uncommitted):
                 queue.give_back(one)
             assigned.uncommitted.clear()
@@ -325,7 +326,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         """
         given = assigned.process_queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        kept = self._breaker.count(outcomes)
+        kept = self._breaker.count(outcomes, assigned.process_queue.counts)
         rest = 0.0
         for message, outcome in outcomes:
             pause: float | None = None

@@ -20,6 +20,7 @@ from collections.abc import Container, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from client.consumer.outcome import MessageOutcome
+from client.consumer.rates import TopicCounts
 from remoting.protocol.queue import MessageQueue
 
 
@@ -146,6 +147,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
     Args:
         max_span: pulling waits while the newest message is this many offsets or more ahead of the
             commit point; None: without limit.
+        counts: counts the messages, of all queues of the topic together.
 
     Attributes:
         dropped: whether the queue was lost: nothing is added any more.
@@ -161,8 +163,10 @@ class ProcessQueue(PullBuffer, Generic[M]):
         max_messages: int,
         max_bytes: int,
         max_span: int | None = None,
+        counts: TopicCounts | None = None,
     ) -> None:
         super().__init__(queue, max_messages=max_messages, max_bytes=max_bytes)
+        self.counts = counts or TopicCounts()
         self.dropped = False
         self.active: set[Run[M]] = set()
         self.outcomes: dict[int, MessageOutcome] = {}
@@ -195,6 +199,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
             return
         self._waiting.append(Run(self, Chunk(messages, size), 0, len(messages)))
         self.messages += len(messages)
+        self.counts.pulled += len(messages)
         self.bytes += size
         self._newest = messages[-1].offset
 
@@ -235,19 +240,21 @@ class ProcessQueue(PullBuffer, Generic[M]):
         return run
 
     def cut(self, run: Run[M], count: int) -> None:
-        """Settle the first ``count`` messages of a run; the others are still being handled."""
+        """Settle the first ``count`` messages of a run as done; others are still being handled."""
         if run not in self.active:
             return
         run.start += count
         run.at = max(run.at, run.start)
         if run.start == run.end:
             self.active.discard(run)
+        self.counts.done += count
         self._release(run.chunk, count)
 
     def finish(self, run: Run[M]) -> None:
-        """Settle all messages of a run."""
+        """Settle all messages of a run as done."""
         if run in self.active:
             self.active.discard(run)
+            self.counts.done += run.end - run.start
             self._release(run.chunk, run.end - run.start)
 
     def _release(self, chunk: Chunk[M], count: int) -> None:

@@ -175,6 +175,7 @@ class PushConsumer(ClientPart, Generic[T]):
             await self.stop(0.0)
             raise
         self._tasks.spawn(self._queues.commit_by_time(), "commits")
+        self._tasks.spawn(self._queues.rates.sample_by_time(), "statistics")
         self._joined = True
         if self._life.failure is not None:
             await self.stop()

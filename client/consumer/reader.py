@@ -189,7 +189,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         fetcher.sink.resume()
         fetcher.wake()
         if fetcher.sink.ready:
-            self.fetched(fetcher.sink)
+            self.fetched(fetcher.sink, 0.0)
 
     def subscriptions(self, version_ms: int) -> list[SubscriptionData]:
         """Return the subscriptions for heartbeats."""
@@ -283,7 +283,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         """Return the offset to start a queue at for which no offset was set."""
         return await self._find_start(queue)
 
-    def fetched(self, prefetch: Prefetch[Any]) -> None:
+    def fetched(self, prefetch: Prefetch[Any], _: float) -> None:
         """Make a queue ready after messages were pulled."""
         if prefetch.ready:
             self._ready[prefetch] = None

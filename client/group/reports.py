@@ -23,7 +23,7 @@ from client.group.rebalancer import Difference, View
 from client.group.view import GroupMembers
 from remoting.log import Log
 from remoting.protocol.bodies import encode
-from remoting.protocol.bodies.clients import ConsumerRunningInfo, ProcessQueueInfo
+from remoting.protocol.bodies.clients import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from remoting.protocol.bodies.group import GetConsumerStatusBody
 from remoting.protocol.bodies.heartbeat import ConsumerData
 from remoting.protocol.codes import VERSION, ResponseCode, name_of
@@ -156,10 +156,12 @@ class Running:
     Attributes:
         settings: property name, as in RocketMQ's consumers -> value.
         queues: the state of each queue.
+        topics: the rates and times of each topic.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict)
     queues: Mapping[MessageQueue, ProcessQueueInfo] = field(default_factory=dict)
+    topics: Mapping[str, ConsumeStatus] = field(default_factory=dict)
 
 
 def running_info(
@@ -186,7 +188,10 @@ def running_info(
     table = {queue: running.queues.get(queue, ProcessQueueInfo()) for queue in owned}
     return encode(
         ConsumerRunningInfo(
-            properties=properties, subscription_set=data.subscription_data_set, mq_table=table
+            properties=properties,
+            subscription_set=data.subscription_data_set,
+            mq_table=table,
+            status_table=dict(running.topics),
         )
     )
 

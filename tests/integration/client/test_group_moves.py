@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import client
+from remoting.protocol.bodies.clients import ConsumeStatus
 from tests.integration.client.pushing import own
 
 
@@ -45,7 +46,7 @@ def queue(number: int = 0) -> client.MessageQueue:
     return client.MessageQueue("T", "broker-a", number)
 
 
-def consumer(cluster: Any, seen: Seen, **options: Any) -> client.PushConsumer[bytes]:
+def consumer(cluster: Any, seen: Any, **options: Any) -> client.PushConsumer[bytes]:
     return client.PushConsumer(
         cluster.nameserver,
         group="g",
@@ -191,3 +192,46 @@ async def test_a_member_returns_its_running_info_through_its_broker(
     assert {one.topic for one in info.subscription_set} == {"T", "%RETRY%g"}
     assert info.mq_table[queue()].locked
     assert info.mq_table.keys() >= {queue(number) for number in range(4)}
+
+
+@pytest.mark.parametrize("kind", ["waiting", "at once", "batch", "orderly"])
+async def test_running_info_has_the_rates_and_times_of_each_topic(
+    cluster: Any, admin: client.Admin, until: Any, kind: str
+):
+    """The message 7 fails once: with its batch, if there are batches."""
+    await send(cluster, 0, 20)
+    handled: list[bytes] = []
+    failed_with: list[int] = []
+
+    def at_once(given: Any) -> None:
+        messages = given if kind == "batch" else [given]
+        handled.extend(message.body for message in messages)
+        if b"7" in [message.body for message in messages] and not failed_with:
+            failed_with.append(len(messages))
+            raise client.RetryLater(0)
+
+    async def immediate(given: Any) -> None:
+        at_once(given)
+
+    async def waiting(given: Any) -> None:
+        await asyncio.sleep(0.01)
+        at_once(given)
+
+    handler = immediate if kind == "at once" else waiting
+    options: dict[str, Any] = {"orderly": {"order": client.Orderly()}, "batch": {"batch_size": 4}}
+    async with consumer(cluster, handler, **options.get(kind, {})) as made:
+        await until(lambda: failed_with and len(handled) == 20 + failed_with[0])
+        await until(lambda: not any(made.cached.values()))
+        info = await admin.running_info("g", made.client_id)
+    status = info.status_table["T"]
+    retried = info.status_table.get("%RETRY%g", ConsumeStatus())
+    one = status.pull_tps / 20
+    failed = failed_with[0]
+    assert status.consume_failed_msgs == failed
+    assert round(status.consume_failed_tps / one) == failed
+    # An ordered message is handled again at once, the others come back from the retry topic.
+    again = 0 if kind == "orderly" else failed
+    assert round(status.consume_ok_tps / one) == 20 - again
+    assert round(retried.consume_ok_tps / one) == round(retried.pull_tps / one) == again
+    assert status.pull_rt > 0
+    assert status.consume_rt > (10 / 20 if handler is waiting else 0)

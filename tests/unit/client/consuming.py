@@ -158,7 +158,7 @@ class Works:
         body = b"".join(record(offset, queue, times=times) for offset in offsets)
         messages = messages_of(body, queue, serde.raw, held)
         held.process_queue.put(messages, len(body), offsets[-1] + 1)
-        held.fetched(held.process_queue)
+        held.fetched(held.process_queue, 0.0)
         return messages
 
     def returned(self) -> list[int]:

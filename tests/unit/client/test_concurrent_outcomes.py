@@ -130,7 +130,7 @@ async def test_a_message_that_does_not_inflate_is_retried_as_any_other_failure(m
     held = works.gain()
     body = record(0, QUEUE, sys_flag=COMPRESSED)
     held.process_queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
-    held.fetched(held.process_queue)
+    held.fetched(held.process_queue, 0.0)
     await eventually(lambda: held.process_queue.messages == 0)
     [(_, outcome)] = works.shelf.returned
     assert isinstance(outcome.error, UnreadableMessage)

@@ -68,7 +68,7 @@ class Broker:
     def offset_to_commit(self) -> None:
         """Return none: pulls carry no commits here."""
 
-    def fetched(self, _: Any) -> None:
+    def fetched(self, _: Any, seconds: float) -> None:
         if not self._woken.done():
             self._woken.set_result(None)
 
