@@ -35,6 +35,25 @@ Vector = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
+class Scraped:
+    """What Prometheus returned.
+
+    Attributes:
+        samples: expression -> its samples; an expression without any is left out.
+        rules: the alert rules with their health.
+    """
+
+    samples: Mapping[str, Vector]
+    rules: Vector
+
+    def complete(self, expressions: Collection[str]) -> bool:
+        """Return whether there are samples for all expressions, and every rule was evaluated."""
+        return self.samples.keys() == set(expressions) and all(
+            rule["health"] != "unknown" for rule in self.rules
+        )
+
+
+@dataclass(frozen=True)
 class Prometheus:
     """A running Prometheus."""
 
@@ -45,7 +64,7 @@ class Prometheus:
         deadline = time.monotonic() + READY_WITHIN
         while True:
             try:
-                with urllib.request.urlopen(f"http://{self.address}/-/ready"):
+                with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=10):
                     return
             except OSError:
                 assert time.monotonic() < deadline, "Prometheus doesn't get ready"
@@ -53,8 +72,8 @@ class Prometheus:
 
     def get(self, path: str, **parameters: str) -> Any:
         """Return the data of a request to its HTTP API."""
-        query = urllib.parse.urlencode(parameters)
-        with urllib.request.urlopen(f"http://{self.address}/api/v1/{path}?{query}") as answer:
+        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> Vector:
@@ -62,18 +81,14 @@ class Prometheus:
         found = self.get("query", query=expression)["result"]
         return [one for one in found if not math.isnan(float(one["value"][1]))]
 
-
-@dataclass(frozen=True)
-class Scraped:
-    """What Prometheus returned.
-
-    Attributes:
-        samples: expression -> its samples.
-        rules: the alert rules with their health.
-    """
-
-    samples: Mapping[str, Vector]
-    rules: Vector
+    def ask(self, expressions: Collection[str]) -> Scraped:
+        """Return the samples of all expressions, and the rules."""
+        found = {expression: self.query(expression) for expression in expressions}
+        groups = self.get("rules")["groups"]
+        return Scraped(
+            {expression: samples for expression, samples in found.items() if samples},
+            [rule for group in groups for rule in group["rules"]],
+        )
 
 
 @contextmanager
@@ -128,18 +143,14 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
             producer = await _use_everything(name_server.address, stack)
             server = stack.enter_context(prometheus(home, serving.address))
             await asyncio.to_thread(server.wait_until_ready)
-            samples: dict[str, Vector] = {}
             deadline = time.monotonic() + SCRAPED_WITHIN
-            while len(samples) < len(expressions) and time.monotonic() < deadline:
+            while True:
                 for _ in range(20):
                     await producer.send("orders", b"more", tag="paid")
                 await broker.processors.stats.sample_lags()
-                found = await asyncio.to_thread(
-                    lambda: {it: server.query(it) for it in expressions}
-                )
-                samples = {it: vector for it, vector in found.items() if vector}
-            groups = (await asyncio.to_thread(server.get, "rules"))["groups"]
-        return Scraped(samples, [rule for group in groups for rule in group["rules"]])
+                scraped = await asyncio.to_thread(server.ask, expressions)
+                if scraped.complete(expressions) or time.monotonic() > deadline:
+                    return scraped
     finally:
         await serving.stop()
 
