@@ -349,7 +349,11 @@ class TraceSender:
                 try:
                     await self._producer.send(message, timeout=TRACE_SEND_TIMEOUT)
                 except (NoRoute, TopicNotFound) as error:
-                    self._lost(number, f"{error}; try `pocketmq topic create {self._topic}`")
+                    # RocketMQ refuses to create its trace topic on request.
+                    create = f"run `pocketmq topic create {self._topic}`"
+                    if self._topic == TRACE_TOPIC:
+                        create = "start the brokers with traceTopicEnable=true"
+                    self._lost(number, f"{error}; {create}")
                 except PocketMQError as error:
                     self._lost(number, str(error))
                 for _ in range(number):

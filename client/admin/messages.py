@@ -199,15 +199,24 @@ class MessageAdmin(AdminBase):
             topic: the brokers' trace topic.
 
         Raises:
-            TopicNotFound: there is no trace topic, so no client has written a trace yet.
+            NotFound: there is no trace of it.
         """
-        found = await self._find(topic, message_id, MAX_FOUND, _ALWAYS)
+        try:
+            found = await self._find(topic, message_id, MAX_FOUND, _ALWAYS)
+        except TopicNotFound:
+            found = []
         records = [
             replace(record, client_host=record.client_host or message.born_host[0])
             for message in found
             for record in decode_trace(message.body)
             if record.message_id == message_id
         ]
+        if not records:
+            raise NotFound(
+                f"there is no trace of {message_id} in topic {topic}",
+                code=ResponseCode.QUERY_NOT_FOUND,
+                hint="give its producer and consumers interceptors=[client.MessageTrace()]",
+            )
         return sorted(records, key=lambda record: record.time_ms)
 
     async def _find(

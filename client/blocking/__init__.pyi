@@ -348,7 +348,7 @@ class Admin:
             topic: the brokers' trace topic.
 
         Raises:
-            TopicNotFound: there is no trace topic, so no client has written a trace yet.
+            NotFound: there is no trace of it.
         """
 
     def dead_letters(

@@ -28,7 +28,7 @@ COMMANDS: Final = {
     "producer": ("pocketmq.cli.producer:producer", "Show the producers that are connected."),
     "message": (
         "pocketmq.cli.message:message",
-        "Find, export and import messages; handle dead letters.",
+        "Find, trace, export and import messages; handle dead letters.",
     ),
     "store": ("pocketmq.cli.store:store", "Inspect, verify and copy a store's directory."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),

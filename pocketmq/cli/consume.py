@@ -22,7 +22,9 @@ from pocketmq.cli.running import (
     json_option,
     nameserver_option,
     parse_place,
+    report_dropped,
     run,
+    trace_option,
     wanted_messages,
 )
 from pocketmq.formats import FORMATS, Writer, writer
@@ -48,6 +50,7 @@ from remoting.tasks import stop_signal
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
+@trace_option
 @nameserver_option
 @json_option
 def consume(
@@ -60,6 +63,7 @@ def consume(
     orderly: bool,
     form: str | None,
     path: Path | None,
+    trace: bool,
     nameserver: str,
     as_json: bool,
 ) -> None:
@@ -72,6 +76,7 @@ def consume(
     if as_json and form not in {None, "jsonl"}:
         raise click.UsageError("--json is --format jsonl: give only one of them")
     wanted = wanted_messages(tags, sql)
+    traces = [client.MessageTrace()] if trace else []
 
     def make() -> client.PushConsumer[bytes]:
         return client.PushConsumer(
@@ -81,11 +86,13 @@ def consume(
             start_from=start,
             order=client.Orderly() if orderly else None,
             on_event=report_waiting,
+            interceptors=traces,
         )
 
     with end_on_broken_pipe(), output_stream(path) as stream:
         write = writer("jsonl" if as_json else form or "text", stream)
         count = run(_consume(make, write, limit))
+    report_dropped(traces)
     if sys.stderr.isatty() or path is not None:
         click.echo(output.count(count, "message"), err=True)
 

@@ -11,7 +11,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli import message_export, message_import
+from pocketmq.cli import message_export, message_import, message_trace
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
@@ -40,7 +40,7 @@ _SPARE: Final = ("tag", "keys", "body", "broker", "queue")
 
 @click.group(epilog="Example: pocketmq message find orders o-4711")
 def message() -> None:
-    """Find, export and import messages, and handle dead letters."""
+    """Find, trace, export and import messages, and handle dead letters."""
 
 
 def parse_instant(
@@ -189,6 +189,7 @@ def recall(handle: str, nameserver: str, as_json: bool) -> None:
 
 message.add_command(message_export.export)
 message.add_command(message_import.import_)
+message.add_command(message_trace.trace)
 
 
 @message.group(epilog="Example: pocketmq message dlq redrive billing --dry-run")

@@ -24,6 +24,7 @@ import click
 import client
 from client.errors import PocketMQError
 from client.positions import Position, position_of
+from pocketmq import output
 from pocketmq.formats import SourceError
 from remoting import tasks as loop
 from remoting.log import ROOT as LOGGERS
@@ -58,6 +59,25 @@ def yes_option(function: F) -> F:
 def dry_run_option(function: F) -> F:
     """Add ``--dry-run``."""
     return click.option("--dry-run", is_flag=True, help="Only show what would be done.")(function)
+
+
+def trace_option(function: F) -> F:
+    """Add ``--trace``: the producer or consumer gets a ``client.MessageTrace``."""
+    return click.option(
+        "--trace", is_flag=True, help="Write a message trace; `pocketmq message trace` shows it."
+    )(function)
+
+
+def report_dropped(traces: Sequence[client.MessageTrace]) -> None:
+    """Report records that were not sent; a command shows no log."""
+    for trace in traces:
+        if trace.dropped:
+            click.echo(
+                f"{output.count(trace.dropped, 'record')} of the message trace not sent: either"
+                f" there were too many at once, or no broker has the topic {trace.topic}"
+                " (traceTopicEnable=true)",
+                err=True,
+            )
 
 
 def queues_option(function: F) -> F:

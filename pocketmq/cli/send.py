@@ -17,7 +17,14 @@ import client
 from client.limits import MAX_DELAY_LEVEL
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, parse_pairs, run
+from pocketmq.cli.running import (
+    json_option,
+    nameserver_option,
+    parse_pairs,
+    report_dropped,
+    run,
+    trace_option,
+)
 from pocketmq.cli.sending import Sending, rate_option, standard_input
 from pocketmq.formats import FORMATS, Fields, InputEntry, entries
 from remoting.tasks import stop_signal
@@ -109,6 +116,7 @@ def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> date
     "--group", help=f"The producer group; its checkers decide with leave.  [default: {GROUP}]"
 )
 @rate_option
+@trace_option
 @nameserver_option
 @json_option
 def send(
@@ -129,6 +137,7 @@ def send(
     at: datetime | None,
     transaction: str | None,
     group: str | None,
+    trace: bool,
     rate: float | None,
     nameserver: str,
     as_json: bool,
@@ -166,7 +175,9 @@ def send(
     with _input(text, path, form, fields) as items:
         messages = map(message_of, items)
         one = text is not None
-        wanted = SendCommand(topic, group or GROUP, transaction, rate, one=one, as_json=as_json)
+        wanted = SendCommand(
+            topic, group or GROUP, transaction, rate, trace=trace, one=one, as_json=as_json
+        )
         complete = run(_send(nameserver, messages, wanted))
     sys.exit(0 if complete else 1)
 
@@ -212,6 +223,7 @@ class SendCommand:
     group: str
     transaction: str | None
     rate: float | None
+    trace: bool
     one: bool
     as_json: bool
 
@@ -223,14 +235,16 @@ async def _send(
     stop = stop_signal()
     # The broker may ask about what was left open while further messages are sent.
     checker = None if wanted.transaction is None else lambda _: client.TransactionState.UNKNOWN
+    traces = [client.MessageTrace()] if wanted.trace else []
     async with client.Producer(
-        nameserver, group=wanted.group, transaction_checker=checker
+        nameserver, group=wanted.group, transaction_checker=checker, interceptors=traces
     ) as producer:
         with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as bar:
             end = None if wanted.transaction is None else ENDS[wanted.transaction][0]
             sending = Sending(producer, bar, end=end)
             problem = await sending.send_all(enumerate(messages), stop, wanted.rate)
     _report(sending, wanted)
+    report_dropped(traces)
     if problem is not None:
         raise problem
     return sending.failed == 0 and not stop.is_set()

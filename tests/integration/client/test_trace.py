@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,10 +26,8 @@ async def traces(cluster: Any, message_id: str, count: int) -> list[TraceRecord]
         async with asyncio.timeout(10):
             while len(found) < count:
                 await asyncio.sleep(0.05)
-                try:
+                with suppress(client.NotFound):
                     found = await admin.trace(message_id)
-                except client.TopicNotFound:
-                    continue
     assert len(found) == count
     return found
 
@@ -253,7 +252,8 @@ async def test_a_broker_with_trace_off_gets_no_trace_of_its_sends(cluster: Any):
         traced = await producer.send("T", b"2", queue=QUEUE)
     assert len(await traces(cluster, traced.id, 1)) == 1
     async with client.Admin(cluster.nameserver) as admin:
-        assert await admin.trace(untraced.id) == []
+        with pytest.raises(client.NotFound, match="there is no trace of"):
+            await admin.trace(untraced.id)
 
 
 async def test_trace_messages_are_not_traced(cluster: Any, until: Any):
@@ -270,7 +270,8 @@ async def test_trace_messages_are_not_traced(cluster: Any, until: Any):
     async with consumer(cluster, note, subscribe={TRACE: "*"}, interceptors=[trace]):
         await until(lambda: len(got) == 2)
     async with client.Admin(cluster.nameserver) as admin:
-        assert await admin.trace(by_hand.id) == []
+        with pytest.raises(client.NotFound):
+            await admin.trace(by_hand.id)
         assert sum([await admin.max_offset(queue) for queue in await admin.queues(TRACE)]) == 2
 
 
@@ -279,7 +280,7 @@ async def test_a_trace_topic_of_another_name_is_used(cluster: Any):
     async with client.Producer(cluster.nameserver, interceptors=[trace]) as producer:
         receipt = await producer.send("T", b"1")
     async with client.Admin(cluster.nameserver) as admin:
-        with pytest.raises(client.TopicNotFound):
+        with pytest.raises(client.NotFound, match="in topic RMQ_SYS_TRACE_TOPIC"):
             await admin.trace(receipt.id)
         assert [each.kind for each in await admin.trace(receipt.id, topic="MY_TRACE")] == ["Pub"]
     with pytest.raises(client.UsageError):
@@ -301,7 +302,23 @@ async def test_a_missing_trace_topic_costs_the_trace_and_nothing_else(
             await producer.send("T", b"1")
     assert trace.dropped == 3
     assert "message trace is dropped" in caplog.text
-    assert "pocketmq topic create RMQ_SYS_TRACE_TOPIC" in caplog.text
+    assert "traceTopicEnable=true" in caplog.text
+    named = client.MessageTrace("MY_TRACE")
+    caplog.clear()
+    async with client.Producer(empty_cluster.nameserver, interceptors=[named]) as producer:
+        await producer.send("T", b"1")
+    assert "pocketmq topic create MY_TRACE" in caplog.text
+
+
+async def test_brokers_create_the_trace_topic_at_their_start(empty_cluster: Any):
+    await empty_cluster.start(autoCreateTopicEnable="false", traceTopicEnable="true")
+    async with client.Admin(empty_cluster.nameserver) as admin:
+        await admin.create_topic("T", queues=1)
+    async with client.Producer(
+        empty_cluster.nameserver, interceptors=[client.MessageTrace()]
+    ) as producer:
+        receipt = await producer.send("T", b"1")
+    await traces(empty_cluster, receipt.id, 1)
 
 
 async def test_a_full_queue_of_records_drops_further_ones(fake: Any):

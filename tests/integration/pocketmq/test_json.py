@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -77,6 +77,16 @@ def fields(value: object, path: str = "") -> Iterator[str]:
             yield from fields(inner, f"{path}[]")
 
 
+def await_trace(nameserver: str, message_id: str) -> None:
+    """Wait until the index has the trace of a message."""
+    with blocking.Admin(nameserver) as admin:
+        for _ in range(100):
+            with suppress(client.NotFound):
+                admin.trace(message_id)
+                return
+            time.sleep(0.1)
+
+
 @contextmanager
 def consumer_that_gave_up(nameserver: str, topic: str, group: str) -> Iterator[None]:
     """Run a member of a group that dead-letters a topic's messages."""
@@ -109,13 +119,18 @@ def test_every_command_prints_numbers_as_numbers(
     call("topic", "update", arguments=[name, "--queues", "1"])
     call("topic", "list")
     call("topic", "route", arguments=[name])
-    call("send", arguments=[name, "tea", "--key", "o-1", "--property", "a=b", "--tag", "paid"])
+    call(
+        "send",
+        arguments=[name, "tea", "--key", "o-1", "--property", "a=b", "--tag", "paid", "--trace"],
+    )
     handle = cli.json("send", name, "late", "--delay", "1h")["recall_handle"]
     call("message", "recall", arguments=[handle])
     call("topic", "status", arguments=[name])
     call("message", "tail", arguments=[name])
     (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))
     call("message", "get", arguments=["--topic", name, found["id"]])
+    await_trace(server.nameserver, found["id"])
+    call("message", "trace", arguments=[found["id"]])
     call("read", arguments=[name])
     member = ("--group", f"{group}-2", "--from", "begin", "--max", "1")
     call("consume", arguments=[name, *member])
