@@ -335,8 +335,10 @@ def _observe(
 ) -> Iterator[Observation]:
     """Yield the number of messages, or of queues, of each group and topic."""
     found: Counter[tuple[str, str]] = Counter()
-    for consumer, provider in list(_consumers.items()):
-        if provider is meter_provider:
+    # A copy of the references is one step: consumers open and close in other threads.
+    for reference in _consumers.keyrefs():
+        consumer = reference()
+        if consumer is not None and _consumers.get(consumer) is meter_provider:
             with suppress(UsageError):  # it starts or stops at this moment
                 for queue, cached in consumer.cached.items():
                     found[consumer.group, queue.topic] += cached if messages else 1

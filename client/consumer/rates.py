@@ -19,7 +19,8 @@ SAMPLE_PERIOD: Final = 10.0
 """Seconds between two samples, as in RocketMQ."""
 
 SAMPLES: Final = 6
-"""A rate is that of about a minute; failures are counted over six times ``SAMPLES`` minutes."""
+"""Samples kept: of the last minute one every ``SAMPLE_PERIOD``, of the last hour one every ten
+minutes."""
 
 
 @dataclass(slots=True)
