@@ -9,7 +9,7 @@ from client.admin.base import AdminBase, decoded
 from client.errors import NotSupported, UsageError, remote_error
 from client.positions import check_topic_name
 from client.remote import FOUND_OR_NOT, read_header
-from client.routes import MAX_QUEUES
+from client.routes import MASTER_ID, MAX_QUEUES
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import KVTable, TopicList, TopicOffset, TopicStatsTable
@@ -34,12 +34,9 @@ from remoting.protocol.headers.admin import (
 )
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
-    DLQ_PREFIX,
     PERM_READ,
     PERM_WRITE,
-    REPLY_TOPIC_SUFFIX,
-    RETRY_PREFIX,
-    is_system_topic,
+    is_internal_topic,
 )
 from remoting.protocol.queue import MessageQueue
 
@@ -96,8 +93,12 @@ class ClusterAdmin(AdminBase):
         write_queues: int | None = None,
         permission: str | None = None,
         order: bool | None = None,
+        everywhere: bool = False,
     ) -> None:
         """Change the given settings at every broker that has the topic; others stay.
+
+        With ``everywhere``, also create it at the brokers that ``brokers_without`` returns, with
+        the settings that the first of its brokers has then.
 
         A different number of write queues changes the queue of most sharding keys: until consumers
         have handled the messages already stored, a key's newer messages may overtake older ones.
@@ -107,7 +108,8 @@ class ClusterAdmin(AdminBase):
         """
         check_topic_name(topic)
         configs = await self.topic_config(topic)
-        masters = await self._masters(names=configs)
+        lacking = await self.brokers_without(topic) if everywhere else []
+        masters = await self._masters(names=[*configs, *lacking])
         for name, config in configs.items():
             reads, writes = read_queues or queues, write_queues or queues
             if reads is not None:
@@ -119,7 +121,21 @@ class ClusterAdmin(AdminBase):
             if order is not None:
                 config.order = order
             await self._write_topic(masters[name], config)
+        model = configs[min(configs)]
+        attributes = [f"+{name}={value}" for name, value in (model.attributes or {}).items()]
+        for name in lacking:
+            await self._write_topic(masters[name], model, ",".join(attributes) or None)
         self._routes.table.forget(topic)
+
+    async def brokers_without(self, topic: str) -> list[str]:
+        """Return the masters that lack a topic which others of their cluster have.
+
+        A send creates a topic only at the broker that it reaches.
+        """
+        having = await self._masters_of(topic)
+        masters = [broker for broker in await self.brokers() if broker.id == MASTER_ID]
+        clusters = {broker.cluster for broker in masters if broker.name in having}
+        return [one.name for one in masters if one.cluster in clusters and one.name not in having]
 
     async def _write_topic(
         self, address: str, config: TopicConfig, attribute_changes: str | None = None
@@ -170,13 +186,7 @@ class ClusterAdmin(AdminBase):
                 TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
             )
             names = {
-                name
-                for name in names.difference(system.topic_list)
-                if not (
-                    is_system_topic(name)
-                    or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-                    or name.endswith(REPLY_TOPIC_SUFFIX)
-                )
+                name for name in names.difference(system.topic_list) if not is_internal_topic(name)
             }
         return sorted(names)
 

@@ -71,14 +71,24 @@ class Admin:
         write_queues: int | None = None,
         permission: str | None = None,
         order: bool | None = None,
+        everywhere: bool = False,
     ) -> None:
         """Change the given settings at every broker that has the topic; others stay.
+
+        With ``everywhere``, also create it at the brokers that ``brokers_without`` returns, with
+        the settings that the first of its brokers has then.
 
         A different number of write queues changes the queue of most sharding keys: until consumers
         have handled the messages already stored, a key's newer messages may overtake older ones.
 
         To reduce the queues without loss, lower ``write_queues`` first, and ``read_queues`` once
         the queues to be removed have been read to their end.
+        """
+
+    def brokers_without(self, topic: str) -> list[str]:
+        """Return the masters that lack a topic which others of their cluster have.
+
+        A send creates a topic only at the broker that it reaches.
         """
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:

@@ -177,6 +177,11 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
 @click.option("--write-queues", type=click.IntRange(1), help="Write queues; lower this first.")
 @click.option("--read-queues", type=click.IntRange(1), help="Read queues.")
 @permission_option
+@click.option(
+    "--everywhere",
+    is_flag=True,
+    help="Also create TOPIC at the brokers of its cluster that lack it.",
+)
 @yes_option
 @nameserver_option
 @json_option
@@ -186,20 +191,37 @@ def update(
     write_queues: int | None,
     read_queues: int | None,
     permission: str | None,
+    everywhere: bool,
     yes: bool,
     nameserver: str,
     as_json: bool,
 ) -> None:
     """Change the given settings of TOPIC at every broker that has it.
 
+    A send creates a topic at one broker only; if others of the cluster lack it, the command says
+    so, and with --everywhere it creates the topic there.
+
     A different number of write queues breaks the order per key for a while: the command warns, and
     asks at a terminal unless --yes or --json is given.
     """
-    if (queues, write_queues, read_queues, permission) == (None, None, None, None):
-        raise click.UsageError("nothing to change: give --queues or --permission")
+    given = (queues, write_queues, read_queues, permission)
+    if given == (None, None, None, None) and not everywhere:
+        raise click.UsageError("nothing to change: give --queues, --permission or --everywhere")
 
     async def count_queues(admin: client.Admin) -> set[int]:
         return {config.write_queue_nums for config in (await admin.topic_config(name)).values()}
+
+    async def change(admin: client.Admin) -> list[str]:
+        lacking = await admin.brokers_without(name)
+        await admin.update_topic(
+            name,
+            queues=queues,
+            read_queues=read_queues,
+            write_queues=write_queues,
+            permission=None if permission is None else _letters(permission),
+            everywhere=everywhere,
+        )
+        return lacking
 
     wanted = write_queues or queues
     if wanted is not None and (present := ask_admin(nameserver, count_queues)) != {wanted}:
@@ -212,17 +234,17 @@ def update(
         )
         # With --json a program reads the output and can't answer, even at a terminal.
         confirm(f"Change topic {name}?", yes=yes or as_json)
-    ask_admin(
-        nameserver,
-        lambda admin: admin.update_topic(
-            name,
-            queues=queues,
-            read_queues=read_queues,
-            write_queues=write_queues,
-            permission=None if permission is None else _letters(permission),
-        ),
-    )
-    output.done(f"changed topic {name}", {"topic": name}, as_json=as_json)
+    lacking = ask_admin(nameserver, change)
+    created = ""
+    if lacking and everywhere:
+        created = f", and created it at {', '.join(lacking)}"
+    elif lacking:
+        click.echo(
+            f"topic {name} is missing at {', '.join(lacking)}: `pocketmq topic update {name} "
+            "--everywhere` creates it there",
+            err=True,
+        )
+    output.done(f"changed topic {name}{created}", {"topic": name}, as_json=as_json)
 
 
 @topic.command(epilog="Example: pocketmq topic delete orders --yes")

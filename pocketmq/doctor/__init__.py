@@ -13,7 +13,7 @@ from typing import Final
 from pocketmq.doctor.case import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.servers import brokers, here, name_servers
-from pocketmq.doctor.topics import topic
+from pocketmq.doctor.topics import spread, topic
 
 __all__ = ["Case", "CheckResult", "CheckVerdict", "examine"]
 
@@ -22,6 +22,7 @@ CHECKS: Final[tuple[Callable[[Case], Iterator[CheckResult]], ...]] = (
     name_servers,
     brokers,
     topic,
+    spread,
     all_groups,
     group,
 )

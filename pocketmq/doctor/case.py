@@ -91,6 +91,7 @@ class Case:
         ask: sends a request to a server.
         machine: the machine that the doctor runs on.
         brokers: broker name -> broker id -> address, from all name servers that answered.
+        clusters: broker name -> cluster.
         answering: the addresses of name servers and brokers that answered.
     """
 
@@ -101,6 +102,7 @@ class Case:
     ask: Ask = probe.ask
     machine: Machine = field(default_factory=this_machine)
     brokers: dict[str, dict[int, str]] = field(default_factory=dict)
+    clusters: dict[str, str] = field(default_factory=dict)
     answering: list[str] = field(default_factory=list)
 
     @property

@@ -134,6 +134,7 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
         views[address] = set(info.broker_addr_table)
         for name, data in info.broker_addr_table.items():
             case.brokers.setdefault(name, {}).update(data.broker_addrs)
+            case.clusters[name] = data.cluster
         yield ok("name server", f"{address} answers")
     everything = set(case.brokers)
     for address, known in views.items():

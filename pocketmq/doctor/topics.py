@@ -1,17 +1,22 @@
-"""Checks of one topic: route, permissions and consumers."""
+"""Checks of one topic: route, permissions and consumers; and of all: brokers that lack them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
-from pocketmq.doctor.case import Case, CheckResult, failed, ok
+from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import GroupList
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
-from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.protocol.names import PERM_READ, PERM_WRITE, is_internal_topic
+
+NAMED_TOPICS: Final = 5
+"""The most topics that are named for being at some brokers only."""
 
 
 def topic(case: Case) -> Iterator[CheckResult]:
@@ -58,3 +63,49 @@ def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[CheckRe
                 f"no queue of {topic} to {word}",
                 f"pocketmq topic update {topic} --permission rw gives it {perm}",
             )
+
+
+def spread(case: Case) -> Iterator[CheckResult]:
+    """Find topics, or the one named, that some masters of a cluster lack.
+
+    A send creates a topic only at the broker that it reaches.
+    """
+    for cluster in sorted({*case.clusters.values()}):
+        held = _topics_by_broker(case, cluster)
+        if len(held) < 2:
+            continue
+        everything = {topic for topics in held.values() for topic in topics}
+        partial = sorted(t for t in everything if not all(t in topics for topics in held.values()))
+        if case.topic is not None:
+            partial = [topic for topic in partial if topic == case.topic]
+        for topic in partial[:NAMED_TOPICS]:
+            having = ", ".join(name for name, topics in held.items() if topic in topics)
+            lacking = ", ".join(name for name, topics in held.items() if topic not in topics)
+            yield warning(
+                "spread",
+                f"topic {topic} of cluster {cluster} is at {having}, but not at {lacking}",
+                f"unless that is intended: pocketmq topic update {topic} --everywhere",
+            )
+        if len(partial) > NAMED_TOPICS:
+            yield warning(
+                "spread",
+                f"{len(partial) - NAMED_TOPICS} more topics of cluster {cluster} are at some of "
+                "its brokers only",
+                "pocketmq doctor --topic TOPIC names the brokers",
+            )
+
+
+def _topics_by_broker(case: Case, cluster: str) -> dict[str, set[str]]:
+    """Return the topics of each master of a cluster that answers, if it has several."""
+    masters = {name: at for name, at in case.masters.items() if case.clusters[name] == cluster}
+    # RocketMQ's brokers have topics with the names of brokers and clusters.
+    internal = {*case.clusters, *case.clusters.values()}
+    held: dict[str, set[str]] = {}
+    for name, address in masters.items() if len(masters) > 1 else ():
+        try:
+            body = case.ask(address, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper)
+        except NoAnswer:
+            continue
+        topics = body.topic_config_table.keys() - internal
+        held[name] = {topic for topic in topics if not is_internal_topic(topic)}
+    return held

@@ -130,6 +130,15 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def is_internal_topic(name: str) -> bool:
+    """Return whether this is a system, retry, dead-letter or reply topic."""
+    return (
+        is_system_topic(name)
+        or name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        or name.endswith(REPLY_TOPIC_SUFFIX)
+    )
+
+
 def is_tool_group(name: str) -> bool:
     """Return whether this is a consumer group of PocketMQ's command line."""
     return name.startswith(TOOL_GROUP_PREFIX)

@@ -60,6 +60,29 @@ async def test_an_update_leaves_a_topics_attributes_alone(admin: client.Admin):
     assert config.attributes == {"cleanup.policy": "DELETE"}
 
 
+async def test_a_topic_that_a_send_created_at_one_broker_is_created_at_the_others_of_its_cluster(
+    cluster: Any, admin: client.Admin
+):
+    await cluster.start("broker-b")
+    await admin.create_topic("Elsewhere", queues=1, brokers=["broker-b"])
+    assert await admin.brokers_without("Elsewhere") == ["broker-a"]
+    attributes = {"+message.type": "FIFO"}
+    await admin.create_topic(
+        "One", queues=3, order=True, brokers=["broker-b"], attributes=attributes
+    )
+    await admin.update_topic("One", write_queues=2)
+    assert await admin.brokers_without("One") == ["broker-a"]
+    await admin.update_topic("One", permission="r", everywhere=True)
+    assert await admin.brokers_without("One") == []
+    configs = await admin.topic_config("One")
+    assert configs["broker-a"] == configs["broker-b"]
+    one = configs["broker-a"]
+    assert (one.read_queue_nums, one.write_queue_nums, one.perm, one.order) == (3, 2, 4, True)
+    assert one.attributes == {"message.type": "FIFO"}
+    with pytest.raises(client.TopicNotFound):
+        await admin.brokers_without("Nothing")
+
+
 async def test_bad_topics_are_refused_without_a_request(admin: client.Admin):
     for arguments in ({"queues": 0}, {"permission": "x"}, {"brokers": ["nobody"]}):
         with pytest.raises(client.UsageError):

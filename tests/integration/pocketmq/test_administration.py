@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from client import blocking
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
+from tests.harness.processes import processes
 from tests.integration.pocketmq.conftest import CommandLine
 
 
@@ -185,3 +188,26 @@ def test_settings_are_shown_and_changed() -> None:
         assert "not KEY=VALUE" in there.fails("broker", "config", "set", "x", code=2)
         misplaced = there.fails("broker", "--name", "x", "config", "get", code=2)
         assert "options of `broker config` follow it" in misplaced
+
+
+def test_a_topic_that_a_send_created_at_one_broker_is_offered_to_the_others(tmp_path: Path) -> None:
+    with processes(tmp_path, brokers=("broker-a", "broker-b")) as running:
+        cli = CommandLine(running.address)
+        cli("send", "orders", "tea")
+        (row,) = cli.json("topic", "route", "orders")
+        (other,) = {"broker-a", "broker-b"} - {row["broker"]}
+
+        def findings() -> list[str]:
+            report = cli.json("doctor")
+            return [one["remedy"] for one in report["findings"] if one["check"] == "spread"]
+
+        (remedy,) = findings()
+        assert "pocketmq topic update orders --everywhere" in remedy
+        told = cli.result("topic", "update", "orders", "--permission", "rw").stderr
+        assert f"topic orders is missing at {other}" in told
+        assert "--everywhere" in told
+        done = cli("topic", "update", "orders", "--everywhere")
+        assert done == f"changed topic orders, and created it at {other}\n"
+        assert len(cli.json("topic", "route", "orders")) == 2
+        assert findings() == []
+        assert cli.result("topic", "update", "orders", "--permission", "rw").stderr == ""

@@ -12,6 +12,7 @@ from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.protocol.bodies.stats import ConsumeStats, KVTable, OffsetWrapper
+from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
@@ -334,3 +335,50 @@ def test_a_core_that_is_not_compiled_is_a_warning(servers: Servers, why: str, re
         assert one.verdict is CheckVerdict.WARNING
         assert why in one.found
         assert one.remedy.startswith(remedy)
+
+
+def two_brokers(servers: Servers, a: list[str], b: list[str], cluster_of_b: str = "c") -> None:
+    """Let two masters have these topics."""
+    other = "10.0.0.3:10911"
+    brokers = {
+        "a": BrokerData(cluster="c", broker_name="a", broker_addrs={0: BROKER}),
+        "b": BrokerData(cluster=cluster_of_b, broker_name="b", broker_addrs={0: other}),
+    }
+    servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = ClusterInfo(brokers)
+    servers[other, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime()
+    servers[other, DESCRIBE] = NoAnswer("code 3", 3)
+    for address, topics in ((BROKER, a), (other, b)):
+        table = {topic: TopicConfig(topic_name=topic) for topic in topics}
+        servers[address, RequestCode.GET_ALL_TOPIC_CONFIG] = TopicConfigSerializeWrapper(table)
+
+
+def test_a_topic_at_some_brokers_of_a_cluster_only_is_a_warning(servers: Servers) -> None:
+    two_brokers(servers, ["both", "orders", "a", "%RETRY%g"], ["both", "b", "c", "TBW102"])
+    (found,) = bad(servers)
+    assert (found.check, found.verdict) == ("spread", CheckVerdict.WARNING)
+    assert found.found == "topic orders of cluster c is at a, but not at b"
+    assert "pocketmq topic update orders --everywhere" in found.remedy
+
+
+def test_brokers_of_other_clusters_need_not_have_a_topic(servers: Servers) -> None:
+    two_brokers(servers, ["orders"], [], cluster_of_b="d")
+    assert bad(servers) == []
+
+
+def test_of_many_topics_at_one_broker_some_are_named(servers: Servers) -> None:
+    two_brokers(servers, [f"t{number}" for number in range(8)], [])
+    *named, rest = bad(servers)
+    assert len(named) == 5
+    assert rest.found == "3 more topics of cluster c are at some of its brokers only"
+    two_brokers(servers, ["other", *(f"t{number}" for number in range(8))], [])
+    servers[NAME_SERVER, RequestCode.GET_ROUTEINFO_BY_TOPIC] = TopicRouteData(
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)]
+    )
+    (found,) = bad(servers, topic="t7")
+    assert "topic t7" in found.found
+
+
+def test_a_broker_that_does_not_list_its_topics_is_left_out(servers: Servers) -> None:
+    two_brokers(servers, ["orders"], [])
+    del servers[BROKER, RequestCode.GET_ALL_TOPIC_CONFIG]
+    assert bad(servers) == []
