@@ -193,17 +193,13 @@ def subscriptions_of(subscribe: Subscribe, group: str) -> dict[str, TagExpressio
             group=group,
             hint="e.g. subscribe={'orders': '*'}",
         )
-    return {topic: expression_of(topic, tags, group) for topic, tags in subscribe.items()}
+    return {topic: expression_of(tags, group, topic) for topic, tags in subscribe.items()}
 
 
-def expression_of(topic: str, tags: Wanted, group: str) -> TagExpression:
-    """Parse the expression of one topic. Raises UsageError."""
-    check_topic_name(topic)
-    return parse_wanted(tags, group, topic)
-
-
-def parse_wanted(tags: Wanted, group: str, topic: str | None = None) -> TagExpression:
-    """The expression of any topic. Raises UsageError."""
+def expression_of(tags: Wanted, group: str, topic: str | None = None) -> TagExpression:
+    """Parse the expression of one topic, or of any. Raises UsageError."""
+    if topic is not None:
+        check_topic_name(topic)
     if isinstance(tags, Sql):
         return SqlExpression.of(tags.text)
     text: Any = tags.text if isinstance(tags, Tags) else tags

@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
 from client.consumer.group_reading import GroupReading
 from client.consumer.offset_store import OffsetCommits
-from client.consumer.options import Wanted, expression_of, parse_wanted
+from client.consumer.options import Wanted, expression_of
 from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
 from client.context import ClientContext, ClientPart
@@ -213,7 +213,7 @@ class PullConsumer(ClientPart, Generic[T]):
         """
         self._life.check()
         queues = queues_of(queues, self.group)
-        expression = parse_wanted(tags, self.group)
+        expression = expression_of(tags, self.group)
         if self._group_reading.active:
             raise UsageError(
                 "this consumer shares its queues with its group",
@@ -242,7 +242,7 @@ class PullConsumer(ClientPart, Generic[T]):
             NoNameServer: no name server can be reached.
         """
         self._life.check()
-        expression = expression_of(topic, tags, self.group)
+        expression = expression_of(tags, self.group, topic)
         if self._reader.queues and not self._group_reading.active:
             raise UsageError(
                 "this consumer reads assigned queues",

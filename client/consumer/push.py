@@ -352,7 +352,7 @@ class PushConsumer(ClientPart, Generic[T]):
             UsageError: ``topic`` is not a valid topic name, or ``tags`` is not a valid expression.
         """
         self._life.check()
-        expression = expression_of(topic, tags, self.group)
+        expression = expression_of(tags, self.group, topic)
         known = self._member.expression(topic)
         self._member.subscribe(topic, expression)
         if known is not None and known != expression:

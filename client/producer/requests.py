@@ -15,7 +15,7 @@ from client.context import ClientContext
 from client.errors import RequestTimeout, UnreadableMessage, UsageError
 from client.limits import REPLY_TIMEOUT, REQUEST_TIMEOUT
 from client.message import Message, Receipt, Reply
-from client.producer.columns import Preparer
+from client.producer.columns import RESERVED, Preparer
 from client.routes import address_of
 from client.serde import Serde
 from remoting.protocol.codes import RequestCode
@@ -31,14 +31,7 @@ T = TypeVar("T")
 
 MSG_TYPE_REPLY = "reply"
 
-_NOT_THE_APPLICATIONS = frozenset(
-    {
-        *(properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL),
-        *(properties.MSG_TYPE, properties.UNIQ_KEY, properties.WAIT, properties.CLUSTER),
-        *(properties.PUSH_REPLY_TIME, properties.ARRIVE_TIME),
-        *(properties.MSG_REGION, properties.TRACE_ON),
-    }
-)
+_NOT_THE_APPLICATIONS = RESERVED - {properties.TAGS, properties.KEYS}
 
 
 class Answerable(Protocol):

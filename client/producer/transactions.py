@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from client.context import ClientContext, OnCheck
 from client.errors import PocketMQError, UsageError
@@ -37,6 +37,7 @@ from client.message import (
     SendStatus,
     TransactionState,
 )
+from client.producer.columns import RESERVED
 from client.producer.sender import not_durable
 from client.routes import address_of
 from client.serde import Serde
@@ -58,17 +59,6 @@ from remoting.tasks import Supervisor
 T = TypeVar("T")
 
 _log = Log("client")
-
-
-_APPLICATIONS: Final = frozenset(
-    {
-        *(properties.TAGS, properties.KEYS, properties.WAIT, properties.CLUSTER),
-        *(properties.UNIQ_KEY, properties.PGROUP, properties.TRAN_MSG),
-        *(properties.REAL_TOPIC, properties.REAL_QID, properties.TRANSACTION_CHECK_TIMES),
-        *(properties.MSG_REGION, properties.TRACE_ON),
-    }
-)
-"""Properties of a half message that are not the application's."""
 
 
 class Transactions(Generic[T]):
@@ -280,7 +270,8 @@ class Transactions(Generic[T]):
                 self._serde.loads(record.body),
                 record.tags,
                 tuple(record.keys),
-                {name: value for name, value in found.items() if name not in _APPLICATIONS},
+                {name: value for name, value in found.items() if name not in RESERVED},
+                found.get(properties.SHARDING_KEY),
                 flag=record.flag,
             ),
             checks=int(checks) if checks.isdigit() else 1,

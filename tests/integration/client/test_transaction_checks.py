@@ -240,3 +240,36 @@ async def sender_saw(asking: Asking) -> None:
     """Return once the client has handled what the broker has sent on its connection so far."""
     request = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO)
     await asking.connections[-1].request(request, timeout=10)
+
+
+async def test_the_checker_gets_the_message_as_it_was_sent(asking: Asking) -> None:
+    seen: list[client.OpenTransaction[Any]] = []
+
+    async def check(transaction: client.OpenTransaction[Any]) -> State:
+        seen.append(transaction)
+        return State.COMMIT
+
+    async with producer(asking, check) as sender:
+        await sender.send("T", b"hello")
+        own = {
+            properties.PGROUP: "orders",
+            properties.UNIQ_KEY: "ID",
+            properties.TRAN_MSG: "true",
+            properties.TAGS: "paid",
+            properties.KEYS: "a b",
+            properties.SHARDING_KEY: "customer-7",
+            properties.TRANSACTION_CHECK_TIMES: "2",
+            "region": "eu",
+        }
+        await asking.ask(0, record=half_message(own, b"tea"))
+        await asking.answered(1)
+    (transaction,) = seen
+    assert (transaction.id, transaction.checks) == ("ID", 2)
+    assert transaction.message == client.Message(
+        "T",
+        b"tea",
+        tag="paid",
+        keys=("a", "b"),
+        properties={"region": "eu"},
+        sharding_key="customer-7",
+    )
