@@ -115,6 +115,27 @@ async def _messages(nameserver: str, topic: str) -> list[client.ReceivedMessage[
     return messages
 
 
+async def first_messages(
+    nameserver: str, topic: str, count: int
+) -> list[client.ReceivedMessage[bytes]]:
+    """Wait for the first messages of a topic, and for the topic; return at least ``count``."""
+    messages: list[client.ReceivedMessage[bytes]] = []
+    async with (
+        asyncio.timeout(PATIENCE),
+        client.PullConsumer(nameserver, group="reader") as consumer,
+    ):
+        while not consumer.assigned:
+            try:
+                consumer.assign(await consumer.queues(topic))
+            except client.PocketMQError:
+                await asyncio.sleep(0.1)
+        for queue in consumer.assigned:
+            await consumer.seek(queue, client.BEGIN)
+        while len(messages) < count:
+            messages += await consumer.get_many(100, timeout=1.0)
+    return messages
+
+
 def assert_dense(facts: Iterable[Fact]) -> None:
     """Assert that no queue has a gap or a duplicate."""
     queues: dict[tuple[str, int], list[int]] = defaultdict(list)

@@ -18,6 +18,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from tests.interop.apache import apache
+from tests.interop.carried import first_messages
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -50,7 +51,7 @@ async def send_and_send_back(nameserver: str, broker: str) -> None:
         for number in range(10):
             body = b"message %d" % number
             await producer.send(TOPIC, body, tag="a", keys=["k"], delay_level=1 + number % 2)
-    first = await read(nameserver, TOPIC, AT_ONCE)
+    first = await first_messages(nameserver, TOPIC, AT_ONCE)
     assert [message.body for message in first] == [b"message %d" % n for n in range(0, 10, 2)]
     await send_back(broker, first[0].offset_id)
 
@@ -76,30 +77,14 @@ async def send_back(broker: str, offset_id: str) -> None:
     assert answer.code == 0, answer.remark
 
 
-async def read(nameserver: str, topic: str, count: int) -> list[client.ReceivedMessage[bytes]]:
-    """The first messages of a topic, waited for."""
-    messages: list[client.ReceivedMessage[bytes]] = []
-    async with asyncio.timeout(60), client.PullConsumer(nameserver, group="reader") as consumer:
-        while not consumer.assigned:
-            try:
-                consumer.assign(await consumer.queues(topic))
-            except client.PocketMQError:
-                await asyncio.sleep(0.1)
-        for queue in consumer.assigned:
-            await consumer.seek(queue, client.BEGIN)
-        while len(messages) < count:
-            messages += await consumer.get_many(100, timeout=1.0)
-    return messages
-
-
 async def check_what_came(nameserver: str) -> None:
     """Check that each message came once, and the one sent back under its group."""
-    messages = await read(nameserver, TOPIC, 10)
+    messages = await first_messages(nameserver, TOPIC, 10)
     assert [message.body for message in messages] == [
         b"message %d" % n for n in (*range(0, 10, 2), *range(1, 10, 2))
     ]
     assert all((message.tag, message.keys) == ("a", ["k"]) for message in messages)
-    (back,) = await read(nameserver, RETRIES, 1)
+    (back,) = await first_messages(nameserver, RETRIES, 1)
     assert (back.body, back.retries) == (b"message 0", 1)
     assert back.properties["RETRY_TOPIC"] == TOPIC
 

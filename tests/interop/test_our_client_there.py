@@ -201,3 +201,25 @@ async def test_a_broker_given_as_name_server_is_recognized(there: Apache) -> Non
     async with client.Producer(broker) as producer:
         with pytest.raises(client.UsageError, match=f"{broker} is a broker, not a name server"):
             await producer.send("T", b"x")
+
+
+async def test_lists_producers_clones_offsets_and_changes_settings(there: Apache) -> None:
+    topic = await new_topic(there, "administered")
+    async with (
+        client.Admin(there.nameserver) as admin,
+        client.Producer(there.nameserver, group="listed") as producer,
+    ):
+        receipt = await producer.send(topic, b"x")
+        (listed,) = (await admin.producers())["listed"]
+        assert listed.client_id == producer.client_id
+
+        await admin.create_group("cloned")
+        await admin.create_group("clone")
+        await admin.commit("cloned", {receipt.queue: 1})
+        await admin.clone_offsets("cloned", "clone", topic=topic)
+        stats = await admin.consume_stats("clone", topic=topic)
+        assert stats[receipt.queue].consumer_offset == 1
+
+        (broker,) = await admin.brokers()
+        await admin.update_broker_config(broker.address, {"fileReservedTime": "71"})
+        assert (await admin.broker_config(broker.address))["fileReservedTime"] == "71"

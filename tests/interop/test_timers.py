@@ -12,6 +12,7 @@ import pytest
 import client
 from pocketmq import testing
 from tests.interop.apache import JavaClient, apache
+from tests.interop.carried import first_messages
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -31,32 +32,18 @@ async def send(nameserver: str) -> None:
         recalled = await producer.send(TOPIC, b"recalled", delay=13)
         assert recalled.recall_handle is not None
         await producer.recall(recalled.recall_handle)
-    assert len(await read(nameserver, 2)) == 2
+    assert len(await first_messages(nameserver, TOPIC, 2)) == 2
     # RocketMQ saves its progress every second.
     await asyncio.sleep(3)
-
-
-async def read(nameserver: str, count: int) -> list[client.ReceivedMessage[bytes]]:
-    """The first messages of the topic, waited for."""
-    messages: list[client.ReceivedMessage[bytes]] = []
-    async with asyncio.timeout(60), client.PullConsumer(nameserver, group="reader") as consumer:
-        while not consumer.assigned:
-            try:
-                consumer.assign(await consumer.queues(TOPIC))
-            except client.PocketMQError:
-                await asyncio.sleep(0.1)
-        for queue in consumer.assigned:
-            await consumer.seek(queue, client.BEGIN)
-        while len(messages) < count:
-            messages += await consumer.get_many(100, timeout=1.0)
-    return messages
 
 
 async def read_different(nameserver: str) -> list[client.ReceivedMessage[bytes]]:
     """The messages of the topic, waited for, each once."""
     count = len(WAITS)
     while True:
-        found = {message.body: message for message in await read(nameserver, count)}
+        found = {
+            message.body: message for message in await first_messages(nameserver, TOPIC, count)
+        }
         if len(found) == len(WAITS):
             return list(found.values())
         count += len(WAITS) - len(found)
@@ -87,7 +74,7 @@ def test_apache_delivers_the_timers_of_our_store(end: str, tmp_path: Path) -> No
             # RocketMQ continues with what is on the disk: it repeats some seconds.
             check(asyncio.run(read_different(theirs.nameserver)))
         else:
-            check(asyncio.run(read(theirs.nameserver, len(WAITS))))
+            check(asyncio.run(first_messages(theirs.nameserver, TOPIC, len(WAITS))))
 
 
 @pytest.mark.parametrize("end", ["stopped", "killed"])
@@ -100,7 +87,7 @@ def test_our_broker_delivers_the_timers_of_apaches_store(end: str, tmp_path: Pat
             theirs.process.terminate()
             theirs.process.wait(60)
     with testing.broker(store=home / "store", settings=SAME) as ours:
-        check(asyncio.run(read(ours.nameserver, len(WAITS))))
+        check(asyncio.run(first_messages(ours.nameserver, TOPIC, len(WAITS))))
 
 
 def test_a_4_9_broker_gets_no_timed_message(tmp_path: Path) -> None:
@@ -112,7 +99,7 @@ def test_a_4_9_broker_gets_no_timed_message(tmp_path: Path) -> None:
                 await producer.send(TOPIC, b"x", delay=60)
         async with client.Producer(nameserver, without_timers="delay_level") as producer:
             await producer.send(TOPIC, b"late", delay=0.5)
-        assert [message.body for message in await read(nameserver, 1)] == [b"late"]
+        assert [message.body for message in await first_messages(nameserver, TOPIC, 1)] == [b"late"]
 
     with apache("4.9.7", tmp_path) as theirs:
         asyncio.run(refused(theirs.nameserver))
@@ -130,7 +117,7 @@ def test_the_java_client_of_5_3_sends_and_recalls_timers_here(
         assert recalled == answered
         due = {body.encode(): int(at) for _, body, at, _ in sent}
         time.sleep(4)
-        found = asyncio.run(read(ours.nameserver, len(delays)))
+        found = asyncio.run(first_messages(ours.nameserver, TOPIC, len(delays)))
     assert sorted(due) == sorted(message.body for message in found)
     for message in found:
         late_ms = message.stored_at.timestamp() * 1000 - due[message.body]

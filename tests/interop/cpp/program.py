@@ -79,11 +79,17 @@ def send_in_every_way(nameserver: str, topic: str, count: int) -> None:
 
 
 def send_delayed(nameserver: str, topic: str, count: int) -> None:
+    """Send with a delay level, and with the property of RocketMQ 5's timers."""
+
     def delayed(producer: Producer, message: Message, _: int) -> Any:
         message.set_delay_time_level(1)
         return producer.send_sync(message)
 
-    send(nameserver, topic, count, {"delayed": delayed})
+    def timed(producer: Producer, message: Message, _: int) -> Any:
+        message.set_property("TIMER_DELAY_SEC", "1")
+        return producer.send_sync(message)
+
+    send(nameserver, topic, count, {"delayed": delayed, "timed": timed})
 
 
 def pull(nameserver: str, topic: str, count: int) -> None:
