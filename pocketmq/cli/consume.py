@@ -104,7 +104,12 @@ async def _consume(
     stop = stop_signal()
     count = 0
     async with make() as consumer:
-        stopping = asyncio.create_task(_stop_at(stop, consumer))
+
+        async def stop_on_signal() -> None:
+            await stop.wait()
+            await consumer.stop()
+
+        stopping = asyncio.create_task(stop_on_signal())
         try:
             async for message in consumer:
                 try:
@@ -121,8 +126,3 @@ async def _consume(
             stop.set()
             await stopping
     return count
-
-
-async def _stop_at(stop: asyncio.Event, consumer: client.PushConsumer[bytes]) -> None:
-    await stop.wait()
-    await consumer.stop()

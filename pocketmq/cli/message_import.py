@@ -170,7 +170,13 @@ class _Importing:
             producer = instance.producer(group=GROUP)
             with output.progress(label, self._source.total) as bar:
                 sending = Sending(producer, bar, marks=self._marks)
-                saving = asyncio.create_task(self._save_by_time())
+
+                async def save_by_time() -> None:
+                    while True:
+                        await asyncio.sleep(SAVE_SECONDS)
+                        await self._save()
+
+                saving = asyncio.create_task(save_by_time())
                 try:
                     problem = await sending.send_all(self._messages(mapping, bar), stop, rate)
                 finally:
@@ -211,11 +217,6 @@ class _Importing:
                     flag=found.flag,
                 ),
             )
-
-    async def _save_by_time(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_SECONDS)
-            await self._save()
 
     async def _save(self) -> None:
         if self._marks is not None and self._file is not None:

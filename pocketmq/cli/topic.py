@@ -333,7 +333,17 @@ def describe(name: str, nameserver: str, as_json: bool) -> None:
         return configs, stats, lags
 
     configs, stats, lags = ask_admin(nameserver, ask)
-    brokers = [_settings_row(broker, config) for broker, config in sorted(configs.items())]
+    brokers = [
+        {
+            "broker": broker,
+            "write_queues": config.write_queue_nums,
+            "read_queues": config.read_queue_nums,
+            "permission": permission_text(config.perm),
+            "order": config.order,
+            "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
+        }
+        for broker, config in sorted(configs.items())
+    ]
     queues, groups = _queue_rows(stats), [topic_lag_row(lag, name) for lag in lags]
     if as_json:
         output.show_json({"topic": name, "brokers": brokers, "queues": queues, "groups": groups})
@@ -345,17 +355,6 @@ def describe(name: str, nameserver: str, as_json: bool) -> None:
     output.show_rows(groups, columns, as_json=False, spare=["last_consumed"], colour=lag_colour)
     if not groups:
         click.echo("no group consumes it", err=True)
-
-
-def _settings_row(broker: str, config: TopicConfig) -> dict[str, object]:
-    return {
-        "broker": broker,
-        "write_queues": config.write_queue_nums,
-        "read_queues": config.read_queue_nums,
-        "permission": permission_text(config.perm),
-        "order": config.order,
-        "attributes": [f"{key}={value}" for key, value in (config.attributes or {}).items()],
-    }
 
 
 def _letters(permission: str) -> str:

@@ -22,7 +22,10 @@ MAX_LINE_BYTES: Final = 8 * MAX_MESSAGE_BYTES
 """Longest JSON line: a byte of the body takes up to six characters, and there are properties."""
 
 ROWS: Final = 500
-"""Rows of a Parquet file that are read at a time."""
+"""Most rows of a Parquet file that are read at a time."""
+
+ROWS_BYTES: Final = 16 * 1024 * 1024
+"""Most bytes of these rows, by the mean size of the file's rows."""
 
 
 class ExportedMessage(msgspec.Struct):
@@ -91,10 +94,14 @@ def parquet_messages(path: Path) -> tuple[int, Iterator[ExportedMessage]]:
     if missing := set(columns) - set(file.schema_arrow.names):
         raise SourceError(f"{path} is not of an export: it has no column {min(missing)}")
 
+    groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
+    size, count = sum(group.total_byte_size for group in groups), file.metadata.num_rows
+    at_once = max(1, min(ROWS, ROWS_BYTES * count // max(size, 1)))
+
     def messages() -> Iterator[ExportedMessage]:
         number = 0
         try:
-            for batch in file.iter_batches(batch_size=ROWS, columns=columns):
+            for batch in file.iter_batches(batch_size=at_once, columns=columns):
                 for row in batch.to_pylist():
                     number += 1
                     yield msgspec.convert(_fields(row), ExportedMessage)
@@ -103,7 +110,7 @@ def parquet_messages(path: Path) -> tuple[int, Iterator[ExportedMessage]]:
                 f"row {number} of {path} is not an exported message: {error}"
             ) from error
 
-    return file.metadata.num_rows, messages()
+    return count, messages()
 
 
 def _fields(row: dict[str, Any]) -> dict[str, object]:

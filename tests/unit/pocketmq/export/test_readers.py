@@ -86,6 +86,22 @@ def test_another_parquet_file_is_refused(tmp_path: Path) -> None:
         parquet_messages(tmp_path / "other.parquet")
 
 
+def test_large_messages_of_a_parquet_file_are_read_few_at_a_time(tmp_path: Path) -> None:
+    large, count = bytes(range(256)) * 4096, 60
+    rows = {"topic": "t", "brokerName": "a", "queueId": 0, "body": large, "keys": "", "tags": ""}
+    rows |= {"flag": 0, "properties": [("n", "1")]}
+    types = [pa.string(), pa.string(), pa.int32(), pa.binary(), pa.string(), pa.string()]
+    types += [pa.int32(), pa.map_(pa.string(), pa.string())]
+    schema = pa.schema(list(zip(rows, types, strict=True)))
+    with pq.ParquetWriter(tmp_path / "large", schema, use_dictionary=False) as file:
+        for _ in range(count):
+            file.write_table(pa.Table.from_pylist([rows], schema=schema))
+    total, messages = parquet_messages(tmp_path / "large")
+    assert next(messages).body == large
+    assert pa.total_allocated_bytes() < total * len(large) / 2
+    assert sum(1 for _ in messages) == count - 1
+
+
 def queue(broker: str, number: int) -> client.MessageQueue:
     return client.MessageQueue("t", broker, number)
 
