@@ -27,7 +27,7 @@ from remoting.protocol.message import ids, properties
 from remoting.protocol.queue import MessageQueue
 
 try:
-    from opentelemetry.context import Context
+    from opentelemetry.context import Context, attach, detach, get_current
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import (
@@ -284,7 +284,7 @@ class PartTelemetry(Interceptor):
 
         Args:
             topic: None: the messages are of several.
-            parent: the context that has the parent span; None: the current one.
+            parent: the context with the parent span and the baggage; None: the current one.
         """
         operation_type = name if name in _SPAN_KINDS else "settle"
         labels = {
@@ -302,20 +302,24 @@ class PartTelemetry(Interceptor):
             links,
         )
         began = time.perf_counter()
-        with use_span(span, end_on_exit=True):
-            try:
-                yield span, labels
-            except BaseException as error:
-                _failed(span, labels, type(error), str(error))
-                raise
-            finally:
-                # While the span is the current one: a measurement may refer to it.
-                if name == "process":
-                    self._process_durations.record(time.perf_counter() - began, labels)
-                elif name != "receive":
-                    self._durations.record(time.perf_counter() - began, labels)
-                if operation_type != "settle":
-                    (self._sent if name == "send" else self._consumed).add(count, labels)
+        token = attach(get_current() if parent is None else parent)
+        try:
+            with use_span(span, end_on_exit=True):
+                try:
+                    yield span, labels
+                except BaseException as error:
+                    _failed(span, labels, type(error), str(error))
+                    raise
+                finally:
+                    # While the span is the current one: a measurement may refer to it.
+                    if name == "process":
+                        self._process_durations.record(time.perf_counter() - began, labels)
+                    elif name != "receive":
+                        self._durations.record(time.perf_counter() - began, labels)
+                    if operation_type != "settle":
+                        (self._sent if name == "send" else self._consumed).add(count, labels)
+        finally:
+            detach(token)
 
 
 _SPAN_KINDS: Final = {"send": "PRODUCER", "receive": "CLIENT", "process": "CONSUMER"}

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
-from opentelemetry import propagate, trace
+from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
@@ -365,6 +365,30 @@ async def test_concurrent_handlers_have_their_own_spans(
     assert not processes
 
 
+@pytest.mark.parametrize("threads", [False, True])
+async def test_a_handler_has_the_baggage_of_its_message_alone(
+    threads: bool, cluster: Any, recorder: Any, until: Any
+):
+    seen: dict[bytes, Any] = {}
+
+    def note(message: Any) -> None:
+        seen[message.body] = dict(baggage.get_all())
+
+    async def on_loop(message: Any) -> None:
+        await asyncio.sleep(0)
+        note(message)
+
+    async with client.Producer(cluster.nameserver, **recorder.interceptors()) as producer:
+        await producer.send("T", b"1", queue=QUEUE)
+        token = context.attach(baggage.set_baggage("tenant", "a"))
+        await producer.send("T", b"2", queue=QUEUE)
+        made = consumer(cluster, note if threads else on_loop, **recorder.interceptors())
+        async with made:
+            await until(lambda: len(seen) == 2)
+        context.detach(token)
+    assert seen == {b"1": {}, b"2": {"tenant": "a"}}
+
+
 async def test_a_batch_has_one_span_that_links_to_all_its_messages(
     cluster: Any, recorder: Any, until: Any
 ):
@@ -648,6 +672,7 @@ def test_without_the_extra_an_error_names_it():
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "import client\n"
+        "client.Producer, client.PushConsumer, client.blocking.Producer\n"
         "try: client.OpenTelemetry()\n"
         "except client.UsageError as error: print(error)"
     )
