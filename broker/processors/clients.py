@@ -92,12 +92,19 @@ class ClientProcessor:
             finding = self._reason_to_refuse(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
-        wrong = None
+        wrong: SqlError | None = None
         for consumer in data.consumer_data_set:
             finding = self._register_consumer(consumer, channel, extras)
             if finding is not None:
                 return self._refused(command, finding)
-            wrong = wrong or self._register_filters(consumer)
+            error = self._state.filters.register(
+                consumer.group_name, consumer.subscription_data_set, channel.last_update_ms
+            )
+            if error is not None:
+                # Pulls by it are refused with code 27.
+                reason = remark_of(str(error))
+                self._refusals.write("filter refused", group=consumer.group_name, reason=reason)
+                wrong = wrong or error
         for producer in data.producer_data_set:
             check_group(producer.group_name)
             self._state.producers.register(producer.group_name, channel)
@@ -205,17 +212,6 @@ class ClientProcessor:
         if changed:
             self._notifier.changed(name)
         return finding
-
-    def _register_filters(self, consumer: ConsumerData) -> SqlError | None:
-        """Register a consumer's filters; return the error of a wrong one, if any.
-
-        Pulls by a wrong expression of the group are refused with code 27.
-        """
-        name, now_ms = consumer.group_name, self._state.clock.now_ms()
-        wrong = self._state.filters.register(name, consumer.subscription_data_set, now_ms)
-        if wrong is not None:
-            self._refusals.write("filter refused", group=name, reason=remark_of(str(wrong)))
-        return wrong
 
     # members that contradict each other
 

@@ -283,7 +283,11 @@ def test_a_groups_filter_lives_as_long_as_the_group_and_then_is_dead(bench):
 
 def test_a_wrong_filter_is_told_to_our_clients_and_registers_all_the_rest(bench):
     wrong = SubscriptionData(topic="T", sub_string="a =", expression_type="SQL92")
-    consumers = [ConsumerData(group_name="g", subscription_data_set=[wrong])]
+    right = SubscriptionData(topic="T", sub_string="a = 1", expression_type="SQL92")
+    consumers = [
+        ConsumerData(group_name="g", subscription_data_set=[wrong]),
+        ConsumerData(group_name="h", subscription_data_set=[right]),
+    ]
     command = heartbeat(consumers=consumers, producers=["p"])
     assert bench.must(command).code == 0
     command = heartbeat(consumers=consumers, producers=["p"])
@@ -292,6 +296,7 @@ def test_a_wrong_filter_is_told_to_our_clients_and_registers_all_the_rest(bench)
     assert reply.code == 23
     assert "Was expecting" in reply.remark
     assert filter_data(bench) is None
+    assert filter_data(bench, "h").expression == "a = 1"
     assert "g" in bench.state.consumers.groups
     assert "p" in bench.state.producers.groups
 
