@@ -25,7 +25,7 @@ from broker.filters.tokens import (
     unquoted,
 )
 from broker.filters.values import SqlError, constant, double_constant
-from broker.limits import MAX_FILTER_DEPTH
+from broker.limits import MAX_FILTER_DEPTH, MAX_FILTER_OPERANDS
 
 _OPERAND: Final = ("NOT", "TRUE", "FALSE", "NULL", DECIMAL, FLOAT, STRING, ID, "(", "-")
 _COMPARISONS: Final = (">", ">=", "<", "<=")
@@ -265,6 +265,11 @@ class Parser:
             return None
         self._next = None
         self.operands += 1
+        if self.operands > MAX_FILTER_OPERANDS:
+            raise SqlError(
+                f"the expression has more than {MAX_FILTER_OPERANDS} literals and properties: use"
+                " IN for many texts, or filter by fewer conditions"
+            )
         return part
 
     def _text(self) -> str:

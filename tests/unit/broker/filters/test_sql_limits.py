@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from broker.filters.sql import SqlFilter, compiled
 from broker.filters.values import EvaluationError, SqlError
-from broker.limits import MAX_FILTER_DEPTH, MAX_SUBSCRIPTION_LENGTH
+from broker.limits import MAX_FILTER_DEPTH, MAX_FILTER_OPERANDS, MAX_SUBSCRIPTION_LENGTH
 
 
 def refusal(expression: str) -> str:
@@ -26,10 +26,21 @@ def test_an_expression_of_64_kib_is_refused():
 
 
 def test_a_long_expression_within_the_limit_is_served():
-    count = MAX_SUBSCRIPTION_LENGTH // len("a = 1000 OR ") - 1
+    count = MAX_FILTER_OPERANDS // 2
     found = SqlFilter(" OR ".join(f"a = {number}" for number in range(count)))
     assert found.evaluate([str(count - 1)]) is True
     assert found.evaluate([str(count)]) is False
+    texts = [f"'{number:04}'" for number in range(MAX_SUBSCRIPTION_LENGTH // 8)]
+    found = SqlFilter(f"a IN ({','.join(texts)})")
+    assert found.evaluate(["0999"]) is True
+    assert found.evaluate(["999"]) is False
+
+
+def test_an_expression_of_thousands_of_conditions_is_refused():
+    assert refusal("a = 1 OR " * (MAX_FILTER_OPERANDS // 2) + "a = 1") == (
+        f"the expression has more than {MAX_FILTER_OPERANDS} literals and properties: use IN for "
+        "many texts, or filter by fewer conditions"
+    )
 
 
 @pytest.mark.parametrize(
