@@ -125,18 +125,19 @@ class Server:
         """
         assert self._server is None, "a server is started once"
         loop = asyncio.get_running_loop()
+        room, wanted = self.endpoint.room, self.endpoint.max_connections
+        is_roomy = room is None or room.allowed > 4 * BACKLOG
         try:
             self._server = await loop.create_server(
                 self._make_connection,
                 self._host,
                 self._port,
-                backlog=self._backlog(),
+                backlog=BACKLOG if is_roomy else SHORT_BACKLOG,
                 reuse_address=True,
             )
         except OSError as failure:
             raise _bind_failed(self.address, failure) from failure
         self._port = self._server.sockets[0].getsockname()[1]
-        room, wanted = self.endpoint.room, self.endpoint.max_connections
         if room is not None and room.allowed < wanted:
             _log.info(
                 "fewer connections than set: the process has no file descriptors for more",
@@ -167,10 +168,6 @@ class Server:
                 for end in still_open:
                     end.cancel()
             await server.wait_closed()
-
-    def _backlog(self) -> int:
-        room = self.endpoint.room
-        return BACKLOG if room is None or room.allowed > 4 * BACKLOG else SHORT_BACKLOG
 
     def _make_connection(self) -> Connection:
         connection = Connection(self.endpoint)

@@ -25,7 +25,7 @@ from broker.delivery.schedule import DeliveryProgress, Save, Schedule
 from broker.limits import LIMITS, BrokerLimits
 from broker.stats import BrokerCounters
 from broker.store.os_files import Files
-from broker.store.results import GetResult, GetStatus, PutResult, PutStatus, StoreError
+from broker.store.results import GetResult, PutResult, PutStatus, StoreError
 from remoting.clock import Clock
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView, iter_records
@@ -176,16 +176,11 @@ class Delays:
         if not count:
             schedule.settle(level, now_ms if later_ms is None else later_ms)
             return
-        result = await self._read(queue_id, offset, count)
+        result = await self._store.get_async(
+            self, SCHEDULE_TOPIC, queue_id, offset, count, max_bytes=self._limits.delivered_bytes
+        )
         again_ms = self._take(level, offset, result)
         schedule.settle(level, now_ms if again_ms is None else again_ms)
-
-    async def _read(self, queue_id: int, offset: int, count: int) -> GetResult:
-        place, max_bytes = (SCHEDULE_TOPIC, queue_id, offset, count), self._limits.delivered_bytes
-        result = self._store.get(*place, max_bytes=max_bytes, wait=False)
-        if result.status is GetStatus.COLD:
-            result = await self._store.get_async(self, *place, max_bytes=max_bytes)
-        return result
 
     def _take(self, level: int, offset: int, result: GetResult) -> int | None:
         """Deliver the messages that were read.

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from broker.delivery.redelivery import copied, replaced
+from broker.delivery.redelivery import copied, delivered, replaced
 from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.message import properties
@@ -48,30 +48,13 @@ def to_half(message: PendingMessage) -> None:
     message.topic, message.queue_id = names.HALF_TOPIC, QUEUE
 
 
-def target_of(record: RecordView) -> tuple[str, int]:
-    """Topic and queue that a half message was sent to.
-
-    Raises:
-        ValueError: it has none, or one where only the broker itself writes; the text is a sentence.
-    """
-    text = record.properties_text
-    topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
-    if topic is None or queue_id is None or not queue_id.isdigit():
-        raise ValueError("its properties REAL_TOPIC and REAL_QID don't name a queue")
-    name = topic.decode("utf-8", "replace")
-    if name in names.NOT_SENDABLE_TOPICS:
-        raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
-    return name, int(queue_id)
-
-
 def committed(record: RecordView) -> PendingMessage:
     """The message to store when a half message is committed.
 
     Raises:
-        ValueError: as ``target_of``.
+        ValueError: it has no real topic and queue.
     """
-    topic, queue_id = target_of(record)
-    message = copied(record, topic, queue_id, record.properties_text, record.reconsume_times)
+    message = delivered(record)
     message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
     message.prepared_transaction_offset = record.physical_offset
     return message

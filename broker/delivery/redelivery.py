@@ -144,22 +144,28 @@ def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> N
     message.due_in_ms = levels_ms[level - 1]
 
 
-def delivered(record: RecordView) -> PendingMessage:
-    """Return the message to deliver for a record of the schedule topic.
-
-    The body is not copied.
+def target_of(record: RecordView) -> tuple[str, int]:
+    """Return the real topic and queue of a message that waits in one of the broker's topics.
 
     Raises:
-        ValueError: the record has no valid real topic and queue; the text is for the log.
+        ValueError: it has none, or one where only the broker itself writes; the text is a sentence.
     """
     text = record.properties_text
     topic, queue_id = properties.find(text, _REAL_TOPIC), properties.find(text, _REAL_QID)
     if topic is None or queue_id is None or not queue_id.isdigit():
-        raise ValueError("it doesn't say to which queue of which topic it belongs")
+        raise ValueError("its properties REAL_TOPIC and REAL_QID don't name a queue")
     name = topic.decode("utf-8", "replace")
     if name in names.NOT_SENDABLE_TOPICS:
         raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
-    return copied(record, name, int(queue_id), text, record.reconsume_times)
+    return name, int(queue_id)
+
+
+def delivered(record: RecordView) -> PendingMessage:
+    """Return the message to store under its real topic. Raises ``ValueError`` as ``target_of``.
+
+    The body is not copied.
+    """
+    return copied(record, *target_of(record), record.properties_text, record.reconsume_times)
 
 
 def copied(

@@ -35,7 +35,7 @@ from broker.limits import LIMITS, BrokerLimits
 from broker.stats import BrokerCounters
 from broker.store.os_files import Files
 from broker.store.queries import NotInMemory
-from broker.store.results import GetStatus, PendingMessage, PutResult, PutStatus, StoreError
+from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
 from remoting.clock import Clock
 from remoting.log import RateLimitedLog
 from remoting.protocol.disk.timer import (
@@ -171,7 +171,7 @@ class Timers:
             # As after a copy of a running store: the wheel is built again from the timer topic.
             check, progress = TimerCheck(self._lost.read_ms), TimerProgress()
         offsets = [check.queue_offset, progress.queue_offset]
-        record = None if last is None else self._record_now(last.offset)
+        record = None if last is None else _view(store.record_at(last.offset))
         if record is not None and record.topic == TIMER_TOPIC:
             offsets.append(record.queue_offset + 1)
         self._queue_offset = max(offsets)
@@ -239,8 +239,10 @@ class Timers:
         now_ms = self._clock.now_ms()
         if now_ms < self._retry_ms:
             return False
-        if self._far_behind(now_ms):
-            # Their slots would be used again by new messages.
+        reach_ms = rules.WHEEL_REACH_MS - self._window_slots * PRECISION_MS
+        has_slots = self._files.exist and self._read_ms <= self._files.last_slot_ms
+        if has_slots and now_ms - self._read_ms > reach_ms:
+            # Deliver first: new messages would use the slots again.
             self._drained_ms = now_ms
             unread = True
         elif unread := await self._read():
@@ -254,14 +256,6 @@ class Timers:
         finally:
             self._save_progress()
         return await self._load(now_ms) or due or unread
-
-    def _far_behind(self, now_ms: int) -> bool:
-        reach_ms = rules.WHEEL_REACH_MS - self._window_slots * PRECISION_MS
-        return (
-            self._files.exist
-            and now_ms - self._read_ms > reach_ms
-            and self._read_ms <= self._files.last_slot_ms
-        )
 
     async def _sleep(self) -> None:
         now_ms = self._clock.now_ms()
@@ -298,10 +292,8 @@ class Timers:
         if offset == high:
             return False
         count = 1 if offset < self._careful else self._limits.timers_read_at_once
-        place, most = (TIMER_TOPIC, QUEUE, offset, count), self._limits.delivered_bytes
-        result = store.get(*place, max_bytes=most, wait=False)
-        if result.status is GetStatus.COLD:
-            result = await store.get_async(self, *place, max_bytes=most)
+        most = self._limits.delivered_bytes
+        result = await store.get_async(self, TIMER_TOPIC, QUEUE, offset, count, max_bytes=most)
         records = whole_records(result)
         if len(records) < result.next_offset - offset:
             if count > 1:
@@ -578,9 +570,6 @@ class Timers:
         except NotInMemory:
             found = await self._store.record_async(self, offset)
         return _view(found)
-
-    def _record_now(self, offset: int) -> RecordView | None:
-        return _view(self._store.record_at(offset))
 
     # --- saving
 

@@ -26,7 +26,8 @@ def bloom_of(group: str, topic: str) -> BloomFilterData:
     low, high = value & 0xFFFFFFFF, value >> 32
     places = []
     for number in range(1, _HASHES + 1):
-        combined = _signed(low + number * high)
+        # As a signed int of 32 bits.
+        combined = ((low + number * high & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
         places.append((~combined if combined < 0 else combined) % _BITS)
     return BloomFilterData(bit_num=_BITS, bit_pos=tuple(places))
 
@@ -34,10 +35,6 @@ def bloom_of(group: str, topic: str) -> BloomFilterData:
 def is_valid(data: BloomFilterData | None) -> bool:
     """Return whether an Apache broker with default settings accepts the data."""
     return data is not None and data.bit_num == _BITS and len(data.bit_pos) == _HASHES
-
-
-def _signed(value: int) -> int:
-    return ((value & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000
 
 
 def _rotated(value: int, by: int) -> int:

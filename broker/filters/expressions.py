@@ -271,7 +271,14 @@ def ordered(left: Part, sign: str, right: Part) -> Part:
     written = ("(", left, f" {sign} ", right, ")")
     test, number = _ORDERS[sign], right.value
     if left.kind is PartKind.PROPERTY and isinstance(number, int):
-        return _boolean(written, _property_ordered(left.place, test, number), left, right)
+        # The most common order has no calls in between.
+        place = left.place
+
+        def run_on_property(values: Values) -> bool | None:
+            text = values[place]
+            return None if text is None else test(number_of(text, number), number)
+
+        return _boolean(written, run_on_property, left, right)
     one, other = left.run, right.run
 
     def run(values: Values) -> bool | None:
@@ -282,14 +289,6 @@ def ordered(left: Part, sign: str, right: Part) -> Part:
         return None if second is None else test(order(first, second), 0)
 
     return _boolean(written, run, left, right)
-
-
-def _property_ordered(place: int, test: Callable[[Any, Any], bool], number: int) -> Run:
-    def run(values: Values) -> bool | None:
-        text = values[place]
-        return None if text is None else test(number_of(text, number), number)
-
-    return run
 
 
 def between(part: Part, low: Part, high: Part) -> Part:

@@ -254,6 +254,7 @@ class SendProcessor:
         elif not target.dead and timer_rules.PREFIX in text:
             due_ms = self._timers.due_ms(header.topic, text)
         if level <= 0 and due_ms is None and not half:
+            # What waits in a topic of the broker's keeps WAIT, as in RocketMQ.
             text = properties.remove(text, _WAIT)
         text = properties.append(text, _CLUSTER, self._cluster)
         if target.dead:

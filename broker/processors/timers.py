@@ -138,6 +138,7 @@ class TimerProcessor:
         state, config = self._state, self._state.config
         header = command.read(RecallMessageRequestHeader)
         now_ms = state.clock.now_ms()
+        # The order of these checks is RocketMQ's (cf. RecallMessageProcessor.processRequest).
         if not config.recall_message_enable:
             raise RequestRefused(
                 ResponseCode.NO_PERMISSION,
@@ -164,10 +165,9 @@ class TimerProcessor:
                 "recall failed, broker service not available: the handle is of broker "
                 f"{handle.broker_name}",
             )
-        left_ms = 0
-        if handle.time.isascii() and handle.time.isdigit() and len(handle.time) <= _MAX_DIGITS:
-            left_ms = int(handle.time) - now_ms
-        if not 0 < left_ms < self._most_ms:
+        time = handle.time
+        is_number = time.isascii() and time.isdigit() and len(time) <= _MAX_DIGITS
+        if not (is_number and 0 < int(time) - now_ms < self._most_ms):
             raise RequestRefused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         try:
             text = properties.encode(

@@ -18,24 +18,25 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.delivery import half_messages
+from broker.delivery.deliverer import whole_records
 from broker.delivery.half_messages import QUEUE, HalfMessages
-from broker.delivery.redelivery import replaced
+from broker.delivery.redelivery import replaced, target_of
 from broker.errors import LimitReached, RequestRefused
 from broker.state import BrokerState
-from broker.store.results import GetStatus, PendingMessage, PutResult, PutStatus, StoreError
+from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
 from broker.topics import READ_WRITE
 from remoting.errors import RemotingError
 from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.send import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
@@ -48,7 +49,7 @@ from remoting.protocol.message.record import (
     TRANSACTION_ROLLBACK,
     encode_record,
 )
-from remoting.protocol.message.view import RecordView, iter_records
+from remoting.protocol.message.view import RecordView
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -368,7 +369,7 @@ class TransactionProcessor:
             )
             return
         try:
-            topic, queue_id = half_messages.target_of(record)
+            topic, queue_id = target_of(record)
         except ValueError:
             topic, queue_id = record.topic, record.queue_id
         unique_id = _text(record, _UNIQ_KEY)
@@ -414,20 +415,13 @@ class TransactionProcessor:
         self._round += 1
         return next(islice(members, self._round % len(members), None))
 
-    async def _read(self, topic: str, offset: int, count: int) -> tuple[list[RecordView], int]:
+    async def _read(self, topic: str, offset: int, count: int) -> tuple[Sequence[RecordView], int]:
         """Messages of a topic's queue that can be read, and the offset behind all of them."""
-        store, limits = self._state.store, self._state.config.limits
-        place, max_bytes = (topic, QUEUE, offset, count), limits.delivered_bytes
-        result = store.get(*place, max_bytes=max_bytes, wait=False)
-        if result.status is GetStatus.COLD:
-            result = await store.get_async(self, *place, max_bytes=max_bytes)
-        records: list[RecordView] = []
-        try:
-            for view in result.records:
-                records.extend(iter_records(view))
-        except RecordError:
-            pass
-        return records, max(result.next_offset, offset + 1)
+        most = self._state.config.limits.delivered_bytes
+        result = await self._state.store.get_async(
+            self, topic, QUEUE, offset, count, max_bytes=most
+        )
+        return whole_records(result), max(result.next_offset, offset + 1)
 
     # RESUME_CHECK_HALF_MESSAGE
 

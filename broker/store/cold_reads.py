@@ -99,8 +99,7 @@ class ColdReads:
         records: RecordFilter | None = None,
     ) -> GetResult:
         """See ``MessageStore.get_async``."""
-        self._stats.cold_gets += 1
-        wait = False
+        wait = is_cold = False
         while True:
             result = self._reader.get(
                 *(topic, queue_id, offset, max_count),
@@ -111,6 +110,8 @@ class ColdReads:
             )
             if result.status is not GetStatus.COLD:
                 return result
+            self._stats.cold_gets += not is_cold
+            is_cold = True
             if result.broken:
                 await self._restore(owner, topic, queue_id, result.broken)
                 wait = False

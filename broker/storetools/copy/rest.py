@@ -243,22 +243,17 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
     if past_ms is not None:
         files.pop(DELIVERY_PROGRESS, None)
         files.pop(TIMER_PROGRESS, None)
-        _hold_timers(files, queues, past_ms - DELIVERY_SLACK_MS)
+        waiting = queues.get((TIMER_TOPIC, 0))
+        if TIMER_CHECK in files and waiting is not None:
+            at_ms = past_ms - DELIVERY_SLACK_MS
+            check = TimerCheck(at_ms // PRECISION_MS * PRECISION_MS, 0, waiting.end)
+            files[TIMER_CHECK] = encode_check(check, at_ms, 1).ljust(CHECK_BYTES, b"\0")
     notes = []
     if offsets:
         notes.append(f"{offsets} committed offsets lay behind the copy's messages: set back")
     if levels:
         notes.append(f"{levels} delay levels were further than the copy's messages: set back")
     return notes
-
-
-def _hold_timers(files: StateFiles, queues: Queues, at_ms: int) -> None:
-    """Set the timers' checkpoint back to a time, for the messages that the copy has."""
-    waiting = queues.get((TIMER_TOPIC, 0))
-    if TIMER_CHECK in files and waiting is not None:
-        read_ms = at_ms // PRECISION_MS * PRECISION_MS
-        check = TimerCheck(read_ms, 0, waiting.end)
-        files[TIMER_CHECK] = encode_check(check, at_ms, 1).ljust(CHECK_BYTES, b"\0")
 
 
 def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
