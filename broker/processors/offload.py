@@ -12,7 +12,8 @@ previous one. An answer of a single slice is built at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 from weakref import WeakKeyDictionary
@@ -134,15 +135,27 @@ class Offload:
 
         Like the slices of ``answer``, such answers of a connection are built one after another.
         """
-        own = self._connections.setdefault(connection, asyncio.Lock())
-        parts: list[bytes] = []
-        async with own:
+        async with self._turn(connection):
+            return await self._parts(connection, entries, read)
+
+    @asynccontextmanager
+    async def _turn(self, connection: Connection) -> AsyncIterator[None]:
+        """Wait until the peer has taken earlier answers and no other answer is being built."""
+        async with self._connections.setdefault(connection, asyncio.Lock()):
+            # A peer that doesn't read its answers waits here, before ``_building`` is locked, so
+            # it doesn't block other connections.
             await connection.drain()
             async with self._building:
-                for entry in entries:
-                    if parts:
-                        await asyncio.sleep(0)
-                    parts.append(await self.read(connection, partial(read, entry)))
+                yield
+
+    async def _parts(
+        self, connection: Connection, entries: Sequence[T], read: Callable[[T], bytes]
+    ) -> list[bytes]:
+        parts: list[bytes] = []
+        for entry in entries:
+            if parts:
+                await asyncio.sleep(0)
+            parts.append(await self.read(connection, partial(read, entry)))
         return parts
 
     async def _build(
@@ -154,27 +167,16 @@ class Offload:
         version: Hashable,
     ) -> Command | None:
         whole = MapParts(body_of(()))
-        own = self._connections.setdefault(connection, asyncio.Lock())
         try:
-            # A peer that doesn't read its answers waits here, before ``_building`` is locked, so
-            # it doesn't block other connections.
-            async with own:
-                await connection.drain()
-                async with self._building:
-                    body = self._cached_body(command, version)
-                    if body is None:
-                        parts: list[bytes] = []
-                        for some in slices:
-                            read = partial(_part, whole, body_of, some)
-                            parts.append(await self.read(connection, read))
-                            await asyncio.sleep(0)
-                        body = whole.whole(parts)
-                    if version is not None:
-                        self._cached[command.code] = version, body
+            async with self._turn(connection):
+                body = self._cached_body(command, version)
+                if body is None:
+                    parts = await self._parts(
+                        connection, slices, lambda some: whole.part(body_of(some))
+                    )
+                    body = whole.whole(parts)
+                if version is not None:
+                    self._cached[command.code] = version, body
         except ConnectionLost:
             return None
         return command.reply(body=body)
-
-
-def _part(whole: MapParts, body_of: Callable[[T], Body], some: T) -> bytes:
-    return whole.part(body_of(some))
