@@ -18,6 +18,7 @@ from broker.delivery.redelivery import copied, delivered, replaced
 from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.disk.timer import PRECISION_MS, WHEEL_SLOTS
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.message.view import RecordView
 
@@ -180,10 +181,9 @@ def key_of(text: bytes) -> bytes:
 
 def rolled(record: RecordView, now_ms: int) -> PendingMessage:
     """Return the message to store in the timer topic again."""
-    text = record.properties_text
-    value = properties.find(text, _ROLL_TIMES) or b"0"
+    value = properties.find(record.properties_text, _ROLL_TIMES) or b"0"
     times = int(value) if _NUMBER.fullmatch(value) else 0
-    text = replaced(_stamped(record, now_ms), _ROLL_TIMES, b"%d" % (times + 1))
+    text = _stamped(record, now_ms, (_ROLL_TIMES, times + 1))
     return copied(record, names.TIMER_TOPIC, QUEUE, text, record.reconsume_times)
 
 
@@ -194,7 +194,13 @@ def expired(record: RecordView, now_ms: int) -> PendingMessage:
     return message
 
 
-def _stamped(record: RecordView, now_ms: int) -> bytes:
+def _stamped(record: RecordView, now_ms: int, *more: tuple[bytes, int]) -> bytes:
+    """Return the properties with the times of the wheel, or without if there is no room for them.
+
+    RocketMQ then drops the message.
+    """
+    text = record.properties_text
     written_ms = record.store_timestamp_ms // PRECISION_MS * PRECISION_MS
-    text = replaced(record.properties_text, _ENQUEUE_MS, b"%d" % written_ms)
-    return replaced(text, _DEQUEUE_MS, b"%d" % now_ms)
+    for name, number in ((_ENQUEUE_MS, written_ms), (_DEQUEUE_MS, now_ms), *more):
+        text = replaced(text, name, b"%d" % number)
+    return text if len(text) <= MAX_PROPERTIES_BYTES else record.properties_text

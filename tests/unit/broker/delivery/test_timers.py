@@ -18,10 +18,11 @@ from broker.stats import BrokerCounters
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import Files
 from remoting.protocol.disk import timer
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from tests.clock import ManualClock
-from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened, read_all
+from tests.unit.broker.store.stores import LOG_FILE, FailingFiles, bodies, message, opened, read_all
 
 LOG_FILE_BYTES = 52 * 40 + 20
 LIMITS = BrokerLimits(delivered_at_once=3, timers_read_at_once=4, timers_loaded_at_once=5)
@@ -30,8 +31,11 @@ LIMITS = BrokerLimits(delivered_at_once=3, timers_read_at_once=4, timers_loaded_
 class Timed:
     """A store with its timer messages, as a broker has them."""
 
-    def __init__(self, root: Path, *, window: int = 172_800, files: Any = None) -> None:
+    def __init__(
+        self, root: Path, *, window: int = 172_800, files: Any = None, log_file: int = LOG_FILE
+    ) -> None:
         self.root = root
+        self.log_file = log_file
         self.clock = ManualClock(now_ms=1_700_000_000_500)
         self.counters = BrokerCounters()
         self.window = window
@@ -40,7 +44,12 @@ class Timed:
         self.timers: Timers
 
     def open(self) -> None:
-        self.store = opened(self.root, files=self.files, clock=self.clock)
+        self.store = opened(
+            self.root,
+            files=self.files,
+            clock=self.clock,
+            mapped_file_size_commit_log=self.log_file,
+        )
         self.timers = Timers(
             self.store,
             self.clock,
@@ -231,6 +240,27 @@ async def test_a_message_behind_the_roll_window_is_stored_again_and_never_early(
     rolled = len(read_all(timed.store, TIMER_TOPIC, 0)) - 1
     assert int(record.properties.get("TIMER_ROLL_TIMES", 0)) == rolled
     assert (rolled > 0) == (wait_ms > 4500)
+
+
+@pytest.mark.parametrize("left", [0, 40, 80, 110])
+@pytest.mark.parametrize("asks", [b"TIMER_DELIVER_MS\x011700000010000", b"TIMER_DELAY_MS\x019500"])
+async def test_properties_without_room_for_the_times_of_the_wheel_are_delivered_as_sent(
+    make: Callable[..., Timed], asks: bytes, left: int
+) -> None:
+    timed = make(window=4, log_file=1 << 20)
+    pending = message(b"far")
+    pending.properties = asks
+    rules.to_timer(pending, 1_700_000_010_000)
+    room = MAX_PROPERTIES_BYTES - left - len(pending.properties) - len("\x02A\x01")
+    pending.properties += b"\x02A\x01" + b"x" * room
+    assert timed.store.put(pending).status is PutStatus.OK
+    for _ in range(95):
+        assert bodies(timed.store) == []
+        await timed.pass_ms(100)
+    await timed.pass_ms(1000)
+    (record,) = read_all(timed.store)
+    assert ("TIMER_DEQUEUE_MS" in record.properties) == (left >= 80)
+    assert len(read_all(timed.store, TIMER_TOPIC, 0)) > 1
 
 
 async def test_a_relative_time_that_was_rolled_ends_with_its_second(
