@@ -86,9 +86,8 @@ def again(record: RecordView, check_times: int) -> PendingMessage:
 
 def discarded(record: RecordView) -> PendingMessage:
     """The message to store when no producer has ended a half message."""
-    message = again(record, check_times_of(record))
-    message.topic = names.CHECK_MAX_TIME_TOPIC
-    return message
+    text = record.properties_text
+    return copied(record, names.CHECK_MAX_TIME_TOPIC, QUEUE, text, record.reconsume_times)
 
 
 def check_times_of(record: RecordView) -> int:
@@ -99,8 +98,10 @@ def check_times_of(record: RecordView) -> int:
 
 def takes_a_place(record: RecordView) -> bool:
     """Whether a record may be stored in place of a half message; see ``takes_place_of``."""
+    if record.topic == names.HALF_TOPIC:
+        return properties.find(record.properties_text, _CHECK_TIMES) is not None
     is_committed = record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-    return is_committed or properties.find(record.properties_text, _CHECK_TIMES) is not None
+    return is_committed or record.topic == names.CHECK_MAX_TIME_TOPIC
 
 
 def takes_place_of(record: RecordView, half: RecordView) -> bool:

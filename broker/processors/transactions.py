@@ -17,6 +17,7 @@ the op message.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from broker.delivery import half_messages
-from broker.delivery.deliverer import whole_records
+from broker.delivery.deliverer import FOR_GOOD, whole_records
 from broker.delivery.half_messages import QUEUE, HalfMessages
 from broker.delivery.redelivery import replaced, target_of
 from broker.errors import LimitReached, RequestRefused
@@ -42,6 +43,7 @@ from remoting.protocol.headers.send import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.record import (
     TRANSACTION_COMMIT,
@@ -238,7 +240,9 @@ class TransactionProcessor:
     def _put(self, message: PendingMessage) -> PutResult:
         result = self._state.store.put(message)
         if result.status is not PutStatus.OK:
-            raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
+            is_final = result.status in FOR_GOOD
+            code = ResponseCode.MESSAGE_ILLEGAL if is_final else ResponseCode.SYSTEM_ERROR
+            raise RequestRefused(code, result.message)
         return result
 
     def _put_op(self, offset: int) -> None:
@@ -330,8 +334,21 @@ class TransactionProcessor:
                 return True
         # When it was born: a check stores it anew.
         self.oldest_ms = self.oldest_ms or record.born_timestamp_ms
-        result = self._move(offset, half_messages.again(record, times + 1))
-        self._ask(record, times + 1, result)
+        message = half_messages.again(record, times + 1)
+        try:
+            stored = self._move(offset, message)
+        except RequestRefused as refused:
+            if refused.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            # Its properties have no room for the number of checks, or ``maxMessageSize`` is lower
+            # than it was. It stays where it is, and its producer is asked until it is too old.
+            stored = PutResult(
+                PutStatus.OK,
+                record.physical_offset,
+                record.queue_offset,
+                record.store_timestamp_ms,
+            )
+        self._ask(record, message.properties, stored)
         return True
 
     def _move(self, offset: int, message: PendingMessage) -> PutResult:
@@ -343,7 +360,17 @@ class TransactionProcessor:
 
     def _discard(self, offset: int, record: RecordView) -> None:
         self._topic(names.CHECK_MAX_TIME_TOPIC)
-        self._put(half_messages.discarded(record))
+        try:
+            self._put(half_messages.discarded(record))
+        except RequestRefused as refused:
+            if refused.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            _log.error(
+                "a half message can't be moved to TRANS_CHECK_MAX_TIME_TOPIC; its record stays in "
+                "the half topic",
+                id=record.offset_id,
+                reason=refused.remark,
+            )
         self._done(offset)
         self._state.counters.transactions_discarded += 1
         self._log.write(
@@ -356,8 +383,14 @@ class TransactionProcessor:
             checks=half_messages.check_times_of(record),
         )
 
-    def _ask(self, record: RecordView, times: int, stored: PutResult) -> None:
-        """Send CHECK_TRANSACTION_STATE to one of the producers, with the message's new offsets."""
+    def _ask(self, record: RecordView, text: bytes, stored: PutResult) -> None:
+        """Send CHECK_TRANSACTION_STATE to one of the producers.
+
+        Args:
+            record: the half message as it was.
+            text: its properties now.
+            stored: where it is now.
+        """
         group = _text(record, _PGROUP) or ""
         connection = self._producer(group)
         if connection is None:
@@ -368,10 +401,29 @@ class TransactionProcessor:
                 message=_text(record, _UNIQ_KEY),
             )
             return
+        # The stored one keeps WAIT=true; RocketMQ sends it with false.
+        sent = replaced(text, _WAIT, b"false")
         try:
             topic, queue_id = target_of(record)
-        except ValueError:
-            topic, queue_id = record.topic, record.queue_id
+            body = encode_record(
+                topic=topic,
+                queue_id=queue_id,
+                body=record.stored_body,
+                properties=sent if len(sent) <= MAX_PROPERTIES_BYTES else record.properties_text,
+                born_host=record.born_host_bytes,
+                store_host=record.store_host_bytes,
+                flag=record.flag,
+                queue_offset=stored.queue_offset,
+                physical_offset=stored.physical_offset,
+                sys_flag=record.sys_flag,
+                born_timestamp_ms=record.born_timestamp_ms,
+                store_timestamp_ms=stored.store_timestamp_ms,
+                reconsume_times=record.reconsume_times,
+            )
+        except (ValueError, struct.error) as error:
+            # Of another broker's store. It can't be committed, and is discarded in the end.
+            self._log.write("producer not asked", group=group, reason=str(error))
+            return
         unique_id = _text(record, _UNIQ_KEY)
         request = Command.request(
             RequestCode.CHECK_TRANSACTION_STATE,
@@ -382,22 +434,7 @@ class TransactionProcessor:
                 transaction_id=unique_id,
                 offset_msg_id=ids.offset_id_of(record.store_host_bytes, stored.physical_offset),
             ),
-            body=encode_record(
-                topic=topic,
-                queue_id=queue_id,
-                body=record.stored_body,
-                # The stored one keeps WAIT=true; RocketMQ sends it with false.
-                properties=replaced(half_messages.again(record, times).properties, _WAIT, b"false"),
-                born_host=record.born_host_bytes,
-                store_host=record.store_host_bytes,
-                flag=record.flag,
-                queue_offset=stored.queue_offset,
-                physical_offset=stored.physical_offset,
-                sys_flag=record.sys_flag,
-                born_timestamp_ms=record.born_timestamp_ms,
-                store_timestamp_ms=stored.store_timestamp_ms,
-                reconsume_times=record.reconsume_times,
-            ),
+            body=body,
             oneway=True,
         )
         try:

@@ -21,6 +21,7 @@ from remoting.protocol.headers.send import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.record import MIN_TAIL_BYTES, record_size
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
@@ -397,6 +398,61 @@ def test_a_message_may_ask_for_more_time(bench):
     late(bench, 60_000)
     check(bench)
     assert [one.tran_state_table_offset for one in asked(connection)] == [2, 3, 4]
+
+
+@pytest.mark.parametrize("left", [0, 25, 26, 37, 38])
+def test_properties_without_room_for_the_number_of_checks_hold_up_no_check(make_bench, left):
+    """Of the bytes that properties may have ``left`` are not used; a check takes 26 and 11 more."""
+    bench = make_bench(file_reserved_time_hours=1)
+    connection = producer(bench)
+    text = TEXT.replace("WAIT\x01true\x02", "")
+    half(bench, text=text, **born_now(bench))
+    used = len(stored(bench, names.HALF_TOPIC)[0].properties_text)
+    text += "\x02A\x01" + "x" * (MAX_PROPERTIES_BYTES - left - used - 3)
+    place = half(bench, text=text, **born_now(bench))
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    expected = [3, 1, 4] if left < 26 else [3, 4, 5]
+    assert [one.tran_state_table_offset for one in asked(connection)] == expected
+    assert bench.processors.transactions.open_count == 3
+    for ask in connection.pushed:
+        (record,) = iter_records(memoryview(ask.body))
+        assert record.stored_body == b"order"
+    late(bench, 3_600_000)
+    check(bench)
+    assert len(stored(bench, names.CHECK_MAX_TIME_TOPIC)) == 3
+    assert end(bench, place, COMMIT).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_a_half_message_larger_than_the_limit_of_now_holds_up_no_check(make_bench, bench):
+    place = half(bench, b"x" * 2_000, **born_now(bench))
+    half(bench, **born_now(bench))
+    bench.close()
+    after = make_bench(root=bench.config.store_path_root_dir, max_message_size=1_000)
+    assert end(after, place, COMMIT).code == ResponseCode.MESSAGE_ILLEGAL
+    connection = producer(after)
+    late(after)
+    check(after)
+    assert [one.tran_state_table_offset for one in asked(connection)] == [0, 2]
+    late(after, 73 * 3_600_000)
+    check(after)
+    assert after.processors.transactions.open_count == 0
+    assert [record.stored_body for record in stored(after, names.CHECK_MAX_TIME_TOPIC)] == [
+        b"order"
+    ]
+
+
+@pytest.mark.parametrize("target", ["REAL_TOPIC\x01T\x02REAL_QID\x0199999999999", "A\x01b"])
+def test_a_carried_half_message_without_a_queue_is_discarded_in_the_end(make_bench, target):
+    bench = make_bench(transaction_check_max=2)
+    connection = producer(bench)
+    bench.store.put(PendingMessage(names.HALF_TOPIC, 0, b"x", f"PGROUP\x01pg\x02{target}".encode()))
+    for _ in range(3):
+        late(bench)
+        check(bench)
+    assert asked(connection) == []
+    assert len(stored(bench, names.CHECK_MAX_TIME_TOPIC)) == 1
 
 
 @pytest.mark.parametrize("value", ["-1", "soon", "9" * 30])
