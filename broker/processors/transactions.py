@@ -439,7 +439,7 @@ class TransactionProcessor:
         )
         try:
             connection.send_oneway(request)
-        except RemotingError as error:
+        except (RemotingError, ValueError) as error:
             self._log.write("producer not asked", group=group, reason=str(error))
         else:
             self._state.counters.transaction_checks += 1

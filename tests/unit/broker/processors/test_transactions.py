@@ -12,6 +12,7 @@ import pytest
 from broker.limits import BrokerLimits
 from broker.processors.transactions import GROUP
 from broker.store.results import PendingMessage
+from remoting.errors import CommandTooLarge, ConnectionLost
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -355,9 +356,14 @@ def test_without_a_producer_it_waits_for_the_next_check(bench):
     assert len(asked(connection)) == 1
 
 
-def test_a_producer_that_goes_away_meanwhile_does_not_end_the_check(bench):
+@pytest.mark.parametrize("error", [ConnectionLost("10.0.0.7", "closed"), CommandTooLarge(17, 16)])
+def test_a_producer_that_can_not_be_asked_does_not_end_the_check(bench, error):
     connection = producer(bench)
-    connection.closed = True
+
+    def refuse(_: Command) -> None:
+        raise error
+
+    connection.send_oneway = refuse
     for _ in range(2):
         half(bench, **born_now(bench))
     late(bench)
