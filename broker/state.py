@@ -114,7 +114,7 @@ class BrokerState:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
-        self.traffic = Traffic(limit=limits.traffic_items)
+        self.traffic = Traffic(limit=limits.traffic_items, started_ms=self.clock.now_ms())
         self.dead_letter_log = RateLimitedLog(self.clock, _log.info)
         self.consumers = ConsumerTable(limits)
         self.producers = ProducerTable(limit=limits.memberships)

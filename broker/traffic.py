@@ -104,6 +104,7 @@ class Traffic:
 
     Args:
         limit: the most items of each kind; the traffic of others is counted together.
+        started_ms: when the broker started; hours and days are first sampled an interval later.
 
     Attributes:
         others: for each kind the count of what has no item of its own.
@@ -111,12 +112,14 @@ class Traffic:
 
     __slots__ = ("_limit", "_next_ms", "items", "others")
 
-    def __init__(self, *, limit: int = LIMITS.traffic_items) -> None:
+    def __init__(self, *, limit: int = LIMITS.traffic_items, started_ms: int = 0) -> None:
         kinds = (TOPIC_PUT, GROUP_GET, SENT_BACK, DEAD, BROKER_PUT, BROKER_GET)
         self.items: dict[str, dict[str, Item]] = {kind: {} for kind in kinds}
         self.others = {kind: Item() for kind in kinds}
         self._limit = limit
-        self._next_ms = [0] * len(SPANS)
+        # An early sample of an hour or a day would be its whole sum until the second one.
+        later = (started_ms + interval_ms for interval_ms, _ in SPANS[1:])
+        self._next_ms = [started_ms, *later]
 
     def count(self, kind: str, key: str) -> array[int]:
         """Return a count, to be added to; it is created if needed."""
@@ -164,10 +167,11 @@ class Traffic:
     def sample(self, now_ms: int) -> Iterator[None]:
         """Sample the spans that are due; yields after every ``AT_ONCE`` items."""
         for span, (interval_ms, _) in enumerate(SPANS):
-            if now_ms < self._next_ms[span]:
+            late_ms = now_ms - self._next_ms[span]
+            if late_ms < 0:
                 continue
             # On time even if a call is a little late.
-            self._next_ms[span] = (now_ms // interval_ms + 1) * interval_ms
+            self._next_ms[span] = now_ms + interval_ms - late_ms % interval_ms
             for items in self.items.values():
                 every = iter(list(items.values()))
                 while some := list(islice(every, AT_ONCE)):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from broker.traffic import GROUP_GET, SPANS, TOPIC_PUT, Traffic, add, key_of
 from remoting.protocol.bodies.stats import BrokerStatsItem
 
@@ -28,10 +30,27 @@ def test_a_rate_is_that_of_the_captured_broker():
         traffic.put("OneQueue", 1, 200)
     for now_ms in range(0, 40_000, 10_000):
         sample(traffic, now_ms)
+    assert rate(traffic, "TOPIC_PUT_NUMS", "OneQueue", HOUR) == BrokerStatsItem()
     # v4's first sample is of ten seconds before the first traffic.
     assert rate(traffic, "TOPIC_PUT_NUMS", "OneQueue") == BrokerStatsItem(8, 0.2, 1.0)
     assert rate(traffic, "TOPIC_PUT_SIZE", "OneQueue") == BrokerStatsItem(1600, 40.0, 200.0)
+    sample(traffic, 600_000)
     assert rate(traffic, "TOPIC_PUT_NUMS", "OneQueue", HOUR) == BrokerStatsItem(8, 8 / 600, 1.0)
+
+
+@pytest.mark.parametrize("span", [HOUR, DAY])
+def test_hours_and_days_are_first_sampled_an_interval_after_the_start(span: int):
+    start_ms, interval_ms = SPANS[DAY].interval_ms // 2, SPANS[span].interval_ms
+    traffic = Traffic(started_ms=start_ms)
+    traffic.put("T", 1, 100)
+    sample(traffic, start_ms + interval_ms - 1)
+    assert rate(traffic, "TOPIC_PUT_NUMS", "T", span) == BrokerStatsItem()
+    a_little_late_ms = start_ms + interval_ms + 5
+    sample(traffic, a_little_late_ms)
+    assert rate(traffic, "TOPIC_PUT_NUMS", "T", span).sum == 1
+    traffic.put("T", 1, 100)
+    sample(traffic, start_ms + 2 * interval_ms)
+    assert rate(traffic, "TOPIC_PUT_NUMS", "T", span).sum == 2
 
 
 def test_messages_of_one_request_are_an_average():
@@ -46,8 +65,8 @@ def test_messages_of_one_request_are_an_average():
 
 
 def test_a_minute_an_hour_and_a_day_have_their_samples():
-    traffic, day_ms = Traffic(), 24 * 3_600_000
-    for now_ms in range(0, day_ms + 1, 10_000):
+    traffic, hour_ms = Traffic(), 3_600_000
+    for now_ms in range(0, 25 * hour_ms + 1, 10_000):
         traffic.put("T", 10, 1000)
         sample(traffic, now_ms)
     assert rate(traffic, "TOPIC_PUT_NUMS", "T", MINUTE) == BrokerStatsItem(60, 1.0, 10.0)
