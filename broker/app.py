@@ -335,6 +335,8 @@ class Broker:
             keep_ms = self.state.config.filter_data_clean_time_span_ms
             self._tables.save_filters(self._clock.now_ms(), keep_ms)
 
+        # The first rates are known after one interval.
+        self.processors.stats.sample()
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self.processors.pull.expire),
             ("save tables", offsets_seconds, self._tables.save_changes),

@@ -96,12 +96,12 @@ class Rates:
             self.days = DayTotals(self.days.today_morning, totals)
         self._day = day
 
-    def per_second(self, kind: str) -> str:
+    def per_second(self, kind: str, missing: str = "") -> str:
         """Return the rates of one total over 10, 60 and 600 s, with blanks between them.
 
-        A rate for which there are too few samples is left out.
+        A rate for which there are too few samples is ``missing``.
         """
-        return " ".join(self._rate(span, kind) for span in _SPANS)
+        return " ".join(self._rate(span, kind) or missing for span in _SPANS)
 
     def _rate(self, span: int, kind: str) -> str:
         if len(self._samples) <= span:

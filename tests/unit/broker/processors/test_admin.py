@@ -332,6 +332,7 @@ def test_runtime_information_has_the_right_values(bench):
     bench.topic("T")
     empty = runtime(bench)
     assert empty["putTps"] == "  "
+    assert empty["getTotalTps"] == "0.0 0.0 0.0"
     assert empty["earliestMessageTimeStamp"] == "-1"
     bench.processors.stats.rates.sample(0.0, 1, Totals())
     bench.send("T", b"12345")
