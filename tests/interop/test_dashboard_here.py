@@ -1,0 +1,125 @@
+"""Apache's dashboard gets from our broker what it gets from Apache's of the same version.
+
+The dashboard is no library: ``Dashboard.java`` asks the administration client that the dashboard
+uses for what its pages show, in the same order. ``docs/dashboard.md`` has a row for each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pocketmq import testing
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.codes import RequestCode
+from tests.interop.apache import JavaClient, apache
+from tests.tour import HOME
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+NAMES = {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
+PUB, ALL_TRACES = "1", "3"
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+"""Clients also ask for routes by themselves."""
+
+LARGEST_COUNT = 16
+"""Larger numbers are times, sizes and positions in files."""
+
+
+class Answer(NamedTuple):
+    """What a request of a page sent, and what it showed."""
+
+    codes: set[int]
+    shown: object
+
+
+def answers(java: JavaClient, nameserver: str, traces: str) -> dict[str, Answer]:
+    return {
+        request: Answer({int(code) for code in codes.split(",") if code}, shape(text))
+        for request, codes, text in java.run(nameserver, traces, program="Dashboard")
+    }
+
+
+def shape(text: str) -> object:
+    """Return what is to be the same: names, small numbers, and the kind of everything else."""
+    return reduced(relaxed_json.loads(text.encode()))
+
+
+def reduced(value: object) -> object:
+    match value:
+        case {"error": _, "getResponseCode": code}:
+            return {"code": code}
+        case dict():
+            return {re.sub("/.*", "", str(key)): reduced(one) for key, one in value.items()}
+        case list():
+            return sorted(map(reduced, value), key=repr)
+        case bool() | None:
+            return value
+        case int() if value <= LARGEST_COUNT:
+            return value
+        case int() | float():
+            return "number"
+        case str() if re.fullmatch(r"-?\d+", value):
+            return "digits"
+        case str() if re.fullmatch(r"[%\w-]*", value) and not re.search(r"\d{3}", value):
+            return value
+    return "text"
+
+
+def has(ours: object, theirs: object) -> bool:
+    """Whether ours has all of theirs; it may have more names and more members of a list."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return all(key in ours and has(ours[key], one) for key, one in theirs.items())
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return all(any(has(mine, one) for mine in ours) for one in theirs)
+    return ours == theirs
+
+
+class Row(NamedTuple):
+    """What the docs say of a request."""
+
+    codes: set[int]
+    same: bool
+
+
+def rows(version: str) -> dict[str, Row]:
+    """Return the rows of the table in the docs that this version has."""
+    column, other = ("4.9.7", "5.3.3").index(version), "(4.x)" if version >= "5" else "(5.x)"
+    found = {}
+    for line in (HOME / "docs" / "dashboard.md").read_text().splitlines():
+        if line.startswith("| `"):
+            request, _, codes, *cells = line.strip("| ").split(" | ")
+            if cells[column] != "–":
+                sent = {int(code.split()[0]) for code in codes.split(", ") if other not in code}
+                found[request.strip("`")] = Row(sent, cells[column] == "same")
+    return found
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+async def test_its_pages_show_the_same_but_for_what_the_docs_name(
+    version: str, tmp_path: Path
+) -> None:
+    java = JavaClient(version, "JSON", tmp_path)
+    with testing.broker(settings=NAMES) as here, apache(version, tmp_path) as there:
+        # 5.x consumers trace only messages with a property that 4.x brokers don't store.
+        traces = ALL_TRACES if version < "5" else PUB
+        ours, theirs = await asyncio.gather(
+            asyncio.to_thread(answers, java, here.nameserver, traces),
+            asyncio.to_thread(answers, java, there.nameserver, ALL_TRACES),
+        )
+
+    documented = rows(version)
+    assert ours.keys() == theirs.keys() == documented.keys()
+    assert {name: one.codes | {ROUTE} for name, one in ours.items()} == {
+        name: one.codes | {ROUTE} for name, one in documented.items()
+    }
+    different = {
+        name: (one.shown, theirs[name].shown)
+        for name, one in ours.items()
+        if has(one.shown, theirs[name].shown) != documented[name].same
+    }
+    assert different == {}
