@@ -270,11 +270,7 @@ class SavedTables:
             lambda: SubscriptionGroupWrapper(
                 dict(self.groups.table),
                 data_version=self.groups.data_version,
-                # 5.x's; 4.9 doesn't have it, and would not write an empty one.
-                forbidden_table={
-                    group: dict(topics) for group, topics in self.groups.forbidden.items()
-                }
-                or None,
+                forbidden_table=self.groups.forbidden_copy(),
             ),
         )
         self._offset_file = self._file(

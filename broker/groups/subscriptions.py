@@ -91,6 +91,10 @@ class SubscriptionGroups:
         """Return whether a group may read a topic (cf. SubscriptionGroupManager.getForbidden)."""
         return not self.forbidden or not self.forbidden.get(group, {}).get(topic, 0) & _READ
 
+    def forbidden_copy(self) -> dict[str, dict[str, int]] | None:
+        """Return a copy of ``forbidden``; None if it is empty: 4.9 doesn't have it."""
+        return {group: dict(topics) for group, topics in self.forbidden.items()} or None
+
     def set_may_read(self, group: str, topic: str, now_ms: int, *, allowed: bool) -> None:
         """Set whether a group may read a topic.
 

@@ -81,13 +81,14 @@ class GroupProcessor:
         return self._put_all(command, decode(SubscriptionGroupList, command.body).group_config_list)
 
     def all_groups(self, command: Command, connection: Connection) -> Answer:
-        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return the whole table."""
+        """Handle GET_ALL_SUBSCRIPTIONGROUP_CONFIG: return both tables."""
         version = self._state.groups.data_version
+        forbidden = self._state.groups.forbidden_copy()
         return self._offload.answer(
             command,
             connection,
             sliced(list(self._state.groups.table.items())),
-            lambda some: SubscriptionGroupWrapper(dict(some), version),
+            lambda some: SubscriptionGroupWrapper(dict(some), version, forbidden),
             version=version,
         )
 

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from broker import limits
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.group import SubscriptionGroupWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import (
@@ -93,6 +95,15 @@ def test_a_group_that_may_not_read_a_topic_is_refused_until_it_may_again(bench):
     assert forbid(bench, "g", "T", readable=True).body == body("true")
     assert bench.must(pull).code == 0
     assert bench.state.groups.forbidden == {}
+
+
+def test_what_groups_may_not_read_is_returned_with_all_groups(bench):
+    command = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    assert b"forbiddenTable" not in bench.must(command).body
+    forbid(bench, "g", "T", readable=False)
+    listed = decode(SubscriptionGroupWrapper, bench.must(command).body)
+    assert listed.forbidden_table == {"g": {"T": 4}}
+    assert listed.subscription_group_table == bench.state.groups.table
 
 
 def test_a_deleted_group_is_forbidden_nothing(bench):
