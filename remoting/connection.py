@@ -540,7 +540,8 @@ class Connection(asyncio.Protocol):
     def send_with_body(self, command: Command, body: Iterable[Buffer]) -> None:
         """Send an answer whose body is in several pieces, without joining them here.
 
-        On a closed connection it is dropped.
+        On a closed connection it is dropped. It accepts no codec: only routes and heartbeats carry
+        an offer, and their answers take ``send``.
         """
         if not self.closed:
             pieces = list(body)

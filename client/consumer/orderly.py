@@ -134,7 +134,12 @@ class OrderlyDispatcher(Dispatcher[T]):
         outcomes, failures = queue.outcomes, queue.failures
         began = since = self._loop.time()
         while run.at < run.end:
-            if waited and not self._may_continue(assigned, run, began):
+            if waited and (
+                run not in queue.active
+                or queue.paused
+                or not assigned.may_start()
+                or self._loop.time() - began >= MAX_TURN
+            ):
                 self._cut(run)
                 queue.give_back(run)
                 return True
@@ -207,16 +212,6 @@ class OrderlyDispatcher(Dispatcher[T]):
             if run.waits or value is not None or outcomes or failures:
                 return value
         return ALL_DONE
-
-    def _may_continue(
-        self, assigned: AssignedQueue[T], run: Run[ReceivedMessage[T]], began: float
-    ) -> bool:
-        return (
-            run in assigned.process_queue.active
-            and not assigned.process_queue.paused
-            and assigned.may_start()
-            and self._loop.time() - began < MAX_TURN
-        )
 
     def _recovered(self, assigned: AssignedQueue[T], message: ReceivedMessage[T]) -> None:
         """Clear the failure state of a message that is done."""

@@ -544,15 +544,16 @@ class SendBuffer:
             self._give_back(columns)
             for future in columns.futures:
                 if not future.done():
-                    future.set_exception(self._error_for(error, columns.topic))
+                    # Each future gets its own object.
+                    own = copy(as_send_error(error))
+                    own.topic, own.group, own.__cause__ = (
+                        columns.topic,
+                        self._group,
+                        error.__cause__,
+                    )
+                    future.set_exception(own)
             self._unsettled[columns.epoch] -= columns.count
         self._after_settling()
-
-    def _error_for(self, error: PocketMQError, topic: str) -> SendError:
-        """Return a copy of an error for a single message: each future gets its own object."""
-        own = copy(as_send_error(error))
-        own.topic, own.group, own.__cause__ = topic, self._group, error.__cause__
-        return own
 
     def _after_settling(self) -> None:
         if self._flushed:

@@ -109,7 +109,7 @@ def timestamp(option: str) -> Callable[[str], Positions]:
 
 def timestamps(option: str) -> Callable[[str], Positions]:
     """Return a parser of JSON with an instant per queue."""
-    return lambda text: Positions(option, None, _queues(text, _instant))
+    return lambda text: Positions(option, None, _queues(text, parse_instant))
 
 
 def load_object(text: str) -> dict[str, Any]:
@@ -171,16 +171,12 @@ def _offset(edges: tuple[Edge, ...], number: object) -> Position:
     return number
 
 
-def _instant(text: object) -> Position:
-    if type(text) is int or isinstance(text, str):
-        return parse_instant(text)
-    raise ValueError(f"{text!r} is not an instant")
-
-
-def parse_instant(text: str | int) -> Instant:
-    """Parse an instant; see the module's docstring. Raises ValueError."""
-    if isinstance(text, int):
+def parse_instant(text: object) -> Instant:
+    """Parse an instant, text or an integer; see the module's docstring. Raises ValueError."""
+    if type(text) is int:
         return _epoch(text)
+    if not isinstance(text, str):
+        raise ValueError(f"{text!r} is not an instant")  # noqa: TRY004 - of input
     text = text.strip()
     if text.isdecimal():
         return _epoch(int(text))
