@@ -71,6 +71,8 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         uncommitted: runs for which the handler has returned no decision (``auto_commit=False``).
         blocked: the event that reports a failing message blocking the queue; None: not blocked.
         blocked_since_ms: when it became blocked, in ms since the Unix epoch.
+        handled_at: event loop time at which a worker last ended, or the iteration got a message;
+            before that the time of the assignment.
     """
 
     def __init__(self, consumer: AssignedQueues[T], queue: MessageQueue, start: Start) -> None:
@@ -104,6 +106,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self._locked = True
         self._regaining = False
         self._loop = asyncio.get_running_loop()
+        self.handled_at = self._loop.time()
         self._thread = threading.get_ident()
         self._changed = asyncio.Event()
         if consumer.suspended:
@@ -159,11 +162,21 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self.process_queue.active.clear()
         self._consumer.remove(self)
 
+    @property
+    def pulled_at(self) -> float:
+        """See ``Fetcher``."""
+        return self._fetcher.pulled_at
+
     # Running handlers
 
     def begin(self, run: Run[ReceivedMessage[T]]) -> None:
         """Record that a handler runs for these messages, or their outcomes are carried out."""
         self.handling.add(run)
+
+    def worked(self, began: float, ended: float) -> None:
+        """Record that a worker has handled some messages."""
+        self.handled_at = ended
+        self.process_queue.counts.handling_time += ended - began
 
     def end(self, run: Run[ReceivedMessage[T]]) -> None:
         """Undo ``begin``."""

@@ -124,6 +124,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
             run = self.take(assigned)
             if run is not None:
                 assigned.begin(run)
+                assigned.worked(now := self._loop.time(), now)
                 self.pool.call_began(assigned, run)
                 return run.messages[0]
         return None
@@ -210,6 +211,7 @@ class Dispatcher(AssignmentListener, Generic[T]):
         """See ``AssignmentListener``."""
         options, order = self._queues.options, self._queues.options.order
         retries = options.max_retries if order is None else order.max_retries
+        loop_began_ms = self._queues.context.clock.now_ms() - self._loop.time() * 1000
         return Running(
             settings={
                 "PROP_THREADPOOL_CORE_SIZE": str(options.concurrency),
@@ -224,6 +226,8 @@ class Dispatcher(AssignmentListener, Generic[T]):
                     cached_msg_count=assigned.process_queue.messages,
                     cached_msg_size_in_mib=assigned.process_queue.bytes >> 20,
                     locked=self._queues.member.holds_lock(assigned.queue),
+                    last_pull_timestamp=round(loop_began_ms + assigned.pulled_at * 1000),
+                    last_consume_timestamp=round(loop_began_ms + assigned.handled_at * 1000),
                 )
                 for assigned in self._queues
             },

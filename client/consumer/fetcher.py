@@ -96,6 +96,7 @@ class Fetcher(Generic[T, S]):
 
     Attributes:
         stalled: it waits for ``wake``, because the sink is full or paused.
+        pulled_at: event loop time of the latest pull, before the first one that of the start.
     """
 
     def __init__(
@@ -126,6 +127,7 @@ class Fetcher(Generic[T, S]):
         self._waiting = False
         self._reported_at = float("-inf")
         self._loop = asyncio.get_running_loop()
+        self.pulled_at = self._loop.time()
         self._commit_sent_at = float("-inf")
         self._answered = asyncio.Event()
         self._answered.set()
@@ -193,7 +195,7 @@ class Fetcher(Generic[T, S]):
         await self._pull(sink.next_pull)
 
     async def _pull(self, offset: int) -> None:
-        began = self._loop.time()
+        began = self.pulled_at = self._loop.time()
         answer, address = await self._request(offset)
         code = answer.code
         if code == ResponseCode.SUCCESS:

@@ -184,7 +184,7 @@ class HandlerPool(Generic[T]):
                     continue
                 waited = await handle_some(assigned)
                 ended = now()
-                assigned.process_queue.counts.handling_time += ended - began
+                assigned.worked(began, ended)
                 if waited:
                     since = ended
                 elif ended - since > SLICE:

@@ -117,3 +117,33 @@ async def test_the_tools_see_the_member_and_reach_it(
     cloned = QueryConsumerOffsetRequestHeader(consumer_group="cloned", topic=TOPIC, queue_id=0)
     reply = await member.ask(Command.request(RequestCode.QUERY_CONSUMER_OFFSET, cloned))
     assert reply.fields["offset"] == "3"
+
+
+async def test_the_tool_finds_nothing_wrong_with_a_busy_consumer_of_ours(
+    nameserver: str, tmp_path: Path
+) -> None:
+    """A queue with messages in memory counts as blocked if it was not consumed for a minute."""
+    running, leave = asyncio.Event(), asyncio.Event()
+
+    async def hold(message: client.ReceivedMessage[bytes]) -> None:
+        running.set()
+        await leave.wait()
+
+    async with client.Producer(nameserver) as producer:
+        await producer.send_many([client.Message("Busy", b"x") for _ in range(20)])
+    async with client.PushConsumer(
+        nameserver,
+        group="busy",
+        subscribe={"Busy": "*"},
+        handler=hold,
+        concurrency=1,
+        start_from=client.FIRST,
+    ) as consumer:
+        await asyncio.wait_for(running.wait(), TIMEOUT)
+        text = await asyncio.to_thread(
+            mqadmin, VERSION, tmp_path, nameserver, "consumerStatus", "-g", "busy"
+        )
+        leave.set()
+    assert consumer.client_id in text
+    assert "Rebalance OK" in text
+    assert "blocked" not in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -192,6 +193,10 @@ async def test_a_member_returns_its_running_info_through_its_broker(
     assert {one.topic for one in info.subscription_set} == {"T", "%RETRY%g"}
     assert info.mq_table[queue()].locked
     assert info.mq_table.keys() >= {queue(number) for number in range(4)}
+    # By a clock that may be adjusted while the test runs.
+    for held in info.mq_table.values():
+        assert abs(held.last_pull_timestamp - time.time() * 1000) < 60_000
+        assert abs(held.last_consume_timestamp - time.time() * 1000) < 60_000
 
 
 @pytest.mark.parametrize("kind", ["waiting", "at once", "batch", "orderly"])

@@ -114,3 +114,17 @@ async def test_a_background_task_that_dies_ends_iteration(cluster: Any, producer
     await made.stop()
     with pytest.raises(client.ConsumerStopped, match="ZeroDivisionError"):
         await anext(made)
+
+
+async def test_iteration_counts_as_consuming_for_administrators(cluster: Any, producer: Any):
+    await fill(producer, 20, queue=client.MessageQueue("T", "broker-a", 0))
+    async with consumer(cluster) as made, client.Admin(cluster.nameserver) as admin:
+        consumed: set[int] = set()
+        async for message in made:
+            message.ack()
+            info = await admin.running_info("g", made.client_id)
+            consumed.add(info.mq_table[message.queue].last_consume_timestamp)
+            # Times of the same event may differ by a millisecond, because they are rounded.
+            if max(consumed) > min(consumed) + 1:
+                break
+            assert message.body != b"19"
