@@ -25,7 +25,7 @@ int32              CRC-32 of the bytes before
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
@@ -277,18 +277,14 @@ class TimerFiles:
     def _repair_slots(self) -> None:
         """Rebuild the slots whose last unit was cut off; note the latest slot."""
         lost: dict[int, int] = {}
-        for begin, end in self._wheel.extents(0):
-            first = begin // SLOT.size * SLOT.size
-            data = self._wheel.view[first : min(-(-end // SLOT.size) * SLOT.size, WHEEL_BYTES)]
-            for number, row in enumerate(SLOT.iter_unpack(data), first // SLOT.size):
-                slot = Slot(*row)
-                slot_ms = slot.second * PRECISION_MS
-                if slot.second <= 0 or timer.slot_index(slot_ms) != number:
-                    continue
-                if slot.last >= self.log_end:
-                    lost[slot_ms] = slot.first
-                else:
-                    self.last_slot_ms = max(self.last_slot_ms, slot_ms)
+        for number, (second, first, last, *_) in self._rows():
+            slot_ms = second * PRECISION_MS
+            if second <= 0 or timer.slot_index(slot_ms) != number:
+                continue
+            if last >= self.log_end:
+                lost[slot_ms] = first
+            else:
+                self.last_slot_ms = max(self.last_slot_ms, slot_ms)
         for slot_ms in lost:
             self._wheel.write(timer.slot_index(slot_ms) * SLOT.size, bytes(SLOT.size))
         position = min(lost.values(), default=self.log_end)
@@ -308,14 +304,20 @@ class TimerFiles:
 
     def count_from(self, slot_ms: int) -> int:
         """Return how many messages wait in the slots from a time on; reads the whole wheel."""
-        total = 0
+        return sum(
+            max(0, messages)
+            for _, (second, _, _, messages, _) in self._rows()
+            if second * PRECISION_MS >= slot_ms
+        )
+
+    def _rows(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield number and content of the slots of the wheel that are not in holes of its file."""
         for begin, end in self._wheel.extents(0):
-            first = begin // SLOT.size * SLOT.size
-            data = self._wheel.view[first : min(-(-end // SLOT.size) * SLOT.size, WHEEL_BYTES)]
-            for row in SLOT.iter_unpack(data):
-                if row[0] * PRECISION_MS >= slot_ms:
-                    total += max(0, row[3])
-        return total
+            first = begin // SLOT.size
+            data = self._wheel.view[
+                first * SLOT.size : min(-(-end // SLOT.size) * SLOT.size, WHEEL_BYTES)
+            ]
+            yield from enumerate(SLOT.iter_unpack(data), first)
 
     def unit(self, position: int) -> Unit | None:
         """Return the unit at a position of the log; None if there is none."""
