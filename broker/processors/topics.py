@@ -32,7 +32,6 @@ from remoting.protocol.headers.admin import (
     CreateTopicRequestHeader,
     TopicRequestHeader,
 )
-from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -136,7 +135,8 @@ class TopicProcessor:
         """Handle CLEAN_UNUSED_TOPIC: delete the queues of topics that don't exist any more."""
         state = self._state
         for topic in state.store.topics_on_disk():
-            if topic not in {SCHEDULE_TOPIC, TIMER_TOPIC} and state.topics.get(topic) is None:
+            # Half messages and others wait there, also if the settings of the topic were lost.
+            if not names.is_system_topic(topic) and state.topics.get(topic) is None:
                 queues = state.store.delete_topic(topic)
                 _log.info(
                     "deleted the queues of a topic that does not exist", topic=topic, queues=queues

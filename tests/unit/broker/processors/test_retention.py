@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from remoting.protocol import names
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -55,11 +56,14 @@ def test_queues_of_deleted_topics_are_removed_and_others_stay(bench: Bench) -> N
     bench.send("T")
     bench.send("Gone")
     bench.send("T", properties="DELAY\x011\x02")
-    bench.state.topics.delete("Gone", 1)
+    bench.send("T", properties="TRAN_MSG\x01true\x02PGROUP\x01p")
+    bench.send("T", properties=f"TIMER_DELIVER_MS\x01{bench.clock.now_ms() + 5_000}")
+    for topic in ("Gone", names.HALF_TOPIC):
+        bench.state.topics.delete(topic, 1)
     kept = set(bench.store.topics_on_disk()) - {"Gone"}
     assert bench.must(Command.request(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
     assert set(bench.store.topics_on_disk()) == kept
-    assert len(kept) == 2
+    assert kept == {"T", names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.TIMER_TOPIC}
 
 
 def test_a_broker_that_accepts_no_messages_says_why(bench: Bench) -> None:
