@@ -109,13 +109,15 @@ class TransactionProcessor:
         most = self._state.config.limits.moved_half_messages
         self._half = half = HalfMessages(begin, op_begin, max_moved=most)
         offset, end = op_begin, self._state.store.max_offset(names.OP_HALF_TOPIC, QUEUE)
+        # Others than these may come from a store that has lost its half topic.
+        known = range(self._state.store.max_offset(names.HALF_TOPIC, QUEUE))
         while offset < end:
             records, behind = await self._read(names.OP_HALF_TOPIC, offset, _RECORDS_AT_ONCE)
-            found: dict[int, memoryview] = {}
-            found.update((record.queue_offset, record.stored_body) for record in records)
+            found: dict[int, memoryview] = {one.queue_offset: one.stored_body for one in records}
             for at in range(offset, behind):
                 # One that can't be read ends nothing: its half message is checked once more.
-                half.op_stored(half_messages.op_offsets(found[at]) if at in found else ())
+                named = half_messages.op_offsets(found[at]) if at in found else ()
+                half.op_stored(one for one in named if one in known)
             offset = behind
             await asyncio.sleep(0)
         half.advance(self._state.store.min_offset(names.HALF_TOPIC, QUEUE))

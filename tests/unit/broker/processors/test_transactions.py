@@ -638,6 +638,15 @@ def test_op_messages_of_5_x_are_read(make_bench, bench):
     assert after.processors.transactions.open_count == 2
 
 
+def test_op_messages_of_half_messages_that_do_not_exist_end_no_later_ones(make_bench, bench):
+    half(bench)
+    put_op(bench, b"1,999999999999999999")
+    after = restarted(make_bench, bench)
+    assert after.processors.transactions.open_count == 1
+    assert end(after, half(after), COMMIT).code == ResponseCode.SUCCESS
+    assert bodies(after) == [b"order"]
+
+
 def put_op(bench: Bench, body: bytes) -> None:
     bench.store.put(PendingMessage(names.OP_HALF_TOPIC, 0, body))
 
