@@ -63,6 +63,13 @@ RUNNING_INFO_TIMEOUT: Final = 3.0
 """A query for a member's running info, which its broker forwards: a member that hangs must not
 delay the others."""
 
+MAX_STACKS: Final = 500
+"""Threads, and tasks, whose stacks a member's running info has: formatting them takes about 5 ms,
+in which the event loop does nothing else."""
+
+MAX_STACK_DEPTH: Final = 50
+"""Calls of one stack; the deepest recursions take 40 ms in all."""
+
 CONNECT_TIMEOUT: Final = 3.0
 """Opening one connection."""
 

@@ -35,7 +35,7 @@ WORDS = HOME / "scripts" / "words.txt"
 LASTING = {"circles", "names used twice", "private names of other modules", "words"}
 """The lists that ``--check`` requires to be empty: the permanent rules."""
 
-NOT_PRIVATE = ("_asdict", "_fields", "_make", "_replace", "_getframe")
+NOT_PRIVATE = ("_asdict", "_fields", "_make", "_replace", "_getframe", "_current_frames")
 """Names of the standard library that are public despite their underscores."""
 
 _SKIPPED = {

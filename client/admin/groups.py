@@ -337,15 +337,22 @@ class GroupAdmin(AdminBase):
                     raise answer
         return owners
 
-    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+    async def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
         """Return a member's running info: its settings, and the state of each of its queues.
+
+        Args:
+            stacks: whether ``jstack`` is to have the stacks of its threads and tasks.
 
         Raises:
             RemoteError: it isn't connected, or doesn't answer the broker.
         """
         check_group(group)
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
-        header = GetConsumerRunningInfoRequestHeader(consumer_group=group, client_id=client_id)
+        header = GetConsumerRunningInfoRequestHeader(
+            consumer_group=group, client_id=client_id, jstack_enable=stacks
+        )
         failure: RemoteError | None = None
         for address in (await self._masters()).values():
             try:

@@ -268,8 +268,13 @@ class Admin:
         don't answer are left out.
         """
 
-    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+    def running_info(
+        self, group: str, client_id: str, *, stacks: bool = False
+    ) -> ConsumerRunningInfo:
         """Return a member's running info: its settings, and the state of each of its queues.
+
+        Args:
+            stacks: whether ``jstack`` is to have the stacks of its threads and tasks.
 
         Raises:
             RemoteError: it isn't connected, or doesn't answer the broker.

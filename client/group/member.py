@@ -27,6 +27,7 @@ from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.conflicts import GroupProblemReporter, join
 from client.group.rebalancer import Rebalancer, View
 from client.group.reports import Reports, consumer_status, running_info
+from client.group.stacks import stacks
 from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
 from client.group.view import GroupMembers, GroupView, Subscribed, check_filter, from_where
@@ -283,6 +284,7 @@ class GroupMember:
                 ordered=self._listener.ordered,
                 name_servers=self._context.name_servers.addresses,
                 started_ms=self._made_ms,
+                jstack=stacks() if command.fields.get("jstackEnable") == "true" else None,
             )
             return command.reply(body=body)
         elif command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY:

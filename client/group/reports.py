@@ -172,6 +172,7 @@ def running_info(
     ordered: bool,
     name_servers: Iterable[str],
     started_ms: int,
+    jstack: str | None = None,
 ) -> bytes:
     """Return the body of the response to GET_CONSUMER_RUNNING_INFO."""
     properties = {
@@ -192,6 +193,7 @@ def running_info(
             subscription_set=data.subscription_data_set,
             mq_table=table,
             status_table=dict(running.topics),
+            jstack=jstack,
         )
     )
 

@@ -187,6 +187,9 @@ async def test_a_member_returns_its_running_info_through_its_broker(
         await until(lambda: len(own(made)) == 4)
         (member,) = await admin.members("g")
         info = await admin.running_info("g", member.client_id)
+        with_stacks = await admin.running_info("g", member.client_id, stacks=True)
+    assert info.jstack is None
+    assert "GroupMember._run" in (with_stacks.jstack or "")
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
     assert info.properties["maxReconsumeTimes"] == str(-1 if retries is None else retries)
     assert info.properties["PROP_NAMESERVER_ADDR"] == f"{cluster.nameserver};"
