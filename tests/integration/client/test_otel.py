@@ -659,6 +659,22 @@ async def test_the_blocking_client_sends_in_the_callers_span(cluster: Any, recor
     assert [parent(span) for span in recorder.spans("send T")] == [order, order]
 
 
+async def test_a_message_trace_beside_it_makes_no_spans_of_its_own(
+    cluster: Any, recorder: Any, until: Any
+):
+    both: Any = {"interceptors": [*recorder.interceptors()["interceptors"], client.MessageTrace()]}
+    got: list[bytes] = []
+    async with client.Producer(cluster.nameserver, **both) as producer:
+        receipt = await producer.send("T", b"1")
+        async with consumer(cluster, collect(got), **both):
+            await until(lambda: got)
+    async with client.Admin(cluster.nameserver) as admin:
+        kinds = {record.kind for record in await admin.trace(receipt.id)}
+    assert kinds == {"Pub", "SubBefore", "SubAfter"}
+    spans = recorder.exporter.get_finished_spans()
+    assert sorted(span.name for span in spans) == ["process T", "send T"]
+
+
 async def test_without_an_sdk_messages_stay_as_they_are(cluster: Any):
     async with client.Producer(
         cluster.nameserver, interceptors=[client.OpenTelemetry()]
