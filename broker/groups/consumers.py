@@ -302,20 +302,17 @@ class ConsumerGroup:
             if old is None or new.sub_version > old.sub_version:
                 self.subscriptions[new.topic] = new
         if len(self.subscriptions) > len(topics):
-            for topic in self.subscriptions.keys() - topics - self._topics_of_ours():
+            kept = {
+                topic
+                for members in self.profiles.values()
+                if any(member.ours for member in members.values())
+                for topic in next(iter(members.values())).subscriptions
+            }
+            for topic in self.subscriptions.keys() - topics - kept:
                 del self.subscriptions[topic]
                 changed = True
         self.weight = _weight(self.subscriptions.values())
         return changed
-
-    def _topics_of_ours(self) -> set[str]:
-        """Return the topics of the PocketMQ members, which share queues by topic."""
-        return {
-            topic
-            for members in self.profiles.values()
-            if any(member.ours for member in members.values())
-            for topic in next(iter(members.values())).subscriptions
-        }
 
 
 class ConsumerTable:

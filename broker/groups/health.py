@@ -87,7 +87,7 @@ _CURES: Final = {
     FindingKind.STRATEGY: "give all members the same strategy, or queues have two owners or none",
     FindingKind.SUBSCRIPTION: (
         "give all members the same subscriptions, or each subscription a group of its own: "
-        "else messages stay unread"
+        "else messages may stay unread"
     ),
 }
 
