@@ -17,7 +17,7 @@ from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
-from broker.processors.send import SendHeader, answer_fields
+from broker.processors.send import SendHeader, added_properties, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
@@ -33,7 +33,6 @@ from remoting.protocol.headers.pull import (
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
-from remoting.protocol.message.properties import CLUSTER, NAME_END
 from remoting.protocol.message.record import (
     HOST_BYTES_V4,
     HOSTS_V6_MASK,
@@ -65,7 +64,7 @@ class Host:
     Attributes:
         appender: stores messages.
         packed_host: the broker's address in records.
-        cluster: the encoded property CLUSTER, which the broker adds to messages.
+        cluster: the text of the property CLUSTER, and others that the broker adds to messages.
         max_body: the largest size of a message's body, in bytes.
         found: the templates of answers to pulls with messages, by codec.
         committed: the templates of answers to commits, by codec.
@@ -81,7 +80,7 @@ class Host:
         self._versions = self._source_versions()
         self.appender = state.store.engine.appender
         self.packed_host = state.packed_host
-        self.cluster = CLUSTER.encode() + NAME_END + state.config.cluster_name.encode()
+        self.cluster = added_properties(state.config)
         self.max_body = state.store.config.max_message_size
         self.found = [found_template(codec) for codec in SerializeType]
         self.committed = [make(codec, ResponseCode.SUCCESS) for codec in SerializeType]

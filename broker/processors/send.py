@@ -1,10 +1,11 @@
 """Sends: codes 10, 310 and 320 (cf. SendMessageProcessor).
 
 ``_admit`` checks whether a send is allowed. The properties are stored as a 4.9 broker stores them:
-CLUSTER is added, and WAIT is removed from single messages without a delay. The store copies the
-body directly from the receive buffer. With ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH
-it waits until the message is on disk, unless the message has WAIT=false. The answer to a send to a
-new topic also waits until the topic is on disk.
+CLUSTER is added, with ``traceTopicEnable`` also what 5.x adds for traces, and WAIT is removed from
+single messages without a delay. The store copies the body directly from the receive buffer. With
+ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH it waits until the message is on disk,
+unless the message has WAIT=false. The answer to a send to a new topic also waits until the topic is
+on disk.
 
 Every answer has the fields MSG_REGION and TRACE_ON, refusals included.
 """
@@ -62,7 +63,6 @@ _WAIT: Final = properties.WAIT.encode()
 _REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.encode()
 _PUSH_REPLY_TIME: Final = properties.PUSH_REPLY_TIME.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
-_CLUSTER: Final = properties.CLUSTER.encode()
 
 REPLY_SECONDS: Final = 10.0
 """How long a client has to take a reply (cf. Broker2Client.callClient)."""
@@ -87,6 +87,18 @@ def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
     )
 
 
+def added_properties(config: BrokerConfig) -> bytes:
+    """Return the text of the properties that the broker adds to each message: CLUSTER, as in 4.9.
+
+    With ``traceTopicEnable`` it also adds MSG_REGION and TRACE_ON, as RocketMQ 5 always does.
+    Java's consumers of 5.x write no message trace without them.
+    """
+    added = {properties.CLUSTER: config.cluster_name}
+    if config.trace_topic_enable:
+        added |= answer_fields(config)
+    return properties.encode(added)
+
+
 class _Target(NamedTuple):
     """The topic and queue of an admitted message, and whether it is a dead letter."""
 
@@ -99,7 +111,7 @@ class SendProcessor:
     """Handles sends."""
 
     __slots__ = (
-        "_cluster",
+        "_added",
         "_extra",
         "_levels_ms",
         "_new_topics",
@@ -114,7 +126,7 @@ class SendProcessor:
         self._state = state
         self._transactions = transactions
         self._timers = timers
-        self._cluster = state.config.cluster_name.encode()
+        self._added = added_properties(state.config)
         self._extra = answer_fields(state.config)
         self._levels_ms = state.config.delay_levels_ms
         self._new_topics = NewTopics(state.clock, state.config.limits)
@@ -256,7 +268,7 @@ class SendProcessor:
         if level <= 0 and due_ms is None and not half:
             # What waits in a topic of the broker's keeps WAIT, as in RocketMQ.
             text = properties.remove(text, _WAIT)
-        text = properties.append(text, _CLUSTER, self._cluster)
+        text = properties.join(text, self._added)
         if target.dead:
             text = without_delay(text)
         message = self._message(connection, header, target, command.body, text)
@@ -326,7 +338,7 @@ class SendProcessor:
             )
         wait = _waits(text)
         # As in 4.9, the batch's properties, WAIT included, are appended to those of each element.
-        text = properties.append(text, _CLUSTER, self._cluster)
+        text = properties.join(text, self._added)
         messages = []
         for element in batch.iter_elements(command.body):
             joined = properties.join(bytes(element.properties), text)

@@ -360,3 +360,31 @@ async def test_a_close_waits_a_limited_time_for_the_trace(fake: Any, monkeypatch
         await producer.send("T", b"1")
     assert trace.dropped == 1
     never.set()
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+async def test_brokers_with_a_trace_topic_store_what_javas_consumers_need(
+    empty_cluster: Any, enabled: bool
+):
+    """Those of 5.x write no trace of a message without a region."""
+    text = str(enabled).lower()
+    await empty_cluster.start(traceTopicEnable=text, traceOn="false", regionId="r")
+    async with client.Admin(empty_cluster.nameserver) as admin:
+        await admin.create_topic("T", queues=1)
+    async with client.Producer(empty_cluster.nameserver, group="p") as producer:
+        await producer.send("T", b"1", queue=QUEUE)
+        await producer.send_batch([client.Message("T", b"2", queue=QUEUE)] * 2)
+        await producer.send("T", b"3", delay_level=1, queue=QUEUE)
+    async with client.PullConsumer(empty_cluster.nameserver, group="g") as consumer:
+        consumer.assign([QUEUE])
+        found: list[Any] = []
+        while len(found) < 4:
+            found += await consumer.get_many(4, timeout=5)
+    added = {"CLUSTER": "DefaultCluster"}
+    if enabled:
+        added |= {"MSG_REGION": "r", "TRACE_ON": "false"}
+    names = ("CLUSTER", "MSG_REGION", "TRACE_ON")
+    for message in found:
+        assert {name: message.properties.get(name) for name in names} == dict.fromkeys(
+            names
+        ) | added

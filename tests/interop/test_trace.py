@@ -1,0 +1,143 @@
+"""Message trace: RocketMQ's tools read ours, ours read that of Java's clients, at either broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import client
+from pocketmq import testing
+from tests.interop.apache import JavaClient, apache, mqadmin
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+TOPIC = "traced"
+VERSIONS = ["4.9.7", "5.3.3"]
+INDEXED_SECONDS = 60.0
+"""Apache builds its index behind the sends, and creates its file of 420 MB for the first."""
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[str]:
+    """A broker of ours whose messages have a region, which Java's consumers of 5.x need."""
+    with testing.broker(settings={"traceTopicEnable": "true"}) as server:
+        asyncio.run(create(server.nameserver))
+        yield server.nameserver
+
+
+async def create(nameserver: str) -> None:
+    async with client.Admin(nameserver) as admin:
+        await admin.create_topic(TOPIC, queues=1)
+
+
+async def records(nameserver: str, message_id: str, count: int) -> list[client.TraceRecord]:
+    """Return the trace of a message, once the index has so many records."""
+    found: list[client.TraceRecord] = []
+    async with client.Admin(nameserver) as admin, asyncio.timeout(INDEXED_SECONDS):
+        while len(found) < count:
+            with suppress(client.NotFound):
+                found = await admin.trace(message_id)
+            await asyncio.sleep(0.1)
+    return found
+
+
+def kinds(found: list[client.TraceRecord]) -> list[tuple[str, str, bool]]:
+    return [(record.kind, record.group, record.success) for record in found]
+
+
+async def send_and_consume(nameserver: str) -> str:
+    """Send a message and consume it at the second delivery, both traced. Returns its id."""
+    trace = client.MessageTrace()
+    delivered = []
+    done = asyncio.Event()
+
+    async def bill(message: client.ReceivedMessage[bytes]) -> None:
+        if message.tag != "ours":
+            return
+        delivered.append(message.retries)
+        if len(delivered) == 1:
+            raise client.RetryLater(1)
+        done.set()
+
+    async with (
+        client.PushConsumer(
+            nameserver,
+            group="billing",
+            subscribe={TOPIC: "*"},
+            handler=bill,
+            start_from=client.FIRST,
+            interceptors=[trace],
+        ),
+        client.Producer(nameserver, group="shop", interceptors=[trace]) as producer,
+    ):
+        # Without keys, as Java writes them: otherwise mqadmin can't read SubBefore.
+        receipt = await producer.send(TOPIC, b"tea", tag="ours")
+        await asyncio.wait_for(done.wait(), 60)
+    assert trace.dropped == 0
+    return receipt.id
+
+
+def printed(text: str) -> list[list[str]]:
+    """Return kind, group, host and status of the lines of ``queryMsgTraceById``."""
+    lines = [line.split() for line in text.splitlines() if line.startswith(("Pub", "Sub"))]
+    return [[*words[:3], words[-1]] for words in lines]
+
+
+READ_BY_APACHE = [
+    ["Pub", "shop", "127.0.0.1", "success"],
+    ["Sub", "billing", "127.0.0.1", "failed"],
+    ["Sub", "billing", "127.0.0.1", "success"],
+]
+OUR_RECORDS = [
+    ("Pub", "shop", True),
+    ("SubBefore", "billing", True),
+    ("SubAfter", "billing", False),
+    ("SubBefore", "billing", True),
+    ("SubAfter", "billing", True),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_apaches_tool_reads_our_trace(version: str, ours: str, tmp_path: Path) -> None:
+    sent = asyncio.run(send_and_consume(ours))
+    assert kinds(asyncio.run(records(ours, sent, 5))) == OUR_RECORDS
+    assert printed(mqadmin(version, tmp_path, ours, "queryMsgTraceById", "-i", sent)) == (
+        READ_BY_APACHE
+    )
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_our_trace_at_apaches_broker(version: str, tmp_path: Path) -> None:
+    with apache(version, tmp_path) as theirs:
+        asyncio.run(create(theirs.nameserver))
+        sent = asyncio.run(send_and_consume(theirs.nameserver))
+        assert kinds(asyncio.run(records(theirs.nameserver, sent, 5))) == OUR_RECORDS
+        shown = mqadmin(version, tmp_path, theirs.nameserver, "queryMsgTraceById", "-i", sent)
+        assert printed(shown) == READ_BY_APACHE
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_trace_of_javas_clients_is_read(version: str, ours: str, tmp_path: Path) -> None:
+    java = JavaClient(version, "JSON", tmp_path)
+    ids = dict(java.run(ours, TOPIC, program="Traces"))
+    handled = ("SubBefore", "java-billing", True)
+    plain = asyncio.run(records(ours, ids["plain"], 3))
+    assert kinds(plain) == [
+        *(("Pub", "java-shop", True), handled, ("SubAfter", "java-billing", False)),
+    ]
+    sent, before, after = plain
+    assert (sent.topic, sent.tags, sent.keys, sent.body_bytes) == (TOPIC, "plain", "o-1 o-2", 3)
+    assert (before.request_id, after.result) == (after.request_id, 4)
+    half, ended, *consumed = asyncio.run(records(ours, ids["half"], 4))
+    assert (half.kind, half.message_type, half.keys) == ("Pub", 1, "")
+    assert (ended.kind, ended.state, ended.from_check) == (
+        *("EndTransaction", "COMMIT_MESSAGE", False),
+    )
+    assert kinds(consumed) == [handled, ("SubAfter", "java-billing", True)]
+    if version == "5.3.3":
+        recalled = asyncio.run(records(ours, ids["recalled"], 2))
+        assert kinds(recalled) == [("Pub", "java-shop", True), ("Recall", "java-shop", True)]
