@@ -34,7 +34,6 @@ from broker.delivery.timer_rules import QUEUE
 from broker.limits import LIMITS, BrokerLimits
 from broker.stats import BrokerCounters
 from broker.store.os_files import Files
-from broker.store.queries import NotInMemory
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
 from remoting.clock import Clock
 from remoting.log import RateLimitedLog
@@ -565,11 +564,7 @@ class Timers:
 
     async def _record(self, offset: int) -> RecordView | None:
         """Return the record at a physical offset; None if there is no whole one."""
-        try:
-            found = self._store.from_memory(lambda: self._store.record_at(offset))
-        except NotInMemory:
-            found = await self._store.record_async(self, offset)
-        return _view(found)
+        return _view(await self._store.record_async(self, offset))
 
     # --- saving
 
