@@ -93,17 +93,20 @@ class JavaClient:
         version: ``4.9.7`` or ``5.3.3``.
         serialize: ``JSON`` or ``ROCKETMQ``.
         home: Where it may write its logs.
+        options: Further options of the JVM.
     """
 
     version: str
     serialize: str
     home: Path
+    options: tuple[str, ...] = ()
 
     def command(self, *arguments: str, program: str = "Interop") -> list[str]:
         """Return the command line of ``Interop.java`` or another of our Java programs."""
         return [
             *("java", *_SOON_READY),
             "-Xmx256m",
+            *self.options,
             f"-Drocketmq.serialize.type={self.serialize}",
             f"-Drocketmq.client.logRoot={self.home}",
             f"-Duser.home={self.home}",
