@@ -90,11 +90,10 @@ class Reports:
         self._unknown = difference.unknown
         known = [view for view in views.values() if view is not None]
         if self._shared and known:
-            members = () if everybody is None else everybody.ids
-            if members != self.members:
-                _log.info("group changed", group=self._group, members=len(members))
-                self.members = members
-                self._tell(GroupChanged(self._group, members))
+            if everybody is not None and everybody.ids != self.members:
+                self.members = everybody.ids
+                _log.info("group changed", group=self._group, members=len(self.members))
+                self._tell(GroupChanged(self._group, self.members))
             self._report_idle(known, difference)
         self._report_share(difference)
 

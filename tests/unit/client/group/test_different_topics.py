@@ -7,11 +7,15 @@ import logging
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client.events import GroupChanged, QueuesUnread, SubscriptionUnstable
 from client.group.strategies import Averagely
+from client.group.view import GroupMembers
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from remoting.protocol.bodies.stats import MemberTopics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from tests.unit.client.group.one_broker import queue, world
@@ -110,3 +114,42 @@ async def test_with_a_foreign_member_all_share_as_java_does_and_warn_once_of_unr
         await asyncio.sleep(SETTLED)
         assert cluster.owners("U") == {"a": [], "b": [0, 1, 2, 3]}
         assert len(b.events_of(QueuesUnread)) == 2
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from("abcdef"),
+        st.tuples(st.frozensets(st.sampled_from("TUV"), min_size=1), st.booleans()),
+        min_size=1,
+    )
+)
+def test_all_readers_of_a_topic_see_the_same_members_and_all_others_are_left_out_or_named(
+    group: dict[str, tuple[frozenset[str], bool]],
+):
+    ids = tuple(sorted(group))
+    told = tuple(
+        MemberTopics(topics=sorted(topics), members=[name], ours=ours)
+        for name, (topics, ours) in group.items()
+    )
+    everybody = GroupMembers(ids, told)
+    for topic in "TUV":
+        readers = tuple(name for name in ids if topic in group[name][0])
+        if not readers:
+            continue
+        seen = {everybody.sharing(topic, own) for own in readers}
+        if all(ours for _, ours in group.values()):
+            assert seen == {readers}
+            assert everybody.useless() == {}
+        else:
+            assert seen == {ids}
+            assert {*everybody.useless().get(topic, ())} == {*ids} - {*readers}
+
+
+def test_a_member_counts_as_a_reader_before_the_broker_has_its_new_subscription():
+    told = (
+        MemberTopics(topics=["T"], members=["a"], ours=True),
+        MemberTopics(topics=["T", "U"], members=["b"], ours=True),
+    )
+    everybody = GroupMembers(("a", "b"), told)
+    assert everybody.sharing("U", "a") == ("a", "b")
+    assert everybody.sharing("U", "b") == ("b",)
