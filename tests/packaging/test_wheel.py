@@ -213,7 +213,7 @@ def test_the_clone_can_be_installed_as_the_readme_says(
     assert "Successfully installed pocketmq" in done.stdout
 
 
-@pytest.mark.parametrize("extra", ["spark", "parquet", "demo", "all"])
+@pytest.mark.parametrize("extra", ["spark", "parquet", "otel", "demo", "all"])
 def test_an_extra_of_the_readme_needs_what_the_lock_file_pins(
     environment: Environment, wheel: Path, tmp_path: Path, extra: str
 ) -> None:
