@@ -203,7 +203,7 @@ class Host:
             ):
                 return False
             if online is not None:
-                online.pulled(topic, queue_id, connection, state.clock.monotonic())
+                online.pulled(topic, queue_id, offset, connection, state.clock.monotonic())
             if header.sys_flag & COMMIT_OFFSET and not state.stopping:
                 self._processors.offsets.commit(group, topic, queue_id, commit_offset)
         except (LimitReached, RequestRefused):

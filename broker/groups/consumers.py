@@ -195,8 +195,8 @@ class ConsumerGroup:
     """The members by client id."""
     contested: dict[str, int] = field(default_factory=dict)
     """Client id that was seen on two live connections -> when that was last seen, in ms."""
-    pulls: dict[tuple[str, int], tuple[str, float]] = field(default_factory=dict)
-    """Topic and queue -> client id of the member that pulled it last, and the monotonic time."""
+    pulls: dict[tuple[str, int], tuple[str, float, int]] = field(default_factory=dict)
+    """Topic and queue -> client id of the member that pulled it last, monotonic time and offset."""
     last_update_ms: int = 0
     weight: int = 0
     """The estimated memory of the group's own ``subscriptions``, in bytes."""
@@ -238,14 +238,16 @@ class ConsumerGroup:
             for (topics, ours), ids in sets.items()
         ]
 
-    def pulled(self, topic: str, queue_id: int, connection: Connection, now: float) -> None:
+    def pulled(
+        self, topic: str, queue_id: int, offset: int, connection: Connection, now: float
+    ) -> None:
         """Note a pull from a queue at ``now`` (monotonic); ignored unless a member pulls."""
         member = self.members.get(connection)
         if member is None:
             return
         key = (topic, queue_id)
         if len(self.pulls) < MAX_PULL_MARKS or key in self.pulls:
-            self.pulls[key] = (member.client_id, now)
+            self.pulls[key] = (member.client_id, now, offset)
 
     def is_live(self, client_id: str, now_ms: int) -> bool:
         """Return whether a live member has this client id."""

@@ -245,7 +245,7 @@ class GroupProcessor:
         )
         pull = None if group is None else group.pulls.get((topic, queue_id))
         if pull is not None:
-            info.last_puller, at = pull
+            info.last_puller, at, _ = pull
             info.last_pull_ms = now_ms - round((state.clock.monotonic() - at) * 1000)
         stop = blocked.get((topic, queue_id))
         if stop is not None and info.committed <= stop[1].offset:

@@ -140,8 +140,8 @@ class PullProcessor:
         wanted = self.admit(held)
         online = self._state.consumers.groups.get(header.consumer_group)
         if online is not None:
-            now = self._state.clock.monotonic()
-            online.pulled(header.topic, header.queue_id, connection, now)
+            now, offset = self._state.clock.monotonic(), header.queue_offset
+            online.pulled(header.topic, header.queue_id, offset, connection, now)
         if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset

@@ -7,6 +7,7 @@ settings to the file ``brokerConfigPath``; ours may be read-only, or that of sev
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
 BLACK_LIST: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackList"})
 """Keys that 5.x refuses (cf. AdminBrokerProcessor.initConfigBlackList)."""
 
+EXPORTED: Final = {
+    "brokerRole": "ASYNC_MASTER",
+    "slaveReadEnable": "false",
+    "filterServerNums": "0",
+    "useTLS": "false",
+    "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+}
+"""What RocketMQ's tools export besides our settings: exportConfigs fails if one is missing, and
+exportMetrics takes the number of processors from the last."""
+
 _log = structlog.get_logger("broker")
 
 
@@ -42,7 +53,8 @@ class SettingsProcessor:
         """Handle GET_BROKER_CONFIG: return the settings as properties text."""
         version = encode(self._state.config_version).decode()
         return command.reply(
-            header=GetBrokerConfigResponseHeader(version=version), body=self._shown().as_text()
+            header=GetBrokerConfigResponseHeader(version=version),
+            body=self._shown().as_text() + properties_text.render(EXPORTED),
         )
 
     async def update(self, command: Command, connection: Connection) -> Command:

@@ -1,8 +1,8 @@
-"""Statistics of the broker, its topics and groups: codes 28, 45, 202, 208, 315 and 317.
+"""Statistics of the broker, its topics and groups: codes 28, 45, 202, 208, 315, 317 and 907.
 
-Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all of RocketMQ's keys,
-because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their queues are
-reported as empty.
+Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all keys of RocketMQ 4.9
+and 5.x, because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their
+queues are reported as empty.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from remoting.protocol.bodies.stats import (
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
+    HARuntimeInfo,
     KVTable,
     OffsetWrapper,
     TopicOffset,
@@ -65,6 +66,13 @@ _POOLS: Final = {
     "pullThreadPoolQueueHeadWaitTimeMills": "0",
     "queryThreadPoolQueueHeadWaitTimeMills": "0",
     "pageCacheLockTimeMills": "0",
+    "ackThreadPoolQueueCapacity": "100000",
+    "ackThreadPoolQueueSize": "0",
+    "ackThreadPoolQueueHeadWaitTimeMills": "0",
+    "litePullThreadPoolQueueCapacity": "100000",
+    "litePullThreadPoolQueueSize": "0",
+    "litePullThreadPoolQueueHeadWaitTimeMills": "0",
+    "brokerActive": "true",
     "dispatchMaxBuffer": "0",
     "dispatchBehindBytes": "0",
     "putMessageDistributeTime": "null",
@@ -175,6 +183,11 @@ class StatsProcessor:
             ),
         }
         return command.reply(body=encode(KVTable(table=table)))
+
+    def replicas(self, command: Command, _: Connection) -> Command:
+        """Handle GET_BROKER_HA_STATUS: a master without slaves (cf. DefaultHAService)."""
+        info = HARuntimeInfo(master=True, master_commit_log_max_offset=self._state.store.end_offset)
+        return command.reply(body=encode(info))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
         """Handle GET_ALL_DELAY_OFFSET: return the next offset of each delay level."""
@@ -305,10 +318,13 @@ class StatsProcessor:
         store = self._state.store
         consumed = max(self._state.offsets.query(group, topic, queue_id), 0)
         last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        online = self._state.consumers.groups.get(group)
+        pull = None if online is None else online.pulls.get((topic, queue_id))
         return OffsetWrapper(
             broker_offset=store.max_offset(topic, queue_id),
             consumer_offset=consumed,
             last_timestamp=max(last_ms, 0),
+            pull_offset=consumed if pull is None else max(pull[2], consumed),
         )
 
     def _topic_offset(self, topic: str, queue_id: int) -> TopicOffset:

@@ -147,6 +147,7 @@ class Processors:
             RequestCode.GET_CONSUME_STATS: offload(self.stats.consume_stats),
             RequestCode.VIEW_BROKER_STATS_DATA: self.stats.view,
             RequestCode.GET_BROKER_CONSUME_STATS: self.stats.all_consume_stats,
+            RequestCode.GET_BROKER_HA_STATUS: self.stats.replicas,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self.callbacks.running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self.callbacks.consume_directly,
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.callbacks.consumer_status,

@@ -314,6 +314,20 @@ async def shown(nameserver: str, topic: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
+def mqadmin_command(version: str, home: Path, main_class: str) -> list[str]:
+    """Return a command line of Apache's administration tool, after writing to ``home``."""
+    _conf(home)
+    return [
+        *("java", *_SOON_READY),
+        "-Xmx256m",
+        f"-Drocketmq.home.dir={home}",
+        f"-Duser.home={home}",
+        f"-Drocketmq.client.logRoot={home}",
+        *_OPEN_JAVA,
+        *("-cp", compiled(version), main_class),
+    ]
+
+
 def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
     """Run Apache's administration tool; return its output.
 
@@ -321,20 +335,9 @@ def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
         home: where it may write; any server's, or an empty directory.
         arguments: the command and its options, without ``-n``.
     """
-    _conf(home)
-    command = [
-        *("java", *_SOON_READY),
-        "-Xmx256m",
-        f"-Drocketmq.home.dir={home}",
-        f"-Duser.home={home}",
-        f"-Drocketmq.client.logRoot={home}",
-        *_OPEN_JAVA,
-        *("-cp", jars(version), "org.apache.rocketmq.tools.command.MQAdminStartup"),
-        *arguments,
-        *("-n", nameserver),
-    ]
+    command = mqadmin_command(version, home, "org.apache.rocketmq.tools.command.MQAdminStartup")
     done = subprocess.run(
-        command,
+        [*command, *arguments, "-n", nameserver],
         capture_output=True,
         text=True,
         timeout=JAVA_TIMEOUT,

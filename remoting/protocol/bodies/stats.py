@@ -158,3 +158,12 @@ class GetConsumerListByGroupResponseBody(Body):
     consumer_id_list: list[str] = field(default_factory=list)
     member_topics: list[MemberTopics] | None = None
     """PocketMQ's own: sent to PocketMQ members only, if not all members have the same topics."""
+
+
+class HARuntimeInfo(Body):
+    """Answer to GET_BROKER_HA_STATUS of 5.x: a master and its slaves, of which we have none."""
+
+    master: bool = False
+    master_commit_log_max_offset: Long = 0
+    in_sync_slave_nums: Int = 0
+    ha_connection_info: list[dict[str, str]] = field(default_factory=list)

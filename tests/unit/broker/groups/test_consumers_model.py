@@ -96,10 +96,10 @@ class Groups(RuleBasedStateMachine):
     def pull(self, name, connection, queue_id) -> None:
         group = self.table.groups.get(name)
         if group is not None:
-            group.pulled("T", queue_id, connection, float(self.now_ms))
+            group.pulled("T", queue_id, 7, connection, float(self.now_ms))
             if connection in self.groups[name].members:
                 client_id = self.groups[name].members[connection].client_id
-                assert group.pulls["T", queue_id] == (client_id, float(self.now_ms))
+                assert group.pulls["T", queue_id] == (client_id, float(self.now_ms), 7)
 
     @rule(seconds=st.integers(1, 70))
     def wait(self, seconds) -> None:

@@ -15,6 +15,7 @@ from remoting.protocol.bodies.group import (
 from remoting.protocol.bodies.stats import (
     ConsumeStats,
     GroupList,
+    HARuntimeInfo,
     KVTable,
     TopicList,
     TopicStatsTable,
@@ -29,6 +30,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers import admin, group, query
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
+from tests.unit.broker.processors.pulls import pull
 from tests.unit.broker.processors.topics import create
 
 # --- topics
@@ -287,6 +289,33 @@ def test_consume_statistics_have_the_groups_offsets(bench):
     assert set(progress(bench, topic_list="T;U")) == set(every)
 
 
+def test_consume_statistics_have_the_offset_of_the_groups_last_pull(bench):
+    def pulled() -> int:
+        header = query.GetConsumeStatsRequestHeader(consumer_group="g")
+        reply = bench.must(Command.request(RequestCode.GET_CONSUME_STATS, header))
+        (offset,) = decode(ConsumeStats, reply.body).offset_table.values()
+        return offset.pull_offset
+
+    bench.topic("T")
+    bench.send("T")
+    bench.state.offsets.commit("g", "T", 0, 0)
+    assert pulled() == 0
+    bench.subscribe("g", "T")
+    pull(bench, "T", queue_offset=1)
+    assert pulled() == 1
+    bench.state.offsets.commit("g", "T", 0, 2)
+    assert pulled() == 2
+
+
+def test_a_broker_is_a_master_without_slaves(bench):
+    bench.topic("T")
+    bench.send("T")
+    reply = bench.must(Command.request(RequestCode.GET_BROKER_HA_STATUS))
+    assert decode(HARuntimeInfo, reply.body) == HARuntimeInfo(
+        master=True, master_commit_log_max_offset=bench.store.end_offset
+    )
+
+
 def test_topics_that_an_online_group_unsubscribed_are_omitted(bench):
     bench.topic("T")
     bench.topic("U")
@@ -319,13 +348,20 @@ RUNTIME_KEYS_OF_4_9 = """
 """
 
 
+RUNTIME_KEYS_OF_5_3 = """
+    ackThreadPoolQueueCapacity ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize
+    brokerActive getTransferredTps litePullThreadPoolQueueCapacity
+    litePullThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueSize
+"""
+
+
 def runtime(bench: Bench) -> dict[str, str]:
     reply = bench.must(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     return decode(KVTable, reply.body).table
 
 
 def test_runtime_information_has_every_key_that_tools_request(bench):
-    assert set(RUNTIME_KEYS_OF_4_9.split()) <= set(runtime(bench))
+    assert set((RUNTIME_KEYS_OF_4_9 + RUNTIME_KEYS_OF_5_3).split()) <= set(runtime(bench))
 
 
 def test_runtime_information_has_the_right_values(bench):

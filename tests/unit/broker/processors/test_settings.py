@@ -23,6 +23,10 @@ def shown(bench: Bench) -> set[str]:
     return set(bytes(reply.body).decode().splitlines())
 
 
+def test_the_answer_has_what_apaches_tools_export(bench):
+    assert {"brokerRole=ASYNC_MASTER", "filterServerNums=0", "useTLS=false"} <= shown(bench)
+
+
 def test_the_answer_without_settings_is_success(bench):
     assert update(bench, "").code == 0
     assert bench.changes.settings == []
