@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import _get_running_loop
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
 from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
 from client.context import ClientContext, ClientPart
-from client.errors import PocketMQError, SendError, UsageError, as_send_error
+from client.errors import BufferFull, PocketMQError, SendError, UsageError, as_send_error
 from client.interceptors import bind_all, close_all
 from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT, REQUEST_REPLY_TIMEOUT
@@ -104,6 +104,8 @@ class Producer(ClientPart, Generic[T]):
             context.clock.now_ms,
             self._buffer.time.now,
         )
+        self._later: set[asyncio.Task[Receipt]] = set()
+        """Sends of ``send_nowait`` that need a task of their own."""
         around = self._interceptors = bind_all(self._options.interceptors, self)
         self._timed = TimedSends(context, self.group, self._options)
         self._intercepted = (
@@ -128,7 +130,7 @@ class Producer(ClientPart, Generic[T]):
         self._life.state = LifecycleState.CLOSED
         try:
             async with asyncio.timeout(seconds(timeout)):
-                await self._buffer.flush()
+                await self._flush()
         except TimeoutError:
             pass
         finally:
@@ -267,14 +269,10 @@ class Producer(ClientPart, Generic[T]):
             topic, body, tag, keys, properties, sharding_key, queue, delay_level, delay, deliver_at
         )
         if self._intercepted is not None:
-            sending = self._intercepted.send(message, timeout)
-            # The task is returned to the caller, who gets its exception: don't log it here.
-            return self._tasks.spawn(sending, "an intercepted send", on_done=lambda _: None)
+            return self._send_later(self._intercepted.send(message, timeout))
         if is_timed(message):
-            # Its brokers may have to be asked first. The caller gets the task's exception.
-            return self._tasks.spawn(
-                self.send(message, timeout=timeout), "a timed send", on_done=lambda _: None
-            )
+            # Its brokers may have to be asked first.
+            return self._send_later(self._send_timed(message, timeout))
         future = self._add(message, timeout)
         return future or self._buffer.offer(self._preparer.prepare(message, timeout))[0]
 
@@ -386,6 +384,23 @@ class Producer(ClientPart, Generic[T]):
             except PocketMQError as error:
                 results.append(as_send_error(error))
         return results
+
+    def _send_later(self, sending: Coroutine[Any, Any, Receipt]) -> asyncio.Task[Receipt]:
+        if len(self._later) >= self._options.max_in_flight:
+            sending.close()
+            raise BufferFull(
+                f"{len(self._later)} messages are in flight already",
+                group=self.group,
+                hint="await some of them, use `await send(...)`, or raise max_in_flight",
+            )
+        # The caller gets the task's exception, so it isn't logged.
+        task = self._tasks.spawn(sending, "a send", on_done=self._later.discard)
+        self._later.add(task)
+        return task
+
+    async def _send_timed(self, message: Message[T], timeout: Duration | None) -> Receipt:
+        message = await self._timed.ready(message)
+        return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:
         """Accept a message without the ``Preparer``; None: it needs that, or there is no room."""
@@ -588,6 +603,11 @@ class Producer(ClientPart, Generic[T]):
     async def flush(self) -> None:
         """Wait until every message accepted before this call is acknowledged or has failed."""
         self._life.check()
+        await self._flush()
+
+    async def _flush(self) -> None:
+        if self._later:
+            await asyncio.wait(set(self._later))
         await self._buffer.flush()
 
 

@@ -320,3 +320,31 @@ async def test_a_failing_interceptor_loses_no_message(
         puller.assign([QUEUE])
         assert len(await puller.get_many(10, timeout=5)) == 1
     assert "an interceptor failed" in caplog.text
+
+
+async def test_messages_accepted_without_waiting_are_sent_before_the_close(cluster: Any):
+    seen = Tracing("x")
+    async with client.Producer(cluster.nameserver, interceptors=[seen]) as producer:
+        first = producer.send_nowait("T", b"1", queue=QUEUE)
+        await producer.flush()
+        assert first.done()
+        second = producer.send_nowait("T", b"2", queue=QUEUE)
+    assert [(await each).offset for each in (first, second)] == [0, 1]
+    assert seen.seen == [0, 1]
+    assert await stored(cluster, 2) == [b"1", b"2"]
+
+
+async def test_messages_that_wait_in_interceptors_are_bounded(cluster: Any):
+    class Waiting(client.Interceptor):
+        async def send(self, message: Any, proceed: Any) -> Any:
+            await asyncio.Event().wait()
+
+    async with client.Producer(
+        cluster.nameserver, interceptors=[Waiting()], max_in_flight=1
+    ) as producer:
+        future = producer.send_nowait("T", b"1")
+        with pytest.raises(client.BufferFull, match="1 messages are in flight already"):
+            producer.send_nowait("T", b"2")
+        # The close waits for them as long as it is told to.
+        await producer.close(0.1)
+    assert future.cancelled()
