@@ -11,6 +11,7 @@ it: what can't be sent is dropped, counted and logged.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -104,7 +105,7 @@ class MessageTrace(Interceptor):
 
     def _lost(self, count: int, why: str) -> None:
         self.dropped += count
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         if now - self._reported_at >= REPORT_PERIOD:
             self._reported_at = now
             _log.warning(
@@ -174,7 +175,10 @@ class _BoundTrace(Interceptor):
         answer = dict(self._context.send_answers.get(receipt.queue.broker_name, ()))
         if message.topic == self._topic or answer.get(properties.TRACE_ON) == "false":
             return
-        body = message.body if self._serde is raw else self._serde.dumps(message.body)
+        try:
+            body_bytes = len(self._serde.dumps(message.body))
+        except Exception:  # noqa: BLE001 - the message is sent: its trace must not fail it
+            body_bytes = 0
         self._sender.append(
             TraceRecord(
                 kind="Pub",
@@ -186,7 +190,7 @@ class _BoundTrace(Interceptor):
                 tags=message.tag or "",
                 keys=" ".join(message.keys),
                 store_host=_host_of(receipt.offset_id),
-                body_bytes=len(body),
+                body_bytes=body_bytes,
                 cost_ms=self._now_ms() - began_ms,
                 message_type=kind,
                 offset_id=receipt.offset_id,

@@ -196,7 +196,7 @@ class MessageAdmin(AdminBase):
 
         Args:
             message_id: the id its producer assigned.
-            topic: the brokers' trace topic.
+            topic: the brokers' trace topic, of which each broker finds its 64 newest messages.
 
         Raises:
             NotFound: there is no trace of it.

@@ -240,13 +240,14 @@ async def test_the_blocking_classes_are_traced(cluster: Any):
 # What isn't traced
 
 
-async def test_a_broker_with_trace_off_gets_no_trace_of_its_sends(cluster: Any):
+@pytest.mark.parametrize("codec", ["json", "rocketmq", "msgpack"])
+async def test_a_broker_with_trace_off_gets_no_trace_of_its_sends(cluster: Any, codec: Any):
     await cluster.start("broker-b", traceOn="false")
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic("T", queues=4)
     off = client.MessageQueue("T", "broker-b", 0)
     async with client.Producer(
-        cluster.nameserver, interceptors=[client.MessageTrace()]
+        cluster.nameserver, interceptors=[client.MessageTrace()], codec=codec
     ) as producer:
         untraced = await producer.send("T", b"1", queue=off)
         traced = await producer.send("T", b"2", queue=QUEUE)
@@ -388,3 +389,24 @@ async def test_brokers_with_a_trace_topic_store_what_javas_consumers_need(
         assert {name: message.properties.get(name) for name in names} == dict.fromkeys(
             names
         ) | added
+
+
+async def test_a_body_that_is_serialized_only_once_costs_its_size(cluster: Any):
+    class Once:
+        used = False
+
+        def dumps(self, value: bytes) -> bytes:
+            if self.used:
+                raise ValueError("of a test")
+            self.used = True
+            return value
+
+        def loads(self, body: bytes) -> bytes:
+            return body
+
+    async with client.Producer(
+        cluster.nameserver, serde=Once(), interceptors=[client.MessageTrace()]
+    ) as producer:
+        receipt = await producer.send("T", b"1")
+    [record] = await traces(cluster, receipt.id, 1)
+    assert record.body_bytes == 0
