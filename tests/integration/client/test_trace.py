@@ -12,7 +12,7 @@ import pytest
 
 import client
 from client.limits import MAX_TRACE_RECORDS
-from remoting.protocol.message.trace import TraceRecord
+from remoting.protocol.message.trace import TraceRecord, decode
 from tests.integration.client.pushing import consumer
 
 TRACE = "RMQ_SYS_TRACE_TOPIC"
@@ -410,3 +410,63 @@ async def test_a_body_that_is_serialized_only_once_costs_its_size(cluster: Any):
         receipt = await producer.send("T", b"1")
     [record] = await traces(cluster, receipt.id, 1)
     assert record.body_bytes == 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_a_message_that_is_less_durable_than_configured_is_traced_as_no_success(
+    fake: Any, strict: bool
+):
+    def answer(command: Any, connection: Any) -> Any:
+        reply = fake.store(command, connection)
+        reply.code = client.SendStatus.FLUSH_DISK_TIMEOUT
+        return reply
+
+    fake.on_send(answer)
+    trace = client.MessageTrace()
+    async with client.Producer(
+        fake.address, interceptors=[trace], require_durable=strict
+    ) as producer:
+        if strict:
+            with pytest.raises(client.NotDurable):
+                await producer.send("T", b"1")
+        else:
+            await producer.send("T", b"1")
+    [record] = decode(fake.bodies()[-1])
+    assert fields(record, "kind", "success", "region") == ["Pub", False, "DefaultRegion"]
+    assert trace.dropped == 0
+
+
+async def test_an_answer_with_an_unknown_kind_of_id_is_traced_without_the_host(fake: Any):
+    def answer(command: Any, connection: Any) -> Any:
+        reply = fake.store(command, connection)
+        reply.header.msg_id = "other"
+        return reply
+
+    fake.on_send(answer)
+    async with client.Producer(fake.address, interceptors=[client.MessageTrace()]) as producer:
+        await producer.send("T", b"1")
+    [record] = decode(fake.bodies()[-1])
+    assert fields(record, "offset_id", "store_host") == ["other", ""]
+
+
+async def test_what_happens_after_the_close_is_not_traced(fake: Any):
+    trace = client.MessageTrace()
+    async with client.Producer(fake.address) as producer:
+        bound = trace.bind(producer)
+        await bound.close()
+        receipt = await bound.send(client.Message("T", b"1"), producer.send)
+    assert receipt.queue.topic == "T"
+    assert trace.dropped == 1
+
+
+async def test_a_refused_trace_message_is_dropped(fake: Any, refuse: Any):
+    trace = client.MessageTrace()
+    refused = refuse(13, 1, fake.store)
+
+    def answer(command: Any, connection: Any) -> Any:
+        return (refused if TRACE in command.fields.values() else fake.store)(command, connection)
+
+    fake.on_send(answer)
+    async with client.Producer(fake.address, interceptors=[trace]) as producer:
+        await producer.send("T", b"1")
+    assert trace.dropped == 1

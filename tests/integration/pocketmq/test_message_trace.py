@@ -98,6 +98,29 @@ def test_a_transaction_and_what_is_left_of_a_trace_are_shown(cli: CommandLine, t
     assert [each["step"] for each in steps] == ["half sent", "stored", "rolled back"]
 
 
+def test_a_trace_outlives_its_message_and_shows_what_has_not_ended(
+    cli: CommandLine, server: StandaloneServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [
+        client.TraceRecord(
+            kind="Pub", message_id=name, time_ms=1, group="g", topic="t", offset_id="0" * 32
+        ),
+        client.TraceRecord(kind="EndTransaction", message_id=name, time_ms=2, from_check=True),
+        client.TraceRecord(kind="SubBefore", message_id=name, time_ms=3, group="h", request_id="r"),
+    ]
+    with blocking.Producer(server.nameserver) as producer:
+        body = "".join(record.encode() for record in records).encode()
+        producer.send("RMQ_SYS_TRACE_TOPIC", body, keys=[name])
+    steps = traced(cli, name, 3)
+    assert [(step["step"], step["result"]) for step in steps] == [
+        *(("sent", "ok"), ("undecided", "asked by the broker"), ("consumed", None)),
+    ]
+    monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
+    drawn = cli("message", "trace", name)
+    assert f"{name}  topic t\n" in re.sub(r"\x1b\[[\d;]*m", "", drawn)
+    assert "not ended" in drawn
+
+
 def test_a_message_without_a_trace_is_an_error_that_says_how_to_get_one(
     cli: CommandLine, topic: str
 ) -> None:
