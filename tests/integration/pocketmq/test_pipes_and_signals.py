@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
@@ -62,39 +64,36 @@ def test_following_shows_new_messages_and_ends_with_a_signal(
     assert cli("read", topic, "--group", group) == ""
 
 
+@pytest.mark.parametrize(
+    ("command", "line", "done"),
+    [
+        (["send"], "first\n", "sent to"),
+        (
+            ["message", "import", "-", "--topic"],
+            '{"topic": "orders", "body": "first"}\n',
+            "imported 1 message",
+        ),
+    ],
+    ids=["send", "import"],
+)
 def test_a_line_is_sent_when_it_arrives_and_a_signal_drains(
-    cli: CommandLine, topic: str, server: StandaloneServer
+    topic: str, server: StandaloneServer, command: list[str], line: str, done: str
 ) -> None:
-    with start(server, "send", topic) as sender, start(server, "read", topic, "--follow") as reader:
+    with (
+        start(server, *command, topic) as sender,
+        start(server, "read", topic, "--follow") as reader,
+    ):
         assert sender.stdin is not None
         assert reader.stdout is not None
-        sender.stdin.write("first\n")
+        sender.stdin.write(line)
         sender.stdin.flush()
         assert reader.stdout.readline() == "first\n"
         sender.send_signal(signal.SIGINT)
         assert sender.wait(20) == 1, "the input was not read to its end"
         assert sender.stdout is not None
-        assert "sent to" in sender.stdout.read()
+        assert done in sender.stdout.read()
         reader.terminate()
         assert reader.wait(20) == 0
-
-
-def test_an_import_from_a_pipe_ends_with_a_signal(
-    cli: CommandLine, topic: str, server: StandaloneServer
-) -> None:
-    with (
-        start(server, "message", "import", "-", "--topic", topic) as sender,
-        start(server, "read", topic, "--follow") as reader,
-    ):
-        assert sender.stdin is not None
-        assert sender.stderr is not None
-        assert reader.stdout is not None
-        sender.stdin.write('{"topic": "orders", "body": "first"}\n')
-        sender.stdin.flush()
-        assert reader.stdout.readline() == "first\n"
-        sender.send_signal(signal.SIGINT)
-        assert sender.wait(20) == 1, "the input was not read to its end"
-        assert sender.stderr.read() == ""
 
 
 def test_a_lost_broker_is_reported_and_waited_for(tmp_path: Path) -> None:
