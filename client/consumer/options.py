@@ -60,7 +60,8 @@ class Sql:
         if len(text) > limits.MAX_EXPRESSION_LENGTH:
             raise UsageError(
                 f"the expression has {len(text)} characters, at most "
-                f"{limits.MAX_EXPRESSION_LENGTH} are possible"
+                f"{limits.MAX_EXPRESSION_LENGTH} are possible",
+                hint="shorten it, or choose among the messages in the application",
             )
         self.text = text
 

@@ -45,7 +45,10 @@ def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_jso
         tables = await gather_limited(found, lambda one: admin.broker_config(one.address))
         known: set[str] = set().union(*tables)
         if unknown := set(keys) - known:
-            raise client.UsageError(f"no broker has a setting {min(unknown)!r}")
+            raise client.UsageError(
+                f"no broker has a setting {min(unknown)!r}",
+                hint="`pocketmq broker config get` lists them",
+            )
         return [
             {"broker": broker.name, "id": broker.id, "key": key, "value": value}
             for broker, table in zip(found, tables, strict=True)

@@ -155,7 +155,7 @@ def send(
     if delay is not None and at is not None:
         raise click.UsageError("give either --delay or --at")
     if transaction is not None and (delay is not None or at is not None):
-        raise click.UsageError("a message of a transaction can't be delayed")
+        raise click.UsageError("a message of a transaction can't be delayed: leave one out")
     only_queue = _queue(topic, queue)
 
     def message_of(entry: InputEntry) -> client.Message[bytes]:

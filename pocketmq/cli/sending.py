@@ -83,7 +83,9 @@ class SentMarks(msgspec.Struct):
         except FileNotFoundError:
             return cls(source, topic)
         except msgspec.MsgspecError as error:
-            raise SourceError(f"{path} is not a file that --progress wrote: {error}") from error
+            raise SourceError(
+                f"{path} is not a file that --progress wrote ({error}): give it another file"
+            ) from error
         if (found.source, found.topic) != (source, topic):
             raise SourceError(
                 f"{path} is about {found.source} and topic {found.topic}: give --progress another"

@@ -201,7 +201,7 @@ def broker(
     if context.invoked_subcommand is not None:
         for given in context.params:
             if context.get_parameter_source(given) is ParameterSource.COMMANDLINE:
-                raise click.UsageError("options of `broker config` follow it")
+                raise click.UsageError("give the options of `broker config` after its command")
         return
     settings = _settings(
         options,

@@ -90,9 +90,13 @@ def parquet_messages(path: Path) -> tuple[int, Iterator[ExportedMessage]]:
     try:
         file = parquet.ParquetFile(path)
     except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"{path} can't be read as Parquet: {error}") from error
+        raise SourceError(
+            f"{path} can't be read as Parquet ({error}): choose another --format"
+        ) from error
     if missing := set(columns) - set(file.schema_arrow.names):
-        raise SourceError(f"{path} is not of an export: it has no column {min(missing)}")
+        raise SourceError(
+            f"{path} has no column {min(missing)}: give a file that `message export` wrote"
+        )
 
     groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
     size, count = sum(group.total_byte_size for group in groups), file.metadata.num_rows

@@ -187,7 +187,7 @@ def test_settings_are_shown_and_changed() -> None:
         assert "there is no broker 'x'" in there.fails("broker", "config", "get", "--broker", "x")
         assert "not KEY=VALUE" in there.fails("broker", "config", "set", "x", code=2)
         misplaced = there.fails("broker", "--name", "x", "config", "get", code=2)
-        assert "options of `broker config` follow it" in misplaced
+        assert "give the options of `broker config` after its command" in misplaced
 
 
 def test_a_topic_that_a_send_created_at_one_broker_is_offered_to_the_others(tmp_path: Path) -> None:
