@@ -102,6 +102,28 @@ def test_the_text_of_a_record_is_rocketmqs():
     )
 
 
+CAPTURED = [
+    # Java 4.9.7 at a 4.9 broker, and 5.3.3; the fields of a record separated by commas,
+    # and the ids shortened.
+    "Pub,1795539431389,DefaultRegion,java-shop,T,FD00A0,plain,o-1 o-2,127.0.0.1:37479,3,26,0,7F67,"
+    "true",
+    "Pub,1795539431417,DefaultRegion,java-shop,T,FD00F8,half,null,127.0.0.1:37479,3,3,1,7FCF,true",
+    "EndTransaction,1795539431430,DefaultRegion,java-shop,T,FD00F8,half,null,127.0.0.1:37479,2,FD00F8,"
+    "COMMIT_MESSAGE,false",
+    "SubBefore,1795539431447,null,java-billing,FD0007,FD00F8,0,null",
+    "SubAfter,FD0007,FD00F8,0,true,null,0,1795539431447,java-billing",
+    "SubAfter,FD0002,FD00A0,2,false,o-1 o-2,4,1795539431418,java-billing",
+    "Recall,1795540579070,DefaultRegion,java-shop,T,FD0005,true",
+]
+
+
+def test_records_of_java_are_read_and_written_alike():
+    body = "".join(text.replace(",", "\x01") + "\x02" for text in CAPTURED)
+    found = decode(body.encode())
+    assert "".join(each.encode() for each in found) == body
+    assert [each.kind for each in found] == [text.partition(",")[0] for text in CAPTURED]
+
+
 def record(kind: str, *values: object) -> bytes:
     return "\x01".join((kind, *map(str, values))).encode() + b"\x02"
 
