@@ -201,6 +201,19 @@ public class Dashboard {
         return shown;
     }
 
+    /** The types of the topics that aren't the system's, as 2.x shows them. */
+    private Object topicTypes() throws Exception {
+        Map<String, Object> shown = new LinkedHashMap<>();
+        for (String address : masters()) {
+            for (TopicConfig config : admin.getAllTopicConfig(address, TIMEOUT_MS).getTopicConfigTable().values()) {
+                if (config.getTopicName().endsWith(TOPIC) || config.getTopicName().endsWith(GROUP)) {
+                    shown.put(config.getTopicName(), call(config, "getAttributes"));
+                }
+            }
+        }
+        return shown;
+    }
+
     private Object createTopic() throws Exception {
         TopicConfig config = new TopicConfig(TOPIC, 1, 1, 6);
         try {
@@ -466,6 +479,7 @@ public class Dashboard {
         if (MQVersion.CURRENT_VERSION < MQVersion.Version.V5_0_0.ordinal()) {
             page("acl/config.query", () -> call(admin, "examineBrokerClusterAclConfig", master()));
         } else {
+            page("topic/list.queryTopicType", this::topicTypes);
             page("acl/users.query", () -> call(admin, "listUser", master(), ""));
             page("acl/acls.query", () -> call(admin, "listAcl", master(), "", ""));
         }
