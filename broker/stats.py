@@ -50,6 +50,7 @@ class BrokerCounters:
             missed=self.pulls_missed,
             asked=self.pulls_found + self.pulls_missed,
             transferred=self.messages_pulled,
+            timers_delivered=self.timers_delivered,
         )
 
 
@@ -66,6 +67,10 @@ class Totals(NamedTuple):
     """All pulls."""
     transferred: int = 0
     """Messages pulled."""
+    timers_taken: int = 0
+    """Timer messages that were taken into the wheel; not only since the start."""
+    timers_delivered: int = 0
+    """Timer messages delivered."""
 
 
 class DayTotals(NamedTuple):

@@ -191,11 +191,20 @@ class Timers:
         return files.exist and files.slot(slot_ms).messages >= self._limits.timers_per_second
 
     @property
+    def taken(self) -> int:
+        """How many messages of the timer topic were taken into the wheel, ever."""
+        return self._queue_offset
+
+    @property
+    def unread(self) -> int:
+        """How many messages of the timer topic are not in the wheel yet."""
+        return max(0, self._store.max_offset(TIMER_TOPIC, QUEUE) - self._queue_offset)
+
+    @property
     def waiting(self) -> int:
         """How many messages wait."""
-        unread = self._store.max_offset(TIMER_TOPIC, QUEUE) - self._queue_offset
         done = sum(slot.at for slot in self._slots.values())
-        return max(0, self._waiting - done) + max(0, unread)
+        return max(0, self._waiting - done) + self.unread
 
     def overdue(self) -> tuple[int, float]:
         """Return how many messages should have been delivered, and the seconds since the first."""

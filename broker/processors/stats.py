@@ -167,7 +167,10 @@ class StatsProcessor:
         """Sample the counters for the rates; called every ``SAMPLE_SECONDS``."""
         clock = self._state.clock
         day = time.localtime(clock.now_ms() / 1000).tm_yday
-        self.rates.sample(clock.monotonic(), day, self._state.counters.totals())
+        totals, timers = self._state.counters.totals(), self._state.timers
+        if timers is not None:
+            totals = totals._replace(timers_taken=timers.taken)
+        self.rates.sample(clock.monotonic(), day, totals)
 
     def runtime(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""
@@ -349,6 +352,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_about(state),
         **_messages(state, rates),
         **_delays(state),
+        **_timers(state, rates),
         **_disk(state),
         **_retention(state),
         **_store_files(state),
@@ -403,6 +407,22 @@ def _delays(state: BrokerState) -> dict[str, str]:
             f"{delivered.get(queue_id + 1, 0)},{store.max_offset(SCHEDULE_TOPIC, queue_id)}"
         )
         for queue_id in store.queue_ids(SCHEDULE_TOPIC)
+    }
+
+
+def _timers(state: BrokerState, rates: Rates) -> dict[str, str]:
+    """Return 5.x's keys about timer messages."""
+    timers = state.timers
+    taken, delivered = (
+        rates.per_second(kind, missing="0.0").split(" ")[0]
+        for kind in ("timers_taken", "timers_delivered")
+    )
+    return {
+        "timerReadBehind": str(0 if timers is None else int(timers.overdue()[1])),
+        "timerOffsetBehind": str(0 if timers is None else timers.unread),
+        "timerCongestNum": str(0 if timers is None else timers.waiting),
+        "timerEnqueueTps": taken,
+        "timerDequeueTps": delivered,
     }
 
 

@@ -16,13 +16,17 @@ import pytest
 from pocketmq import testing
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.codes import RequestCode
-from tests.interop.apache import JavaClient, apache
+from tests.interop.apache import JavaClient, apache, compiled
 from tests.tour import HOME
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
-NAMES = {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
-PUB, ALL_TRACES = "1", "3"
+SETTINGS = {
+    "brokerName": "broker-a",
+    "brokerClusterName": "DefaultCluster",
+    # For the traces of 5.x consumers.
+    "traceTopicEnable": "true",
+}
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 """Clients also ask for routes by themselves."""
 
@@ -37,10 +41,10 @@ class Answer(NamedTuple):
     shown: object
 
 
-def answers(java: JavaClient, nameserver: str, traces: str) -> dict[str, Answer]:
+def answers(java: JavaClient, nameserver: str) -> dict[str, Answer]:
     return {
         request: Answer({int(code) for code in codes.split(",") if code}, shape(text))
-        for request, codes, text in java.run(nameserver, traces, program="Dashboard")
+        for request, codes, text in java.run(nameserver, program="Dashboard")
     }
 
 
@@ -104,12 +108,11 @@ async def test_its_pages_show_the_same_but_for_what_the_docs_name(
     version: str, tmp_path: Path
 ) -> None:
     java = JavaClient(version, "JSON", tmp_path)
-    with testing.broker(settings=NAMES) as here, apache(version, tmp_path) as there:
-        # 5.x consumers trace only messages with a property that 4.x brokers don't store.
-        traces = ALL_TRACES if version < "5" else PUB
+    compiled(version)  # not by both at the same time
+    with testing.broker(settings=SETTINGS) as here, apache(version, tmp_path) as there:
         ours, theirs = await asyncio.gather(
-            asyncio.to_thread(answers, java, here.nameserver, traces),
-            asyncio.to_thread(answers, java, there.nameserver, ALL_TRACES),
+            asyncio.to_thread(answers, java, here.nameserver),
+            asyncio.to_thread(answers, java, there.nameserver),
         )
 
     documented = rows(version)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
-from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.bodies import decode, relaxed_json
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import (
@@ -15,6 +17,8 @@ from remoting.protocol.headers.query import (
     ViewBrokerStatsDataRequestHeader,
 )
 from tests.integration.broker.client import Client
+
+TIMEOUT = 10
 
 
 async def minute(client: Client, name: str, key: str) -> tuple[int, float]:
@@ -47,6 +51,35 @@ async def test_sends_and_pulls_are_counted_by_topic_and_group(make_broker, conne
     assert await minute(client, "GROUP_GET_SIZE", "T@g") == (2 * size, size)
     assert await minute(client, "BROKER_PUT_NUMS", "DefaultCluster") == (3, 0.0)
     assert await minute(client, "BROKER_GET_NUMS", "DefaultCluster") == (6, 0.0)
+
+
+async def test_the_runtime_information_has_the_progress_of_timer_messages(broker, connect):
+    client = await connect(broker)
+    stats, timers = broker.processors.stats, broker.state.timers
+
+    async def progress() -> dict[str, float]:
+        reply = await client.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+        table = decode(KVTable, reply.body).table
+        return {key: float(value) for key, value in table.items() if key.startswith("timer")}
+
+    none = dict.fromkeys(await progress(), 0.0)
+    assert none.keys() == {
+        "timerReadBehind",
+        "timerOffsetBehind",
+        "timerCongestNum",
+        "timerEnqueueTps",
+        "timerDequeueTps",
+    }
+    assert await progress() == none
+    for _ in range(3):
+        assert (await client.send("T", properties="TIMER_DELAY_SEC\x0160\x02")).code == 0
+    async with asyncio.timeout(TIMEOUT):
+        while timers.unread:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+    stats.sample()
+    found = await progress()
+    assert found["timerEnqueueTps"] > 0
+    assert found == {**none, "timerCongestNum": 3, "timerEnqueueTps": found["timerEnqueueTps"]}
 
 
 async def test_a_statistic_that_does_not_exist_is_an_error(broker, connect):
