@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ import pytest
 from pocketmq import testing
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.codes import RequestCode
-from tests.interop.apache import JavaClient, apache, compiled
+from tests.interop.apache import VERSIONS, Apache, JavaClient, compiled
 from tests.tour import HOME
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -92,7 +93,7 @@ class Row(NamedTuple):
 
 def rows(version: str) -> dict[str, Row]:
     """Return the rows of the table in the docs that this version has."""
-    column, other = ("4.9.7", "5.3.3").index(version), "(4.x)" if version >= "5" else "(5.x)"
+    column, other = VERSIONS.index(version), "(4.x)" if version >= "5" else "(5.x)"
     found = {}
     for line in (HOME / "docs" / "dashboard.md").read_text().splitlines():
         if line.startswith("| `"):
@@ -103,13 +104,14 @@ def rows(version: str) -> dict[str, Row]:
     return found
 
 
-@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_its_pages_show_the_same_but_for_what_the_docs_name(
-    version: str, tmp_path: Path
+    version: str, shared_apache: Callable[[str], Apache], tmp_path: Path
 ) -> None:
     java = JavaClient(version, "JSON", tmp_path)
     compiled(version)  # not by both at the same time
-    with testing.broker(settings=SETTINGS) as here, apache(version, tmp_path) as there:
+    there = shared_apache(version)
+    with testing.broker(settings=SETTINGS) as here:
         ours, theirs = await asyncio.gather(
             asyncio.to_thread(answers, java, here.nameserver),
             asyncio.to_thread(answers, java, there.nameserver),
