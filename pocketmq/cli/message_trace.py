@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -70,13 +71,16 @@ def trace(message_id: str, topic: str, nameserver: str, as_json: bool) -> None:
 
     async def ask(admin: client.Admin) -> list[TraceStep]:
         records = await admin.trace(message_id, topic=topic)
-        stored = []
-        for offset_id in {record.offset_id for record in records if record.offset_id}:
-            try:
-                stored.append(await admin.message(offset_id))
-            except client.PocketMQError:
-                continue  # deleted by age, or its broker is gone: the trace is there nevertheless
-        return steps(records, stored)
+        stored: list[client.ReceivedMessage[bytes]] = []
+        for record in records:
+            if record.kind == "Pub":
+                # It may be deleted by age, or its broker gone: the trace is there nevertheless.
+                with suppress(client.PocketMQError):
+                    stored.append(await admin.message(record.offset_id))
+                # A delayed message, or one of a transaction, is stored again in its topic.
+                with suppress(client.PocketMQError):
+                    stored += await admin.find_messages(record.topic, message_id)
+        return steps(records, {message.offset_id: message for message in stored}.values())
 
     found = ask_admin(nameserver, ask)
     if as_json or not sys.stdout.isatty():

@@ -92,10 +92,19 @@ def test_the_steps_are_drawn_at_a_terminal(
     ]
 
 
-def test_a_transaction_and_what_is_left_of_a_trace_are_shown(cli: CommandLine, topic: str) -> None:
+def test_a_transaction_is_stored_again_when_it_is_committed(cli: CommandLine, topic: str) -> None:
     sent = cli.json("send", topic, "x", "--transaction", "rollback", "--trace")
     steps = traced(cli, sent["id"], 3)
     assert [each["step"] for each in steps] == ["half sent", "stored", "rolled back"]
+    sent = cli.json("send", topic, "x", "--transaction", "commit", "--trace")
+    steps = traced(cli, sent["id"], 4)
+    assert [each["step"] for each in steps if each["step"] != "stored"] == [
+        "half sent",
+        "committed",
+    ]
+    places = [str(each["place"]) for each in steps if each["step"] == "stored"]
+    assert places[0].startswith("RMQ_SYS_TRANS_HALF_TOPIC/broker-a/")
+    assert places[1] == f"{topic}/broker-a/0 at offset 0"
 
 
 def test_a_trace_outlives_its_message_and_shows_what_has_not_ended(
