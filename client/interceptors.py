@@ -2,14 +2,14 @@
 
 Interceptors are nested in the given order, the first one outermost: it gets a handler's exception,
 or a send's receipt, after all others. Messages that the application takes itself, without a
-handler, are passed to ``receive`` of each. ``bind`` and ``close`` are called when a producer or
-consumer opens and closes. Without interceptors there is no cost.
+handler, are passed to ``receive`` and ``settled`` of each. ``bind`` and ``close`` are called when a
+producer or consumer opens and closes. Without interceptors there is no cost.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -125,6 +125,12 @@ class Interceptor:
     def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
         """Called before ``get_many`` or iteration returns messages. Exceptions are logged."""
 
+    def settled(self, message: ReceivedMessage[Any]) -> None:
+        """Called when the application sets the ``outcome`` of a message of an iteration.
+
+        Exceptions are logged.
+        """
+
 
 def around_handler(handler: Call, interceptors: Sequence[Interceptor], *, batches: bool) -> Call:
     """Return ``handler`` with interceptors around it.
@@ -180,8 +186,17 @@ async def close_all(interceptors: Sequence[Interceptor]) -> None:
 
 def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:
     """Pass messages returned to the application to each interceptor's ``receive``."""
-    for interceptor in interceptors:
+    _logged(partial(each.receive, messages) for each in interceptors)
+
+
+def show_outcome(message: ReceivedMessage[Any], interceptors: Sequence[Interceptor]) -> None:
+    """Pass a message that the application has settled to each interceptor's ``settled``."""
+    _logged(partial(each.settled, message) for each in interceptors)
+
+
+def _logged(calls: Iterable[Callable[[], None]]) -> None:
+    for call in calls:
         try:
-            interceptor.receive(messages)
-        except Exception:  # noqa: BLE001 - the application gets the messages nevertheless
-            _log.exception("an interceptor failed", interceptor=repr(interceptor))
+            call()
+        except Exception:  # noqa: BLE001 - the application goes on nevertheless
+            _log.exception("an interceptor failed", call=repr(call))

@@ -20,6 +20,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
 
 from client.consumer.outcome import OutcomeKind
+from client.consumer.push import PushConsumer
 from client.context import ClientContext, ClientPart, context_of
 from client.errors import (
     DeadLetter,
@@ -52,6 +53,7 @@ from remoting.protocol.message.trace import (
     messages_of,
 )
 from remoting.protocol.names import TRACE_TOPIC
+from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
@@ -126,6 +128,9 @@ class _BoundTrace(Interceptor):
         self._group = group
         self._topic = topic
         self._now_ms = context.clock.now_ms
+        self._has_outcomes = isinstance(part, PushConsumer)
+        self._taken: dict[tuple[MessageQueue, int], tuple[int, str]] = {}
+        """When messages were taken that have no outcome yet, and the request id of each."""
         self._serde: Serde[Any] = raw
         kind = "CONSUME"
         if isinstance(part, Producer):
@@ -248,7 +253,19 @@ class _BoundTrace(Interceptor):
 
     def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
         now_ms = self._now_ms()
-        self._after(messages, now_ms, self._before(messages, now_ms), ConsumeResult.SUCCESS)
+        request_id = self._before(messages, now_ms)
+        if not self._has_outcomes:
+            self._after(messages, now_ms, request_id, ConsumeResult.SUCCESS)
+            return
+        for message in messages:
+            if len(self._taken) >= MAX_TRACE_RECORDS:
+                del self._taken[next(iter(self._taken))]
+            self._taken[message.queue, message.offset] = now_ms, request_id
+
+    def settled(self, message: ReceivedMessage[Any]) -> None:
+        taken = self._taken.pop((message.queue, message.offset), None)
+        if taken is not None:
+            self._after([message], *taken, ConsumeResult.SUCCESS)
 
     def _before(self, messages: Sequence[ReceivedMessage[Any]], now_ms: int) -> str:
         """Record a call for these messages. Returns its request id."""

@@ -23,6 +23,7 @@ from client.consumer.send_back import CarryOut
 from client.events import Event, Start
 from client.group.assignment import AssignmentListener
 from client.group.reports import Running
+from client.interceptors import show_outcome
 from client.limits import CANCEL_TIMEOUT
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult, ProcessQueueInfo
@@ -143,6 +144,8 @@ class Dispatcher(AssignmentListener, Generic[T]):
         if run not in queue.active:
             return
         self.pool.call_ended(run)
+        if around := self._queues.options.interceptors:
+            show_outcome(run.messages[0], around)
         if queue.outcomes.get(run.offset, DONE).verdict is OutcomeKind.DONE:
             self.done(assigned, run)
         else:

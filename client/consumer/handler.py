@@ -15,14 +15,14 @@ import contextvars
 import inspect
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, NamedTuple, cast
 
 from client.consumer.options import PushOptions
-from client.interceptors import Interceptor, around_handler
+from client.interceptors import around_handler
 
 AsyncHandler = Callable[[Any], Coroutine[Any, Any, object]]
 
@@ -106,13 +106,7 @@ class MessageHandler:
         cancels: whether a call can be cancelled; False for a thread.
     """
 
-    def __init__(
-        self,
-        handler: Callable[..., object],
-        options: PushOptions,
-        group: str,
-        interceptors: Sequence[Interceptor] = (),
-    ) -> None:
+    def __init__(self, handler: Callable[..., object], options: PushOptions, group: str) -> None:
         self.cancels = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - tests whether __call__ is async
         )
@@ -123,7 +117,7 @@ class MessageHandler:
         call: Any = handler if self.cancels else self._call_in_thread
         self.call = cast(
             AsyncHandler,
-            around_handler(call, interceptors, batches=options.batch_size > 1),
+            around_handler(call, options.interceptors, batches=options.batch_size > 1),
         )
 
     async def _call_in_thread(self, argument: Any) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -37,7 +38,7 @@ from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
-from client.interceptors import Interceptor, bind_all, close_all, show
+from client.interceptors import bind_all, close_all, show
 from client.lifecycle import LifecycleState
 from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
 from client.offsets import Offsets
@@ -125,7 +126,6 @@ class PushConsumer(ClientPart, Generic[T]):
         self._options = PushOptions.gather(options)
         check_handler(handler, self._options, options, group)
         self._joined = False
-        self._interceptors: list[Interceptor] = []
         self._closing: asyncio.Task[None] | None = None
 
     # Lifecycle
@@ -165,7 +165,8 @@ class PushConsumer(ClientPart, Generic[T]):
     async def _join(self) -> None:
         self._context.life.check()
         self._ended = asyncio.Event()
-        self._interceptors = bind_all(self._options.interceptors, self)
+        if around := self._options.interceptors:
+            self._options = replace(self._options, interceptors=bind_all(around, self))
         self._make_parts()
         self._life.state = LifecycleState.OPEN
         self._context.add_part(self)
@@ -215,9 +216,7 @@ class PushConsumer(ClientPart, Generic[T]):
             self._context, self._member, options, self._serde, self._tasks, self._store, self._tell
         )
         handler = self._message_handler = (
-            None
-            if self._handler is None
-            else MessageHandler(self._handler, options, self.group, self._interceptors)
+            None if self._handler is None else MessageHandler(self._handler, options, self.group)
         )
         max_retries = options.max_retries
         if order is not None:
@@ -305,7 +304,7 @@ class PushConsumer(ClientPart, Generic[T]):
                 self._store.close()
                 if self._message_handler is not None:
                     self._message_handler.close()
-                await close_all(self._interceptors)
+                await close_all(self._options.interceptors)
                 self._context.remove_part(self)
                 if self._owns_context:
                     await self._context.close()
@@ -415,8 +414,8 @@ class PushConsumer(ClientPart, Generic[T]):
                 raise StopAsyncIteration
             message = self._dispatcher.next_message()
             if message is not None:
-                if self._interceptors:
-                    show((message,), self._interceptors)
+                if self._options.interceptors:
+                    show((message,), self._options.interceptors)
                 return message
             await self._dispatcher.wait()
 

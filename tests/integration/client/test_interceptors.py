@@ -322,6 +322,27 @@ async def test_a_failing_interceptor_loses_no_message(
     assert "an interceptor failed" in caplog.text
 
 
+async def test_interceptors_see_the_outcomes_of_an_iteration(
+    cluster: Any, caplog: pytest.LogCaptureFixture
+):
+    outcomes: list[Any] = []
+
+    class Outcomes(client.Interceptor):
+        def settled(self, message: Any) -> None:
+            outcomes.append((message.body, message.outcome.verdict.name))
+            if message.body == b"1":
+                raise ValueError("of a test")
+
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send_batch([message(body, QUEUE) for body in (b"1", b"2", b"3")])
+    async with consumer(cluster, group="b", interceptors=[Outcomes()]) as pushed:
+        (await anext(pushed)).ack()
+        (await anext(pushed)).dead_letter("of a test")
+        await asyncio.to_thread((await anext(pushed)).retry_later, 30)
+    assert outcomes == [(b"1", "DONE"), (b"2", "DEAD_LETTER"), (b"3", "RETRY")]
+    assert "an interceptor failed" in caplog.text
+
+
 async def test_messages_accepted_without_waiting_are_sent_before_the_close(cluster: Any):
     seen = Tracing("x")
     async with client.Producer(cluster.nameserver, interceptors=[seen]) as producer:

@@ -208,12 +208,27 @@ async def test_messages_taken_without_a_handler_are_traced_as_received(cluster: 
     async with client.PullConsumer(cluster.nameserver, group="a", **around) as puller:
         puller.assign([QUEUE])
         assert await puller.get_many(10, timeout=5)
-    async with consumer(cluster, group="b", **around) as pushed:
-        (await anext(pushed)).ack()
-    records = await traces(cluster, receipt.id, 4)
+    records = await traces(cluster, receipt.id, 2)
     assert [fields(each, "kind", "group", "success") for each in records] == [
-        [kind, group, True] for group in "ab" for kind in ("SubBefore", "SubAfter")
+        [kind, "a", True] for kind in ("SubBefore", "SubAfter")
     ]
+
+
+async def test_an_iteration_is_traced_with_the_outcome_of_each_message(cluster: Any):
+    async with client.Producer(cluster.nameserver) as producer:
+        receipt = await producer.send("T", b"1", queue=QUEUE)
+    async with consumer(cluster, interceptors=[client.MessageTrace()]) as pushed:
+        async with await anext(pushed):
+            raise client.RetryLater(1)
+        async with await anext(pushed):
+            await asyncio.sleep(0.01)
+    records = await traces(cluster, receipt.id, 4)
+    assert [fields(each, "kind", "retries", "success", "result") for each in records] == [
+        *(["SubBefore", 0, True, 0], ["SubAfter", 0, False, 4]),
+        *(["SubBefore", 1, True, 0], ["SubAfter", 0, True, 0]),
+    ]
+    assert records[3].cost_ms >= 10
+    assert records[2].request_id == records[3].request_id != records[1].request_id
 
 
 async def test_the_blocking_classes_are_traced(cluster: Any):

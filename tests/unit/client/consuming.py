@@ -131,11 +131,7 @@ class Works:
         self.queues: AssignedQueues[bytes] = AssignedQueues(
             alone, alone, self.options, serde.raw, self.tasks, self.shelf, self.events.append
         )
-        self.handler = (
-            None
-            if handler is None
-            else MessageHandler(handler, self.options, "test", self.options.interceptors)
-        )
+        self.handler = None if handler is None else MessageHandler(handler, self.options, "test")
         limits = HandlingLimits(kept_pause=kept_pause, blocked_loop=blocked_loop)
         self.dispatcher: ConcurrentDispatcher[bytes] | OrderlyDispatcher[bytes]
         if self.options.order is None:
