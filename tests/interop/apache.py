@@ -314,8 +314,8 @@ async def shown(nameserver: str, topic: str, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-def mqadmin_command(version: str, home: Path, main_class: str) -> list[str]:
-    """Return a command line of Apache's administration tool, after writing to ``home``."""
+def mqadmin_command(version: str, home: Path) -> list[str]:
+    """Return the command line of ``Mqadmin.java``, after writing to ``home``."""
     _conf(home)
     return [
         *("java", *_SOON_READY),
@@ -324,20 +324,23 @@ def mqadmin_command(version: str, home: Path, main_class: str) -> list[str]:
         f"-Duser.home={home}",
         f"-Drocketmq.client.logRoot={home}",
         *_OPEN_JAVA,
-        *("-cp", compiled(version), main_class),
+        *("-cp", compiled(version), "Mqadmin"),
     ]
 
 
 def mqadmin(version: str, home: Path, nameserver: str, *arguments: str) -> str:
     """Run Apache's administration tool; return its output.
 
+    Through ``Mqadmin.java``, which ends at once: alone the tool waits seconds for its threads.
+
     Args:
         home: where it may write; any server's, or an empty directory.
         arguments: the command and its options, without ``-n``.
     """
-    command = mqadmin_command(version, home, "org.apache.rocketmq.tools.command.MQAdminStartup")
+    words = [f"{JAVA_TIMEOUT * 1000:.0f}", *arguments, "-n", nameserver]
     done = subprocess.run(
-        [*command, *arguments, "-n", nameserver],
+        mqadmin_command(version, home),
+        input="\t".join(words),
         capture_output=True,
         text=True,
         timeout=JAVA_TIMEOUT,

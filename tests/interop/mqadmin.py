@@ -224,7 +224,7 @@ def tool(version: str, home: Path) -> Iterator[Tool]:
     """Start the tool of a release; ``home`` is where it may write."""
     home.mkdir()
     with subprocess.Popen(
-        mqadmin_command(version, home, "Mqadmin"),
+        mqadmin_command(version, home),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
