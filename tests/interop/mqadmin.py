@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ PAGE: Final = HOME / "docs" / "mqadmin.md"
 COMMAND_MS: Final = 30_000
 ENDLESS_MS: Final = 2_000
 """For the commands that repeat until they are interrupted."""
-LAG_TIMEOUT: Final = 60.0
+STATE_TIMEOUT: Final = 60.0
 KEYS_NAMED: Final = 6
 """More different keys are not named in the table, which would change with each new setting."""
 RETRIES: Final = "%RETRY%billing"
@@ -53,7 +53,7 @@ queryMsgByKey -t Orders -k k1
 queryMsgByUniqueKey -t Orders -i {id}
 queryMsgByUniqueKey -t Orders -i {id} -a
 queryMsgByOffset -t Orders -b broker-a -i 0 -o 0
-queryMsgTraceById -i {traced}
+queryMsgTraceById -i {id}
 printMsg -t Orders
 printMsgByQueue -t Orders -a broker-a -i 0 -p true -d true -f true
 brokerConsumeStats -b {broker}
@@ -256,37 +256,43 @@ async def filled(nameserver: str) -> AsyncIterator[dict[str, str]]:
             await admin.create_group(group)
         queues = await admin.queues("Orders")
         await admin.commit("reports", dict.fromkeys(queues, 1))
-        async with instance.producer(group="writers") as producer:
+        handled: list[client.ReceivedMessage[bytes]] = []
+
+        async def all_handled(admin: client.Admin) -> bool:
+            has_retries = RETRIES in await admin.topics(internal=True)
+            return has_retries and len(handled) == len(receipts)
+
+        member = {
+            "group": "billing",
+            "subscribe": {"Orders": "*"},
+            "start_from": client.FIRST,
+            "handler": handled.append,
+        }
+        traced = [client.MessageTrace()]
+        async with instance.producer(group="writers", interceptors=traced) as producer:
             receipts = [
                 await producer.send("Orders", b"x", tag="A", keys=[f"k{number}"], queue=queue)
                 for number, queue in enumerate(3 * sorted(queues))
             ]
-            subscribed = {"subscribe": {"Orders": "*"}, "start_from": client.FIRST}
-            # The first member makes the broker create the group's retry topic.
-            async with instance.push_consumer(
-                group="billing", handler=lambda _: None, **subscribed
-            ):
-                await retry_topic(admin)
-            # Apache 4.9.7 lists a group's topics by its committed offsets.
-            await admin.commit("billing", dict.fromkeys(await admin.queues(RETRIES), 0))
-            async with instance.push_consumer(
-                group="billing", handler=lambda _: None, **subscribed
-            ):
-                async with asyncio.timeout(LAG_TIMEOUT):
-                    while not await up_to_date(admin):  # noqa: ASYNC110 - a broker has no event
-                        await asyncio.sleep(0.1)
-                yield {
-                    "id": receipts[0].id,
-                    "offset_id": receipts[0].offset_id or "",
-                    "client_id": instance.client_id,
-                    "nameserver": nameserver,
-                }
+        # The first member makes the broker create the group's retry topic.
+        async with instance.push_consumer(**member, interceptors=traced):
+            await until(all_handled, admin)
+        # Apache 4.9.7 lists a group's topics by its committed offsets.
+        await admin.commit("billing", dict.fromkeys(await admin.queues(RETRIES), 0))
+        async with instance.producer(group="writers"), instance.push_consumer(**member):
+            await until(up_to_date, admin)
+            yield {
+                "id": receipts[0].id,
+                "offset_id": receipts[0].offset_id or "",
+                "client_id": instance.client_id,
+                "nameserver": nameserver,
+            }
 
 
-async def retry_topic(admin: client.Admin) -> None:
-    """Wait until the name server lists the retry topic of ``billing``."""
-    async with asyncio.timeout(LAG_TIMEOUT):
-        while RETRIES not in await admin.topics(internal=True):  # noqa: ASYNC110 - as above
+async def until(condition: Callable[[client.Admin], Awaitable[bool]], admin: client.Admin) -> None:
+    """Wait for what a broker has no event for."""
+    async with asyncio.timeout(STATE_TIMEOUT):
+        while not await condition(admin):  # noqa: ASYNC110 - a broker has no event
             await asyncio.sleep(0.1)
 
 
@@ -305,7 +311,7 @@ async def outputs(run: Tool, version: str, nameserver: str, broker: str) -> dict
     (run.home / "groups.json").write_text(GROUPS_FILE)
     printed: dict[str, str] = {}
     async with filled(nameserver) as values:
-        values |= {"broker": broker, "home": str(run.home), "traced": ""}
+        values |= {"broker": broker, "home": str(run.home)}
         # 5.x requires the topic as well.
         values["id_topic"] = "-t Orders" if version.startswith("5") else ""
         for line in COMMANDS.split("\n")[1:-1]:
@@ -313,8 +319,6 @@ async def outputs(run: Tool, version: str, nameserver: str, broker: str) -> dict
             if name not in known:
                 continue
             text = await asyncio.to_thread(run.run, name, *words, "-n", nameserver)
-            if name == "sendMessage":
-                values["traced"] = text.split()[-1]
             exported = run.home / f"{name[len('export') :].lower()}.json"
             if name.startswith("export") and exported.exists():
                 text += exported.read_text()
@@ -382,11 +386,9 @@ async def column(version: str, home: Path) -> dict[str, str]:
     """Run the commands of a release; return the table's cell for each."""
     (home / "apache").mkdir()
     with tool(version, home / "tool") as run:
-        with testing.broker(
-            settings={"brokerName": "broker-a", "traceTopicEnable": "true"}
-        ) as here:
+        with testing.broker(settings={"brokerName": "broker-a"}) as here:
             ours = await outputs(run, version, here.nameserver, here.broker)
-        with apache(version, home / "apache", settings=["traceTopicEnable=true"]) as there:
+        with apache(version, home / "apache") as there:
             theirs = await outputs(run, version, there.nameserver, there.broker)
         known = names(run)
     (home / "outputs").mkdir()

@@ -518,7 +518,9 @@ async def test_a_broker_without_timers_has_no_files(timed: Timed) -> None:
 async def test_overdue_messages_are_counted(timed: Timed) -> None:
     for number in range(5):
         timed.send(b"%d" % number, 1000 + number * 100)
+    assert timed.timers.unread == timed.timers.waiting == 5
     await timed.turn()
+    assert (timed.timers.unread, timed.timers.waiting) == (0, 5)
     assert timed.timers.overdue() == (0, 0)
     timed.clock.advance(1.35)
     assert timed.timers.overdue() == (4, 0.35)

@@ -352,6 +352,7 @@ RUNTIME_KEYS_OF_5_3 = """
     ackThreadPoolQueueCapacity ackThreadPoolQueueHeadWaitTimeMills ackThreadPoolQueueSize
     brokerActive getTransferredTps litePullThreadPoolQueueCapacity
     litePullThreadPoolQueueHeadWaitTimeMills litePullThreadPoolQueueSize
+    timerCongestNum timerDequeueTps timerEnqueueTps timerOffsetBehind timerReadBehind
 """
 
 
