@@ -44,24 +44,23 @@ class Answer(NamedTuple):
 
 def answers(java: JavaClient, nameserver: str) -> dict[str, Answer]:
     return {
-        request: Answer({int(code) for code in codes.split(",") if code}, shape(text))
+        request: Answer(
+            {int(code) for code in codes.split(",") if code},
+            shape(relaxed_json.loads(text.encode())),
+        )
         for request, codes, text in java.run(nameserver, program="Dashboard")
     }
 
 
-def shape(text: str) -> object:
+def shape(value: object) -> object:
     """Return what is to be the same: names, small numbers, and the kind of everything else."""
-    return reduced(relaxed_json.loads(text.encode()))
-
-
-def reduced(value: object) -> object:
     match value:
         case {"error": _, "getResponseCode": code}:
             return {"code": code}
         case dict():
-            return {re.sub("/.*", "", str(key)): reduced(one) for key, one in value.items()}
+            return {re.sub("/.*", "", str(key)): shape(one) for key, one in value.items()}
         case list():
-            return sorted(map(reduced, value), key=repr)
+            return sorted(map(shape, value), key=repr)
         case bool() | None:
             return value
         case int() if value <= LARGEST_COUNT:
