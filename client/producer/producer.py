@@ -210,7 +210,8 @@ class Producer(ClientPart, Generic[T]):
         )
         if self._intercepted is not None:
             return await self._intercepted.send(message, timeout)
-        message = await self._timed.ready(message)
+        if is_timed(message):
+            return await self._send_timed(message, timeout)
         return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     @overload
