@@ -1,4 +1,4 @@
-"""Message trace: RocketMQ's tools read ours, ours read that of Java's clients, at either broker."""
+"""Message trace: RocketMQ's tools read ours, ours read that of Java's and Go's clients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import client
 from pocketmq import testing
 from tests.interop.apache import JavaClient, apache, mqadmin
+from tests.interop.goclient import GoClient
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -157,3 +158,16 @@ def test_the_trace_of_javas_clients_is_read(version: str, ours: str, tmp_path: P
     if version == "5.3.3":
         recalled = asyncio.run(records(ours, ids["recalled"], 2))
         assert kinds(recalled) == [("Pub", "java-shop", True), ("Recall", "java-shop", True)]
+
+
+def test_the_trace_of_gos_client_is_read(ours: str) -> None:
+    ids = dict(GoClient().run("trace", ours, TOPIC))
+    found = asyncio.run(records(ours, ids["plain"], 3))
+    assert kinds(found) == [
+        ("Pub", "go-shop", True),
+        ("SubBefore", "go-billing", True),
+        ("SubAfter", "go-billing", True),
+    ]
+    sent, before, after = found
+    assert (sent.topic, sent.tags, sent.keys, sent.body_bytes) == (TOPIC, "go", "o-1", 3)
+    assert after.request_id == before.request_id

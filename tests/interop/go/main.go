@@ -4,6 +4,7 @@
 //	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
 //	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
 //	ask    NAMESRV TOPIC   two requests
+//	trace  NAMESRV TOPIC   send and consume a message, both traced; its id
 //	answer NAMESRV TOPIC   say "ready", then answer every request with its body behind "re: "
 package main
 
@@ -90,6 +91,8 @@ func main() {
 		deal(servers, topic)
 	case "ask":
 		ask(servers, topic)
+	case "trace":
+		trace(servers, topic)
 	case "answer":
 		answer(servers, topic)
 	default:
