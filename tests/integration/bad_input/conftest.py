@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from pocketmq.process import private_megabytes
 from remoting.protocol.codes import RequestCode
 from tests.harness.processes import processes
 from tests.integration.bad_input.meanwhile import Meanwhile
-from tests.integration.bad_input.peer import Target
+from tests.integration.bad_input.peer import Peer, Target
 
 MEMORY_MEGABYTES = 256
 """Maximum MiB of a server after an attack; idle it has 45."""
@@ -98,3 +99,19 @@ def broker(servers: Servers, unharmed: None) -> Target:
 def nameserver(servers: Servers, unharmed: None) -> Target:
     """The name server."""
     return servers.nameserver
+
+
+_numbers = count(1)
+
+
+@pytest.fixture
+def topic() -> str:
+    """Return a unique name."""
+    return f"bad-{next(_numbers)}"
+
+
+@pytest.fixture
+def peer(broker: Target) -> Iterator[Peer]:
+    """A connection to the broker."""
+    with broker.peer() as connected:
+        yield connected

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +52,6 @@ ILLEGAL_NAMES = {
     "a path behind a prefix": "%RETRY%../../etc",
     "a path behind another": "%DLQ%/etc",
 }
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """Return a unique name."""
-    return f"limits-{next(_numbers)}"
-
-
-@pytest.fixture
-def peer(broker: Target) -> Iterator[Peer]:
-    """A connection to the broker."""
-    with broker.peer() as connected:
-        yield connected
 
 
 def max_offset(peer: Peer, topic: str) -> int:

@@ -6,8 +6,6 @@ Nothing that they name is changed, and messages sent beside them are delivered.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -29,7 +27,7 @@ from remoting.protocol.headers.send import (
 from remoting.protocol.message import recall_handle
 from remoting.protocol.message.recall_handle import RecallHandle
 from tests.integration.bad_input.conftest import MEMORY_MEGABYTES, running
-from tests.integration.bad_input.peer import PATIENCE, Peer, Target
+from tests.integration.bad_input.peer import PATIENCE, Peer
 from tests.integration.bad_input.test_messages import max_offset
 from tests.sizes import size
 from tests.unit.broker.harness import pull_command, send_command
@@ -39,21 +37,6 @@ HALF = "TRAN_MSG\x01true\x02UNIQ_KEY\x01U1\x02PGROUP\x01pg"
 NO_HALF_MESSAGE = "Find prepared transaction message failed"
 DAY_MS = 86_400_000
 TOPICS = size(test=2_500, ci=10_000, soak=10_000)
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def topic() -> str:
-    """Return a unique name."""
-    return f"special-{next(_numbers)}"
-
-
-@pytest.fixture
-def peer(broker: Target) -> Iterator[Peer]:
-    """A connection to the broker."""
-    with broker.peer() as connected:
-        yield connected
 
 
 def sent(peer: Peer, topic: str, text: str | None = None) -> SendMessageResponseHeader:
