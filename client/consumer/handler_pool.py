@@ -211,12 +211,13 @@ class HandlerPool(Generic[T]):
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
         if task.cancelled():
-            # When a program ends, asyncio cancels all tasks and closes the loop. If this callback
-            # still runs after the delay, only the worker was cancelled.
+            # When a program ends, asyncio cancels all tasks, waits for them, which may take long,
+            # and closes the loop. If other tasks than workers still run after the delay, only the
+            # worker was cancelled.
             self._loop.call_later(CANCEL_GRACE, self._lost_one)
 
     def _lost_one(self) -> None:
-        if not self._tasks.closed:
+        if not self._tasks.closed and len(self._tasks) > len(self._workers):
             self._tasks.spawn(self._fail(asyncio.CancelledError()), "the end of a worker")
 
     async def _fail(self, error: BaseException) -> None:

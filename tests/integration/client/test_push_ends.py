@@ -10,6 +10,7 @@ import pytest
 import client
 import client.blocking
 from client.consumer.outcome import COMMIT
+from client.limits import CANCEL_GRACE
 from tests.integration.client.pushing import collect, consumer, fill, lag, numbers
 
 
@@ -154,6 +155,39 @@ async def test_a_thread_that_exits_ends_the_consumer_too(cluster: Any, producer:
         async with consumer(cluster, handle) as doomed:
             await doomed.run()
     assert isinstance(caught.value.__cause__, SystemExit)
+
+
+async def test_a_program_that_ends_slowly_reports_no_failure_of_its_consumer(
+    cluster: Any, producer: Any
+) -> None:
+    events: list[Any] = []
+
+    async def program() -> None:
+        started = asyncio.Event()
+
+        async def handle(_: Any) -> None:
+            started.set()
+            await asyncio.Event().wait()
+
+        made = consumer(cluster, handle, on_event=events.append)
+        await made.start()
+        await started.wait()
+
+        async def end_slowly() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(2 * CANCEL_GRACE)
+                assert made.assigned
+                await made.stop()
+
+        slow = asyncio.create_task(end_slowly())
+        await asyncio.sleep(0)
+        assert not slow.done()
+
+    await fill(producer, 1)
+    await asyncio.to_thread(asyncio.run, program())
+    assert not any(isinstance(event, client.ConsumerFailed) for event in events)
 
 
 @pytest.mark.parametrize("handler", [raises, exits, _raise])
