@@ -30,16 +30,15 @@ class LoopThread:
 
     def __init__(self, name: str) -> None:
         self._loop = new_event_loop()
+        self._stopping = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.close()
+        # The runner cancels what still runs, such as a stop whose caller was interrupted, and waits
+        # for it: closing the loop under a coroutine would leave its connections open.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._stopping.wait())
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine on the loop and return its result."""
@@ -79,10 +78,10 @@ class LoopThread:
         return self._loop.is_closed()
 
     def stop(self) -> None:
-        """Stop the loop and wait for its thread to end."""
+        """Cancel what runs on the loop, stop it, and wait for its thread to end."""
         if self._loop.is_closed():
             return
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(STOP_TIMEOUT)
 
     @staticmethod
