@@ -1,4 +1,5 @@
 import java.math.BigDecimal;
+import java.math.RoundingMode;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -139,14 +140,14 @@ public class Dashboard {
         return List.of(admin.fetchBrokerRuntimeStats(master()).getTable(), admin.examineBrokerClusterInfo());
     }
 
-    /** A point of the broker's line on the home page. */
+    /** A point of the broker's line on the home page: the average of how many rates, and whether it is a rate. */
     private Object brokerPoint() throws Exception {
         String[] values = admin.fetchBrokerRuntimeStats(master()).getTable().get("getTotalTps").split(" ");
         BigDecimal total = BigDecimal.ZERO;
         for (String value : values) {
             total = total.add(new BigDecimal(value));
         }
-        return values.length + " " + total;
+        return List.of(values.length, total.divide(BigDecimal.valueOf(values.length), 5, RoundingMode.HALF_UP).signum() >= 0);
     }
 
     /** A point of a topic's lines on the home page: rate and number of messages, in and out. */
