@@ -3,8 +3,9 @@
 PYTHON ?= $(eval PYTHON := $$(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
-# The number of test processes; 0: all tests in this process, for a debugger.
-WORKERS ?= 2
+# The number of test processes: many tests wait for other processes, so three keep two cores busy.
+# 0: all tests in this process, for a debugger.
+WORKERS ?= 3
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # The tests that count for coverage: the others test whole processes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import subprocess
 import time
@@ -53,36 +54,48 @@ _LOG_FILES = (
 )
 
 
+@contextmanager
+def one_at_a_time(name: str) -> Iterator[None]:
+    """Let only one test process at a time prepare a tool."""
+    TOOLS.mkdir(exist_ok=True)
+    with (TOOLS / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def jars(version: str) -> str:
     """Return the class path of a release, fetched once."""
     library = TOOLS / f"rocketmq-{version}" / "lib"
-    if not (library / f"rocketmq-broker-{version}.jar").exists():
-        subprocess.run(
-            [
-                *("mvn", "--batch-mode", "--quiet", "-f", str(HERE / "java" / "pom.xml")),
-                f"-Drocketmq.version={version}",
-                f"-DoutputDirectory={library}",
-                "dependency:copy-dependencies",
-            ],
-            check=True,
-            timeout=MAVEN_TIMEOUT,
-        )
+    with one_at_a_time(f"rocketmq-{version}"):
+        if not (library / f"rocketmq-broker-{version}.jar").exists():
+            subprocess.run(
+                [
+                    *("mvn", "--batch-mode", "--quiet", "-f", str(HERE / "java" / "pom.xml")),
+                    f"-Drocketmq.version={version}",
+                    f"-DoutputDirectory={library}",
+                    "dependency:copy-dependencies",
+                ],
+                check=True,
+                timeout=MAVEN_TIMEOUT,
+            )
     return f"{library}/*"
 
 
 def compiled(version: str) -> str:
     """Return the class path with our Java programs, compiled for the release."""
     classes = TOOLS / f"classes-{version}"
+    libraries = jars(version)
     classes.mkdir(parents=True, exist_ok=True)
     older = []
-    for source in (HERE / "java").glob("*.java"):
-        target = classes / f"{source.stem}.class"
-        if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
-            older.append(str(source))
-    if older:
-        command = ["javac", "-nowarn", "-cp", jars(version), "-d", str(classes), *older]
-        subprocess.run(command, check=True)
-    return f"{classes}:{jars(version)}"
+    with one_at_a_time(classes.name):
+        for source in (HERE / "java").glob("*.java"):
+            target = classes / f"{source.stem}.class"
+            if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+                older.append(str(source))
+        if older:
+            command = ["javac", "-nowarn", "-cp", libraries, "-d", str(classes), *older]
+            subprocess.run(command, check=True)
+    return f"{classes}:{libraries}"
 
 
 @dataclass(frozen=True)
