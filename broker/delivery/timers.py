@@ -271,8 +271,9 @@ class Timers:
         if now_ms < self._retry_ms:
             at_ms = self._retry_ms
         elif self._files.exist and self._read_ms <= self._files.last_slot_ms:
-            # The next slot is due, or has to be loaded, when the next second begins.
-            at_ms = (now_ms // PRECISION_MS + 1) * PRECISION_MS
+            # The next slot is due, or has to be loaded, when the next second begins: the next after
+            # the last step, since which a second may have begun.
+            at_ms = (self._drained_ms // PRECISION_MS + 1) * PRECISION_MS
             slot = self._slots.get(self._read_ms)
             if slot is not None and slot.at < len(slot.entries):
                 at_ms = min(at_ms, self._read_ms + (slot.entries[slot.at] >> _OFFSET_BITS))

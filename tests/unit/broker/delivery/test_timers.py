@@ -23,20 +23,43 @@ from remoting.protocol.message import properties
 from remoting.protocol.names import HALF_TOPIC, TIMER_TOPIC
 from tests.clock import ManualClock
 from tests.unit.broker.store.stores import LOG_FILE, FailingFiles, bodies, message, opened, read_all
+from tests.virtual_time import virtual
 
 LOG_FILE_BYTES = 52 * 40 + 20
 LIMITS = BrokerLimits(delivered_at_once=3, timers_read_at_once=4, timers_loaded_at_once=5)
+
+
+class TickingClock(ManualClock):
+    """The clock of an event loop whose steps take time: a ms for each question."""
+
+    def __init__(self, loop_time: Callable[[], float]) -> None:
+        super().__init__()
+        self._loop_time = loop_time
+        self._asked_at = self._asked = self._last_ms = 0
+
+    def now_ms(self) -> int:
+        at_ms = 1_700_000_000_000 + round(self._loop_time() * 1000)
+        self._asked = self._asked + 1 if at_ms == self._asked_at else 0
+        self._asked_at = at_ms
+        self._last_ms = max(self._last_ms, at_ms + self._asked)
+        return self._last_ms
 
 
 class Timed:
     """A store with its timer messages, as a broker has them."""
 
     def __init__(
-        self, root: Path, *, window: int = 172_800, files: Any = None, log_file: int = LOG_FILE
+        self,
+        root: Path,
+        *,
+        window: int = 172_800,
+        files: Any = None,
+        log_file: int = LOG_FILE,
+        clock: ManualClock | None = None,
     ) -> None:
         self.root = root
         self.log_file = log_file
-        self.clock = ManualClock(now_ms=1_700_000_000_500)
+        self.clock = clock or ManualClock(now_ms=1_700_000_000_500)
         self.counters = BrokerCounters()
         self.window = window
         self.files = files or Files()
@@ -128,6 +151,25 @@ async def test_a_message_is_delivered_at_its_ms_and_not_before(timed: Timed, wai
     assert bodies(timed.store) == [b"now"]
     assert timed.counters.timers_delivered == 1
     assert timed.timers.waiting == 0
+
+
+@virtual
+async def test_the_second_after_a_message_in_the_last_ms_of_one_is_not_late(
+    make: Callable[..., Timed],
+) -> None:
+    loop = asyncio.get_running_loop()
+    timed = make(clock=TickingClock(loop.time))
+    begin_ms = timed.clock.now_ms() // 1000 * 1000 + 10_000
+    due = [begin_ms + 1000 * n + ms for n in range(100) for ms in (1, 990 + n % 10)]
+    for at in due:
+        timed.send(b"1", at - timed.clock.now_ms())
+    running = loop.create_task(timed.timers.run())
+    await asyncio.sleep(120)
+    running.cancel()
+
+    stored = [record.store_timestamp_ms for record in read_all(timed.store)]
+    late = [ms - at for ms, at in zip(stored, due, strict=True)]
+    assert 0 <= min(late) <= max(late) < 100
 
 
 async def test_messages_are_delivered_in_the_order_of_their_times(timed: Timed) -> None:
