@@ -58,7 +58,11 @@ def shape(value: object) -> object:
         case {"error": _, "getResponseCode": code}:
             return {"code": code}
         case dict():
-            return {re.sub("/.*", "", str(key)): shape(one) for key, one in value.items()}
+            return {
+                # The first message of a broker is at 0.
+                re.sub("/.*", "", str(key)): "number" if key == "commitLogOffset" else shape(one)
+                for key, one in value.items()
+            }
         case list():
             return sorted(map(shape, value), key=repr)
         case bool() | None:
