@@ -7,7 +7,6 @@ import resource
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from tests.integration.bad_input.peer import PATIENCE, Peer
+from tests.integration.pocketmq.conftest import until
 from tests.sizes import size
 from tests.unit.broker.harness import send_command
 
@@ -73,13 +73,6 @@ def committed(topic: str, offset: int) -> Command:
         consumer_group="g", topic=topic, queue_id=0, commit_offset=offset
     )
     return Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-
-
-def until(condition) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
