@@ -98,6 +98,7 @@ def parquet_messages(path: Path) -> tuple[int, Iterator[ExportedMessage]]:
             f"{path} has no column {min(missing)}: give a file that `message export` wrote"
         )
 
+    # Large messages fill the memory with fewer rows: their average size limits a batch.
     groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
     size, count = sum(group.total_byte_size for group in groups), file.metadata.num_rows
     at_once = max(1, min(ROWS, ROWS_BYTES * count // max(size, 1)))
