@@ -15,6 +15,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin, group
 from remoting.protocol.headers import pull as offset
+from remoting.protocol.message import batch
 from remoting.protocol.queue import MessageQueue
 from tests.integration.broker.client import TIMEOUT, bodies
 from tests.integration.remoting.peers import until
@@ -78,13 +79,13 @@ async def test_a_held_pull_is_woken_by_a_message(broker, connect):
     assert bodies(await asyncio.wait_for(held, TIMEOUT)) == [b"new"]
 
 
-async def test_a_held_pull_gets_all_messages_of_a_burst(broker, connect):
+async def test_a_held_pull_gets_all_messages_of_a_batch(broker, connect):
     client = await connect(broker)
     await client.send(body=b"old")
     held = await client.hold()
-    sends = [client.send(body=b"%d" % n) for n in range(5)]
-    await asyncio.gather(*sends)
-    assert len(bodies(await held)) == 5
+    body = batch.encode([(0, b"%d" % n, b"") for n in range(5)])
+    await client.send(body=body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert bodies(await held) == [b"%d" % n for n in range(5)]
 
 
 async def test_a_held_pull_ends_in_time(broker, connect):
