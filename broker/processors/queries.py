@@ -23,6 +23,7 @@ from remoting.protocol.bodies.stats import (
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import (
+    UNIQUE_KEY_QUERY,
     QueryConsumeQueueRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
     QueryMessageRequestHeader,
@@ -34,9 +35,6 @@ from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
-
-UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-"""Ext field: the key is a unique id (cf. MixAll.UNIQUE_MSG_QUERY_FLAG)."""
 
 FOUND_BY_UNIQUE_KEY: Final = 32
 """The most messages in an answer to a query for a unique id (``defaultQueryMaxNum``)."""

@@ -32,7 +32,11 @@ from remoting.addresses import parse_address
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, RecordError
-from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from remoting.protocol.headers.query import (
+    UNIQUE_KEY_QUERY,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.message import properties
 from remoting.protocol.message.ids import OffsetId, parse_offset_id
@@ -46,7 +50,6 @@ from remoting.protocol.queue import MessageQueue
 MAX_FOUND: Final = 64
 """Most messages that one query of a broker returns (cf. maxMsgsNumBatch)."""
 
-_UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _ALWAYS: Final = (0, 2**63 - 1)
 _SEEN_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR})
 
@@ -249,7 +252,7 @@ class MessageAdmin(AdminBase):
             address,
             code,
             header,
-            extra=((_UNIQUE_KEY_QUERY, "true" if unique else "false"),),
+            extra=((UNIQUE_KEY_QUERY, "true" if unique else "false"),),
             accept=FOUND_OR_NOT,
             topic=header.topic,
         )

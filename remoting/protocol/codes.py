@@ -293,6 +293,9 @@ V3_1_8_SNAPSHOT: Final = 62
 V3_4_9: Final = 121
 """Consumers since this release send the limit of retries (``maxReconsumeTimes``)."""
 
+V4_9_3: Final = 399
+"""5.3.3 leaves a field out of the signatures of clients up to this release; see ``signing``."""
+
 V4_9_4: Final = 401
 """Clients since this release get routes in standard JSON without requesting it."""
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from remoting.protocol.command import Header, Int, Long, header
+
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+"""Ext field of QUERY_MESSAGE: the key is a unique id (cf. MixAll.UNIQUE_MSG_QUERY_FLAG)."""
 
 
 @header

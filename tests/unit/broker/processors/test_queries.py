@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from broker.limits import BrokerLimits
-from broker.processors import queries
 from broker.store.limits import StoreLimits
 from broker.store.results import PendingMessage
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.query import QueryMessageRequestHeader, ViewMessageRequestHeader
+from remoting.protocol.headers.query import (
+    UNIQUE_KEY_QUERY,
+    QueryMessageRequestHeader,
+    ViewMessageRequestHeader,
+)
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, fields_of
@@ -35,7 +38,7 @@ async def ask(bench: Bench, command: Command) -> Command:
 async def query(bench: Bench, key: str, *, unique: bool | None = None, **more: Any) -> Command:
     fields = {"topic": TOPIC, "max_num": 32, "begin_timestamp": 0, "end_timestamp": FOREVER}
     header = QueryMessageRequestHeader(**(fields | more), key=key)
-    extra = () if unique is None else ((queries.UNIQUE_KEY_QUERY, str(unique).lower()),)
+    extra = () if unique is None else ((UNIQUE_KEY_QUERY, str(unique).lower()),)
     request = Command.request(RequestCode.QUERY_MESSAGE, header, extra=extra)
     return await ask(bench, request)
 
@@ -208,7 +211,7 @@ async def test_captured_queries_are_answered_as_apaches_broker_answers(bench: Be
 def _in_any_time(request: Command) -> Command:
     header = request.read(QueryMessageRequestHeader)
     header.begin_timestamp, header.end_timestamp = 0, FOREVER
-    unique = (queries.UNIQUE_KEY_QUERY, request.fields[queries.UNIQUE_KEY_QUERY])
+    unique = (UNIQUE_KEY_QUERY, request.fields[UNIQUE_KEY_QUERY])
     return Command.request(RequestCode.QUERY_MESSAGE, header, extra=(unique,))
 
 
