@@ -38,6 +38,7 @@ from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.credentials import Signer
 from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
@@ -215,6 +216,7 @@ class Broker:
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
+            signer=None if config.credentials is None else Signer(config.credentials),
         )
         spread = None
         if config.namesrv_addr:

@@ -265,6 +265,9 @@ class BrokerConfig(Settings):
 
     # name servers
     namesrv_addr: tuple[str, ...] = setting("namesrvAddr", addresses, ())
+    credentials: Path | None = setting(  # noqa: RUF009 - declares a field
+        "pocketmqCredentials", path, None
+    )
     force_register: bool = setting("forceRegister", boolean, True)
     compressed_register: bool = setting("compressedRegister", boolean, False)
     register_name_server_period_ms: int = setting("registerNameServerPeriod", _MILLISECONDS, 30_000)

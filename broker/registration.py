@@ -29,6 +29,7 @@ from broker.config import BrokerConfig
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
+from remoting.credentials import Signer
 from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
@@ -190,6 +191,7 @@ class BrokerRegistration:
         clock: the time.
         jitter: returns a random number from 0 to 1, which varies the delay of retries.
         pace: shortest time in seconds between registrations that no caller waits for.
+        signer: signs the requests; None sends them unsigned.
     """
 
     def __init__(
@@ -202,6 +204,7 @@ class BrokerRegistration:
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
         pace: float = PACE_SECONDS,
+        signer: Signer | None = None,
     ) -> None:
         self.announcement = announcement
         self._topics_of = topics_of
@@ -209,7 +212,9 @@ class BrokerRegistration:
         self.clock = clock or SystemClock()
         self.jitter = jitter
         self.pace = pace
-        self.pool = ConnectionPool(on_close=self._connection_closed, name="registration")
+        self.pool = ConnectionPool(
+            on_close=self._connection_closed, signer=signer, name="registration"
+        )
         self._portions = 0
         self._supervisor = Supervisor("registration")
         self._links = [_NameServerLink(address, self) for address in dict.fromkeys(name_servers)]

@@ -38,9 +38,9 @@ MODULES = {
     "client.consumer.push": "PushConsumer",
     "client.consumer.received": "ReceivedMessage",
     "client.errors": """
-        AlreadySettled BrokerUnreachable BufferFull ConsumerStopped DeadLetter GroupConflict
-        GroupNotFound MessageIllegal NoNameServer NoPermission NoRoute NotDurable NotFound
-        NotOnline NotSupported Outcome PocketMQError RemoteError RequestTimeout RetryLater
+        AccessDenied AlreadySettled BrokerUnreachable BufferFull ConsumerStopped DeadLetter
+        GroupConflict GroupNotFound MessageIllegal NoNameServer NoPermission NoRoute NotDurable
+        NotFound NotOnline NotSupported Outcome PocketMQError RemoteError RequestTimeout RetryLater
         SendError ServiceNotAvailable SubscriptionInvalid SystemBusy TopicNotFound Unavailable
         UnreadableMessage UsageError
     """,
@@ -63,6 +63,7 @@ MODULES = {
         Strategy
     """,
     "remoting.protocol.message.trace": "TraceRecord",
+    "remoting.protocol.signing": "Credentials",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",
 }
 _HOMES = {name: module for module, names in MODULES.items() for name in names.split()}

@@ -20,6 +20,7 @@ from client.consumer.outcome import Decision as Decision
 from client.consumer.pull import PullConsumer as PullConsumer
 from client.consumer.push import PushConsumer as PushConsumer
 from client.consumer.received import ReceivedMessage as ReceivedMessage
+from client.errors import AccessDenied as AccessDenied
 from client.errors import AlreadySettled as AlreadySettled
 from client.errors import BrokerUnreachable as BrokerUnreachable
 from client.errors import BufferFull as BufferFull
@@ -100,6 +101,7 @@ from remoting.protocol.message.trace import TraceRecord as TraceRecord
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
 from remoting.protocol.queue import QueueOffset as QueueOffset
+from remoting.protocol.signing import Credentials as Credentials
 
 __all__ = [
     "BEGIN",
@@ -108,6 +110,7 @@ __all__ = [
     "FIRST",
     "LAST",
     "ROLLBACK",
+    "AccessDenied",
     "Admin",
     "AlreadySettled",
     "Averagely",
@@ -121,6 +124,7 @@ __all__ = [
     "ConsumerFailed",
     "ConsumerStopped",
     "ConsumptionPaused",
+    "Credentials",
     "DeadLetter",
     "DeadMessage",
     "Decision",

@@ -23,6 +23,7 @@ from client.events import EventHandler
 from client.interceptors import Interceptor
 from client.message import Checker
 from client.positions import Duration, Place, Position, StartFrom, position_of, seconds
+from remoting.credentials import CredentialsSource
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
@@ -49,6 +50,7 @@ class ClientArguments(TypedDict, total=False):
     """Keyword arguments of an Instance, and of clients created without one; see ClientOptions."""
 
     codec: CodecName
+    credentials: CredentialsSource | None
     connect_timeout: Duration
     request_timeout: Duration
     heartbeat_period: Duration
@@ -140,6 +142,8 @@ class ClientOptions(Options):
         nameservers: the name servers' addresses.
         codec: of request headers: ``json`` (supported by every RocketMQ), ``rocketmq`` (its binary
             codec) or ``msgpack`` (negotiated with each PocketMQ peer, otherwise json).
+        credentials: ``client.Credentials`` or the path of a file with them, to sign requests; by
+            default those that the environment names (``remoting.credentials``).
         connect_timeout: for opening a connection.
         request_timeout: for requests that are neither sends nor pulls.
         heartbeat_period: between heartbeats to all brokers of the known routes.
@@ -155,6 +159,7 @@ class ClientOptions(Options):
 
     nameservers: str = ""
     codec: CodecName = "json"
+    credentials: CredentialsSource | None = None
     connect_timeout: float = limits.CONNECT_TIMEOUT
     request_timeout: float = limits.REQUEST_TIMEOUT
     heartbeat_period: float = limits.HEARTBEAT_PERIOD

@@ -32,6 +32,7 @@ from client.routes import FaultTable, RouteTable
 from remoting.addresses import parse_address
 from remoting.clock import SystemClock
 from remoting.connection import Connection
+from remoting.credentials import signer_of
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.pool import ConnectionPool
@@ -42,6 +43,7 @@ from remoting.protocol.message import properties
 from remoting.protocol.message.ids import UniqueIdGenerator
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.own_codes import OwnRequestCode
+from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
 
 _log = Log("client")
@@ -129,6 +131,10 @@ class ClientContext:
         own = {name: value for name, value in options.items() if name in names}
         self._options = ClientOptions.gather(own)
         self._nameservers = name_servers(nameservers, self._options)
+        try:
+            self._signer = signer_of(self._options.credentials)
+        except ConfigError as error:
+            raise UsageError(str(error)) from None
         self.life = Lifecycle("instance")
         self.clock = SystemClock()
         self.members = Members()
@@ -168,6 +174,7 @@ class ClientContext:
             self._handle,
             connect_timeout=options.connect_timeout,
             offer_msgpack=options.codec == "msgpack",
+            signer=self._signer,
             name="client",
         )
         self.remote = Remote(self._pool, _SERIALIZE[options.codec], options.request_timeout)

@@ -10,6 +10,7 @@ as far as known, and gives a hint what to do next.
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import Enum
 from functools import cache
@@ -202,6 +203,13 @@ class NoPermission(RemoteError):
     """Code 16: the broker, topic or group doesn't permit this."""
 
 
+class AccessDenied(NoPermission):
+    """The broker's rules, or its check of the signature, refuse the request.
+
+    Apache's brokers of 4.9 answer with code 1, those of 5.x with code 16.
+    """
+
+
 class TopicNotFound(RemoteError):
     """Code 17: no such topic."""
 
@@ -318,6 +326,15 @@ _BY_CODE: Final[dict[int, tuple[type[RemoteError], str | None]]] = {
 }
 
 
+_OF_ACCESS: Final = re.compile(r"\bacl\.common\.AclException|Authenti|Authoriz|has no permission")
+"""What the remarks of refusals contain at 4.9.7 (AclException) and 5.3.3 (auth)."""
+
+_ACCESS_HINT: Final = (
+    "check the account's keys (credentials=, --credentials or POCKETMQ_CREDENTIALS) and its"
+    " permissions at that broker"
+)
+
+
 def remote_error(
     code: int,
     remark: str | None,
@@ -330,6 +347,8 @@ def remote_error(
 ) -> RemoteError:
     """Return the typed error for a response ``code``; ``what`` names the rejected request."""
     kind, hint = _BY_CODE.get(code, (RemoteError, None))
+    if code in {1, 16} and _OF_ACCESS.search(remark or "") is not None:
+        kind, hint = AccessDenied, _ACCESS_HINT
     words = (remark or "").partition("\n")[0].strip() or "no reason given"
     return kind(
         f"{what} was refused with code {code}: {words}",

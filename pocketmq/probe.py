@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from remoting.blocking import BlockingConnection
+from remoting.credentials import signer_of
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.body import Body
@@ -49,7 +50,9 @@ def ask(
         NoAnswer: the server did not answer, or refused.
     """
     try:
-        with BlockingConnection(address, timeout=timeout, connect_timeout=timeout) as connection:
+        with BlockingConnection(
+            address, timeout=timeout, connect_timeout=timeout, signer=signer_of(None)
+        ) as connection:
             answer = connection.request(Command.request(code, header))
             if answer.code != ResponseCode.SUCCESS:
                 remark = (answer.remark or "no reason given").partition("\n")[0]

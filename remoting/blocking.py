@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from remoting.addresses import parse_address
+from remoting.credentials import Signer
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.limits import CONNECT_TIMEOUT, MAX_PENDING_REQUESTS, RECEIVE_BUFFER_BYTES
 from remoting.protocol.codes import SerializeType
@@ -112,6 +113,7 @@ class BlockingConnection:
         max_frame_bytes: the limit of an answer; a larger one closes the connection.
         max_in_flight: the limit of unanswered requests.
         buffer_bytes: initial size of the receive buffer, which grows to the largest frame.
+        signer: signs the requests; None sends them unsigned.
 
     Raises:
         ConnectFailed: the connection can't be made.
@@ -126,8 +128,10 @@ class BlockingConnection:
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_PENDING_REQUESTS,
         buffer_bytes: int = RECEIVE_BUFFER_BYTES,
+        signer: Signer | None = None,
     ) -> None:
         self.address = address
+        self._signer = signer
         self._max_in_flight = max_in_flight
         self._timeout = timeout
         self._next_opaque = 0
@@ -222,6 +226,9 @@ class BlockingConnection:
         timeout = self._timeout if timeout is None else timeout
         command.opaque = free_opaque(self._next_opaque, self._codes)
         self._next_opaque = command.opaque + 1
+        if self._signer is not None:
+            self._signer.refresh()
+            command = self._signer(command)
         try:
             self._socket.settimeout(max(timeout, _SHORTEST_WAIT))
             self._socket.sendall(encode(command))

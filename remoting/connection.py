@@ -566,7 +566,7 @@ class Connection(asyncio.Protocol):
         if self.closed:
             raise ConnectionLost(self.remote_text, self.close_reason)
         command.opaque = self._pending.next_opaque()
-        head = self._codecs.encode_request(command)
+        head = self._codecs.encode_request(command, self.endpoint.signer)
         size = self._checked(len(head) + len(command.body))
         if self._deadlines.blocked_since != inf:
             limit = self.endpoint.limits.max_unsent_bytes

@@ -30,6 +30,7 @@ from remoting.tasks import Supervisor
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
+    from remoting.credentials import Signer
     from remoting.process_limits import ConnectionRoom
 
 _log = Log("remoting")
@@ -67,6 +68,8 @@ class Endpoint:
     accept_msgpack: bool = False
     feed_factory: FeedFactory | None = None
     on_close: ConnectionCallback | None = None
+    signer: Signer | None = None
+    """Signs the requests of a client; those that a server sends are not signed, as in RocketMQ."""
     draining: bool = False
     """True while a server stops: no new requests are processed."""
     max_connections: int = sys.maxsize

@@ -19,6 +19,7 @@ from remoting.addresses import parse_address
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.credentials import Signer
 from remoting.endpoint import ConnectionCallback, Endpoint, Handler
 from remoting.errors import AnswerTimeout, ConnectFailed
 from remoting.limits import (
@@ -51,6 +52,7 @@ class ConnectionPool:
         connect_timeout: seconds for one attempt.
         offer_msgpack: offer PocketMQ's msgpack header codec to each server.
         on_close: called with each connection that has closed.
+        signer: signs the requests; None sends them unsigned.
         clock: for tests.
         jitter: returns a number in [0, 1); spreads the attempts of many clients.
         max_addresses: above this number, addresses without a connection are removed.
@@ -64,6 +66,7 @@ class ConnectionPool:
         connect_timeout: float = CONNECT_TIMEOUT,
         offer_msgpack: bool = False,
         on_close: ConnectionCallback | None = None,
+        signer: Signer | None = None,
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
         max_addresses: int = MAX_POOL_ADDRESSES,
@@ -82,7 +85,10 @@ class ConnectionPool:
             clock=self._clock,
             offer_msgpack=offer_msgpack,
             on_close=on_close,
+            signer=signer,
         )
+        # Started by the first connection: a pool may be made before there is an event loop.
+        self._watches = signer is None or not signer.changes
 
     def __len__(self) -> int:
         """Return the number of addresses it has state for."""
@@ -129,6 +135,9 @@ class ConnectionPool:
                     f"the next attempt is made in {pause:.1f} s; check that it runs, and that "
                     "the address can be reached from here",
                 )
+            if self.endpoint.signer is not None and not self._watches:
+                self._watches = True
+                self.endpoint.tasks.spawn(self.endpoint.signer.watch(), "credentials")
             known.connecting = self.endpoint.tasks.spawn(
                 self._connect(address, known),
                 f"connect {address}",

@@ -9,7 +9,7 @@ import time
 import click
 
 from pocketmq import output
-from pocketmq.cli.running import DEFAULT_NAMESERVER, json_option
+from pocketmq.cli.running import DEFAULT_NAMESERVER, credentials_option, json_option
 from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
@@ -30,6 +30,7 @@ from remoting.protocol.codes import RequestCode
     show_default=True,
     help="Seconds.",
 )
+@credentials_option
 @json_option
 def health(nameserver: str | None, broker: str | None, timeout: float, as_json: bool) -> None:
     """Check whether servers answer; exit code 0 if all do, else 1."""

@@ -27,6 +27,7 @@ from client.positions import Position, position_of
 from pocketmq import output
 from pocketmq.formats import SourceError
 from remoting import tasks as loop
+from remoting.credentials import FILE_VARIABLE
 from remoting.log import ROOT as LOGGERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,7 +36,7 @@ DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
 def nameserver_option(function: F) -> F:
-    """Add ``--nameserver``."""
+    """Add ``--nameserver`` and ``--credentials``."""
     return click.option(
         "--nameserver",
         metavar="HOST:PORT[;…]",
@@ -43,6 +44,23 @@ def nameserver_option(function: F) -> F:
         default=DEFAULT_NAMESERVER,
         show_default=True,
         help="One or more name servers.",
+    )(credentials_option(function))
+
+
+def credentials_option(function: F) -> F:
+    """Add ``--credentials``, the default of everything that a command sends requests with."""
+
+    def use(_: click.Context, __: click.Parameter, file: str | None) -> None:
+        if file is not None:
+            # Also the client's own variable, which comes before a configuration file.
+            os.environ.update({FILE_VARIABLE: file, "POCKETMQ_CLIENT_CREDENTIALS": file})
+
+    return click.option(
+        "--credentials",
+        metavar="FILE",
+        callback=use,
+        expose_value=False,
+        help="Sign requests with the accessKey and secretKey in this file.",
     )(function)
 
 

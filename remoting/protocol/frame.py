@@ -388,24 +388,27 @@ class CodecNegotiation:
         self._asked: int | None = None
         self._owed: int | None = None
 
-    def encode_request(self, command: Command) -> bytes:
+    def encode_request(
+        self, command: Command, sign: Callable[[Command], Command] | None = None
+    ) -> bytes:
         """Return a request's frame without its body; the first suitable one carries the offer.
 
-        The command itself is unchanged afterwards: it may be sent again over another connection.
+        ``sign`` signs it when all its fields are set. The command itself is unchanged afterwards:
+        it may be sent again over another connection.
         """
         if self._writes:
             if command.serialize != SerializeType.JSON:
-                return _head(command)
+                return _head(command, sign)
             command.serialize = SerializeType.MSGPACK
             try:
-                return _head(command)
+                return _head(command, sign)
             finally:
                 command.serialize = SerializeType.JSON
         if self._offers and command.code in CARRIERS and not command.is_oneway:
             self._offers = False
             self._asked = command.opaque
-            return _with_pair(command, _head)
-        return _head(command)
+            return _with_pair(command, lambda offering: _head(offering, sign))
+        return _head(command, sign)
 
     def see_response(self, command: Command) -> None:
         """Check whether a response accepts this client's offer."""
@@ -432,7 +435,9 @@ class CodecNegotiation:
         return _with_pair(command, encode)
 
 
-def _head(command: Command) -> bytes:
+def _head(command: Command, sign: Callable[[Command], Command] | None) -> bytes:
+    if sign is not None:
+        command = sign(command)
     return encode_head(command, len(command.body))
 
 
