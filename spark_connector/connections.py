@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from remoting.blocking import BlockingConnection
+from remoting.credentials import CredentialsSource, Signer
 from spark_connector.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
 
 CONNECTION_IDLE: Final = 300.0
@@ -26,6 +27,10 @@ CONNECTION_IDLE: Final = 300.0
 
 Lease = Callable[[str], AbstractContextManager[BlockingConnection]]
 """Returns a context manager with a connection to an address."""
+
+
+_Key = tuple[str, CredentialsSource | None]
+"""The address of a connection, and what its requests are signed with."""
 
 
 class _Unused(NamedTuple):
@@ -43,7 +48,7 @@ class ConnectionCache:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._unused: dict[str, list[_Unused]] = {}
+        self._unused: dict[_Key, list[_Unused]] = {}
 
     @contextmanager
     def lease(
@@ -52,6 +57,7 @@ class ConnectionCache:
         *,
         idle_timeout: float = CONNECTION_IDLE,
         connect_timeout: float = CONNECT_TIMEOUT,
+        credentials: CredentialsSource | None = None,
     ) -> Iterator[BlockingConnection]:
         """Lease a connection for a block; it is kept afterwards unless the block raises.
 
@@ -60,19 +66,26 @@ class ConnectionCache:
             idle_timeout: connections to any address that were unused for more seconds than this
                 are closed.
             connect_timeout: seconds for opening a new connection.
+            credentials: what the requests are signed with; None: unsigned.
 
         Raises:
+            ConfigError: the file with the credentials can't be used.
             ConnectFailed: no unused connection exists, and a new one can't be opened.
         """
-        connection = self._take(address, idle_timeout)
+        key = (address, credentials)
+        connection = self._take(key, idle_timeout)
         if connection is None:
-            connection = BlockingConnection(address, connect_timeout=connect_timeout)
+            connection = BlockingConnection(
+                address,
+                connect_timeout=connect_timeout,
+                signer=None if credentials is None else Signer(credentials),
+            )
         try:
             yield connection
         except BaseException:
             connection.close()
             raise
-        self._give_back(connection)
+        self._give_back(key, connection)
 
     def close(self) -> None:
         """Close all unused connections."""
@@ -83,7 +96,7 @@ class ConnectionCache:
 
     def unused(self, address: str) -> int:
         """Return the number of unused connections to an address."""
-        return len(self._unused.get(address, ()))
+        return sum(len(unused) for key, unused in self._unused.items() if key[0] == address)
 
     def forked(self) -> None:
         """Close the copies of the parent's connections in a child; the parent keeps its own."""
@@ -91,14 +104,14 @@ class ConnectionCache:
         self._lock = threading.Lock()
         self.close()
 
-    def _take(self, address: str, idle_timeout: float) -> BlockingConnection | None:
+    def _take(self, key: _Key, idle_timeout: float) -> BlockingConnection | None:
         with self._lock:
             closing = []
             oldest = self._clock() - idle_timeout
             for other, unused in self._unused.items():
                 closing += [one.connection for one in unused if one.since < oldest]
                 self._unused[other] = [one for one in unused if one.since >= oldest]
-            mine = self._unused.get(address, [])
+            mine = self._unused.get(key, [])
             found = None
             while mine and found is None:
                 candidate = mine.pop().connection
@@ -110,10 +123,10 @@ class ConnectionCache:
             connection.close()
         return found
 
-    def _give_back(self, connection: BlockingConnection) -> None:
+    def _give_back(self, key: _Key, connection: BlockingConnection) -> None:
         if connection.usable:
             with self._lock:
-                kept = self._unused.setdefault(connection.address, [])
+                kept = self._unused.setdefault(key, [])
                 if len(kept) < MAX_KEPT_CONNECTIONS:
                     kept.append(_Unused(self._clock(), connection))
                     return
@@ -130,15 +143,28 @@ def lease(
     *,
     idle_timeout: float = CONNECTION_IDLE,
     connect_timeout: float = CONNECT_TIMEOUT,
+    credentials: CredentialsSource | None = None,
 ) -> AbstractContextManager[BlockingConnection]:
     """Lease a connection from this process's cache; see ``ConnectionCache.lease``."""
-    return _CACHE.lease(address, idle_timeout=idle_timeout, connect_timeout=connect_timeout)
+    return _CACHE.lease(
+        address,
+        idle_timeout=idle_timeout,
+        connect_timeout=connect_timeout,
+        credentials=credentials,
+    )
 
 
 close_unused: Final = _CACHE.close
 """Close this process's unused connections."""
 
 
-def leasing(idle_timeout: float, *, connect_timeout: float = CONNECT_TIMEOUT) -> Lease:
-    """Return ``lease`` with these timeouts, in seconds."""
-    return partial(lease, idle_timeout=idle_timeout, connect_timeout=connect_timeout)
+def leasing(
+    idle_timeout: float,
+    credentials: CredentialsSource | None,
+    *,
+    connect_timeout: float = CONNECT_TIMEOUT,
+) -> Lease:
+    """Return ``lease`` with these timeouts, in seconds, and these credentials."""
+    return partial(
+        lease, idle_timeout=idle_timeout, connect_timeout=connect_timeout, credentials=credentials
+    )

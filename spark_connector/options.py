@@ -18,10 +18,12 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
+from remoting.credentials import CredentialsSource, Signer, from_environment
 from remoting.docs import DOCS
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.names import validate_group, validate_topic
-from remoting.settings import nearest
+from remoting.protocol.signing import Credentials
+from remoting.settings import ConfigError, nearest
 from spark_connector.errors import OptionError
 
 T = TypeVar("T")
@@ -330,6 +332,7 @@ class ConnectionOptions:
         retries: attempts after the first one, for the requests of the driver.
         retry_interval: the pause before the second attempt; it doubles from there.
         connection_idle: a connection is closed after it has been unused for this long.
+        credentials: what requests are signed with, the keys or the path of a file; None: unsigned.
     """
 
     name_servers: tuple[str, ...] = option(
@@ -341,17 +344,45 @@ class ConnectionOptions:
     retries: int = option("fetchOffset.numRetries", integer(0, MAX_RETRIES), 3)
     retry_interval: float = option("fetchOffset.retryIntervalMs", wait, 0.2)
     connection_idle: float = option("connectionIdleMs", wait, 300.0, passes_through=True)
+    credentials: CredentialsSource | None = None
 
     @classmethod
     def of(cls, reader: OptionReader) -> ConnectionOptions:
         """Read the connection options of a query. Raises OptionError.
 
-        Name servers that are not given are taken from the environment (``NAMESRV_ADDR``).
+        Name servers and credentials that are not given are taken from the environment
+        (``NAMESRV_ADDR`` and those of ``remoting.credentials``).
         """
-        options = reader.read(cls)
+        options = reader.read(cls, credentials=_credentials(reader))
         return (
             options if options.name_servers else replace(options, name_servers=_from_environment())
         )
+
+
+CREDENTIALS_OPTIONS: Final = tuple(
+    Option(name, str, "", passes_through=True)
+    for name in ("credentialsFile", "accessKey", "secretKey", "securityToken")
+)
+
+
+def _credentials(reader: OptionReader) -> CredentialsSource | None:
+    file, *keys = (reader.get(one.name) for one in CREDENTIALS_OPTIONS)
+    if file and any(keys):
+        raise OptionError("credentialsFile and keys are both given", "give one of them")
+    try:
+        if any(keys):
+            access_key, secret_key, token = keys
+            return Credentials(access_key, secret_key, token or None)
+        source = file or from_environment()
+        if source is not None:
+            Signer(source)  # an unusable file is an error of the query, not of its tasks
+    except ConfigError as error:
+        raise OptionError(str(error)) from None
+    except ValueError:
+        raise OptionError(
+            "only a part of the keys is given", "give accessKey and secretKey, or credentialsFile"
+        ) from None
+    return source
 
 
 def _from_environment() -> tuple[str, ...]:
@@ -368,9 +399,7 @@ def _from_environment() -> tuple[str, ...]:
 
 
 _NO_TLS: Final = "TLS is not supported yet: connect without it, over a network you trust"
-_NO_SECRETS: Final = (
-    "signing with keys is not supported yet: use brokers without ACL, and keep keys out of options"
-)
+_NO_SECRETS: Final = "give credentialsFile, the path of a file with accessKey and secretKey"
 _ASK_NAME_SERVER: Final = "RocketMQ has name servers: give nameServer=host:port"
 
 REFUSALS: Final = {
@@ -378,10 +407,7 @@ REFUSALS: Final = {
     "tlsCa": _NO_TLS,
     "tlsCert": _NO_TLS,
     "tlsKey": _NO_TLS,
-    "accessKey": _NO_SECRETS,
-    "secretKey": _NO_SECRETS,
     "secretKeyFile": _NO_SECRETS,
-    "securityToken": _NO_SECRETS,
     "kafka.bootstrap.servers": _ASK_NAME_SERVER,
     "bootstrap.servers": _ASK_NAME_SERVER,
     "kafka.security.protocol": _NO_TLS,

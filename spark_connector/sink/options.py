@@ -12,6 +12,7 @@ from remoting.protocol.names import validate_topic
 from spark_connector.errors import OptionError
 from spark_connector.limits import SINK_BATCH_BYTES, SINK_MAX_BATCH_BYTES, SINK_MIN_BATCH_BYTES
 from spark_connector.options import (
+    CREDENTIALS_OPTIONS,
     MAX_RETRIES,
     REFUSALS,
     ConnectionOptions,
@@ -102,6 +103,7 @@ class SinkOptions:
 
 SINK_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *options_of(ConnectionOptions).values(),
+    *CREDENTIALS_OPTIONS,
     *options_of(SinkOptions).values(),
 )
 """All options of the sink."""

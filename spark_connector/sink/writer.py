@@ -120,7 +120,7 @@ def write_rows(
         ConnectorError: a row could not be sent; earlier ones may have been.
     """
     options = plan.options
-    take = lease or leasing(options.connection.connection_idle)
+    take = lease or leasing(options.connection.connection_idle, options.connection.credentials)
     name_servers = NameServerCalls(Calls(options.connection, lease=take))
     routes = WriteRoutes(name_servers, options.default_queues)
     recipe = Recipe(

@@ -19,6 +19,7 @@ from typing import Final
 from client.routes import Route
 from client.wire.offsets import pull_header
 from remoting.blocking import BlockingConnection
+from remoting.credentials import CredentialsSource, Signer
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -49,8 +50,12 @@ _log = Log("spark")
 class _Watched:
     """The parked pulls at one broker; ``queues`` maps their opaques to queue and offset."""
 
-    def __init__(self, address: str) -> None:
-        self.connection = BlockingConnection(address, connect_timeout=SUBMIT_TIMEOUT)
+    def __init__(self, address: str, credentials: CredentialsSource | None) -> None:
+        self.connection = BlockingConnection(
+            address,
+            connect_timeout=SUBMIT_TIMEOUT,
+            signer=None if credentials is None else Signer(credentials),
+        )
         self.queues: dict[int, tuple[MessageQueue, int]] = {}
 
     def park(self, group: str, queue: MessageQueue, offset: int) -> None:
@@ -72,10 +77,12 @@ class ArrivalWatch:
 
     Args:
         group: the consumer group named in the pulls.
+        credentials: what the pulls are signed with; None: unsigned.
     """
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, credentials: CredentialsSource | None = None) -> None:
         self._group = group
+        self._credentials = credentials
         self._brokers: dict[str, _Watched] = {}
         self._resting: dict[str, float] = {}
 
@@ -139,7 +146,7 @@ class ArrivalWatch:
     def _watched(self, address: str, ends: Mapping[MessageQueue, int]) -> _Watched:
         watched = self._brokers.get(address)
         if watched is None:
-            watched = self._brokers[address] = _Watched(address)
+            watched = self._brokers[address] = _Watched(address, self._credentials)
         parked = {queue for queue, _ in watched.queues.values()}
         for queue, end in ends.items():
             if queue not in parked:
@@ -203,7 +210,7 @@ class QueueMonitor:
     ) -> None:
         self.brokers = brokers
         self._options = options
-        self._watch = watch or ArrivalWatch(options.group)
+        self._watch = watch or ArrivalWatch(options.group, options.connection.credentials)
         self._pace = pace
         self._fetched_at = float("-inf")
         self._routes_at = float("-inf")

@@ -58,7 +58,7 @@ def run_stream(frame: Any, checkpoint: Path) -> None:
         ({"subscribePattern": "a.*"}, "topic and subscribePattern contradict each other"),
         ({"failOnDataLoss": "true", "onDataLoss": "skip"}, "onDataLoss=skip contradict each other"),
         ({"filterSql": "a > 5", "filterTags": "A"}, "filterTags and filterSql are both given"),
-        ({"secretKey": "hush"}, "format rocketmq refuses the option 'secretKey'"),
+        ({"secretKey": "hush"}, "give accessKey and secretKey, or credentialsFile"),
     ],
 )
 def test_wrong_options_are_errors_before_anything_is_asked(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from remoting.protocol.signing import Credentials
 from spark_connector.errors import OptionError
 from spark_connector.options import OnDecodeError
 from spark_connector.source.options import SOURCE_OPTIONS, OnDataLoss, SourceOptions
@@ -79,13 +81,38 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name():
         of(zzzzzz=1)
 
 
-@pytest.mark.parametrize(
-    "name", ["tls", "tlsCa", "tlsCert", "tlsKey", "accessKey", "secretKey", "secretKeyFile"]
-)
+@pytest.mark.parametrize("name", ["tls", "tlsCa", "tlsCert", "tlsKey", "secretKeyFile"])
 def test_unsupported_options_are_refused_without_showing_their_value(name: str):
-    with pytest.raises(OptionError, match="not supported yet") as caught:
+    with pytest.raises(OptionError, match="not supported yet|give credentialsFile") as caught:
         of(**{name: "hush-hush"})
     assert "hush-hush" not in str(caught.value)
+
+
+def test_credentials_come_from_options_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    keys = Credentials("billing", "hush-hush")
+    monkeypatch.setenv("POCKETMQ_ACCESS_KEY", "billing")
+    monkeypatch.setenv("POCKETMQ_SECRET_KEY", "hush-hush")
+    assert of().read.credentials == keys
+    other = of(accessKey="a", secretKey="b", securityToken="c").connection.credentials
+    assert other == Credentials("a", "b", "c")
+    file = tmp_path / "keys.yml"
+    file.write_text("accessKey: billing\nsecretKey: hush-hush\n")
+    file.chmod(0o600)
+    assert of(credentialsFile=file).read.credentials == str(file)
+    assert "hush" not in repr(of())
+
+
+def test_unusable_credentials_are_refused_without_showing_them(tmp_path: Path):
+    file = tmp_path / "keys.yml"
+    with pytest.raises(OptionError, match="only a part of the keys is given") as caught:
+        of(secretKey="hush-hush")
+    assert "hush" not in str(caught.value)
+    with pytest.raises(OptionError, match="credentialsFile and keys are both given"):
+        of(accessKey="a", credentialsFile=file)
+    with pytest.raises(OptionError, match=r"keys\.yml can't be read"):
+        of(credentialsFile=file)
 
 
 def test_kafkas_server_option_is_refused_with_ours():
