@@ -14,6 +14,7 @@ from pathlib import Path
 
 import client
 from remoting.blocking import BlockingConnection
+from remoting.credentials import Signer
 from remoting.protocol import bodies
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode
@@ -232,21 +233,23 @@ def broker_command(
 
 def _conf(home: Path) -> Path:
     conf = home / "conf"
-    if not conf.exists():
-        conf.mkdir(parents=True)
-        for name in _LOG_FILES:
-            (conf / name).write_text(_QUIET)
+    conf.mkdir(parents=True, exist_ok=True)
+    for name in _LOG_FILES:
+        (conf / name).write_text(_QUIET)
     return conf
 
 
 @contextmanager
-def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterator[Apache]:
+def apache(
+    version: str, home: Path, *, settings: Sequence[str] = (), signer: Signer | None = None
+) -> Iterator[Apache]:
     """Run a real name server and broker on free ports.
 
     Args:
         version: ``4.9.7`` or ``5.3.3``.
         home: An empty directory for configuration, store and logs.
         settings: Lines for its ``broker.conf``.
+        signer: Signs what is asked until it is registered.
     """
     nameserver_port, broker_port = free_port(), free_ports(10)
     nameserver = f"127.0.0.1:{nameserver_port}"
@@ -259,7 +262,7 @@ def apache(version: str, home: Path, *, settings: Sequence[str] = ()) -> Iterato
         processes.append(start(command, home, home / "broker.log"))
         wait_until_listening(nameserver_port)
         wait_until_listening(broker_port)
-        _wait_until_registered(nameserver, broker_port)
+        _wait_until_registered(nameserver, broker_port, signer=signer)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}", processes[-1])
     finally:
         # Their clean stop takes ten seconds, and nothing here depends on it.
@@ -296,7 +299,9 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
         process.wait()
 
 
-def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) -> None:
+def _wait_until_registered(
+    nameserver: str, broker_port: int, brokers: int = 1, signer: Signer | None = None
+) -> None:
     """Wait until they are registered; 5.x registers after it reports that it has booted.
 
     The first time 5.x often does so before it has looked which name servers there are, and then
@@ -307,7 +312,9 @@ def _wait_until_registered(nameserver: str, broker_port: int, brokers: int = 1) 
     nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
     with (
         BlockingConnection(nameserver, timeout=ANSWER_TIMEOUT) as connection,
-        BlockingConnection(f"127.0.0.1:{broker_port}", timeout=ANSWER_TIMEOUT) as broker,
+        BlockingConnection(
+            f"127.0.0.1:{broker_port}", timeout=ANSWER_TIMEOUT, signer=signer
+        ) as broker,
     ):
         while time.monotonic() < deadline:
             answer = connection.request(ask, timeout=ANSWER_TIMEOUT)
