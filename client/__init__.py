@@ -65,6 +65,7 @@ MODULES = {
     "remoting.protocol.message.trace": "TraceRecord",
     "remoting.protocol.signing": "Credentials",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",
+    "remoting.tls": "Tls",
 }
 _HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
 SUBMODULES = frozenset({"blocking", "serde"})

@@ -102,6 +102,7 @@ from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
 from remoting.protocol.queue import QueueOffset as QueueOffset
 from remoting.protocol.signing import Credentials as Credentials
+from remoting.tls import Tls as Tls
 
 __all__ = [
     "BEGIN",
@@ -198,6 +199,7 @@ __all__ = [
     "SubscriptionUnstable",
     "SystemBusy",
     "Tags",
+    "Tls",
     "TopicNotFound",
     "TraceRecord",
     "Transaction",

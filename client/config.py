@@ -27,6 +27,15 @@ from remoting.credentials import CredentialsSource
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
 from remoting.settings import nearest
+from remoting.tls import (
+    CLIENT_PREFIX,
+    TRUTHS,
+    ClientTls,
+    TlsError,
+    TlsOption,
+    client_tls,
+    tls_from_environment,
+)
 
 if TYPE_CHECKING:
     from client.group.strategies import Strategy
@@ -51,6 +60,7 @@ class ClientArguments(TypedDict, total=False):
 
     codec: CodecName
     credentials: CredentialsSource | None
+    tls: TlsOption
     connect_timeout: Duration
     request_timeout: Duration
     heartbeat_period: Duration
@@ -144,6 +154,9 @@ class ClientOptions(Options):
             codec) or ``msgpack`` (negotiated with each PocketMQ peer, otherwise json).
         credentials: ``client.Credentials`` or the path of a file with them, to sign requests; by
             default those that the environment names (``remoting.credentials``).
+        tls: connect with TLS: True, the path of a CA file, a ``client.Tls`` or an
+            ``ssl.SSLContext``. In the environment and the file also by its attributes:
+            ``POCKETMQ_CLIENT_TLS_CA``, ``tls = {ca = "..."}``.
         connect_timeout: for opening a connection.
         request_timeout: for requests that are neither sends nor pulls.
         heartbeat_period: between heartbeats to all brokers of the known routes.
@@ -160,6 +173,7 @@ class ClientOptions(Options):
     nameservers: str = ""
     codec: CodecName = "json"
     credentials: CredentialsSource | None = None
+    tls: ClientTls | None = None
     connect_timeout: float = limits.CONNECT_TIMEOUT
     request_timeout: float = limits.REQUEST_TIMEOUT
     heartbeat_period: float = limits.HEARTBEAT_PERIOD
@@ -386,13 +400,17 @@ def _checked(values: Mapping[str, Any], known: Mapping[str, Any], where: str) ->
     return dict(values)
 
 
-def _from_environment(env: Mapping[str, str], section: str) -> dict[str, str]:
+def _from_environment(env: Mapping[str, str], section: str) -> dict[str, Any]:
     prefix = f"POCKETMQ_{section.upper()}_"
-    return {
+    values: dict[str, Any] = {
         name.removeprefix(prefix).lower(): value
         for name, value in env.items()
-        if name.startswith(prefix) and name != CONFIG_VARIABLE
+        if name.startswith(prefix)
+        and name not in {CONFIG_VARIABLE, CLIENT_PREFIX}
+        and not name.startswith(f"{CLIENT_PREFIX}_")
     }
+    tls = tls_from_environment(env) if section == ClientOptions.SECTION else None
+    return values if tls is None else {**values, "tls": tls}
 
 
 def _from_file(file: Path, section: str) -> dict[str, Any]:
@@ -415,15 +433,13 @@ def _from_file(file: Path, section: str) -> dict[str, Any]:
     return table
 
 
-_TRUE = {"true": True, "yes": True, "on": True, "1": True}
-_FALSE = {"false": False, "no": False, "off": False, "0": False}
-
-
 def _typed(name: str, value: Any, kind: str) -> Any:
     """Return a value in its option's type, converting strings, as from the environment."""
     try:
         if name == "start_from":
             return position_of(value) if isinstance(value, str) else value
+        if name == "tls":
+            return client_tls(value)
         if kind == "float":
             return seconds(float(value) if isinstance(value, str) else value, name)
         if kind.endswith("| None") and isinstance(value, str) and value in {"", "none"}:
@@ -431,9 +447,11 @@ def _typed(name: str, value: Any, kind: str) -> Any:
         if kind == "int" or (kind == "int | None" and value is not None):
             return _integer(value)
         if kind == "bool":
-            return value if isinstance(value, bool) else {**_TRUE, **_FALSE}[value.lower()]
+            return value if isinstance(value, bool) else TRUTHS[value.lower()]
     except UsageError:
         raise
+    except TlsError as error:
+        raise UsageError(str(error)) from None
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"the option {name} can't be {value!r}") from None
     return value

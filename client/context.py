@@ -173,6 +173,7 @@ class ClientContext:
         self._pool = ConnectionPool(
             self._handle,
             connect_timeout=options.connect_timeout,
+            tls=options.tls,
             offer_msgpack=options.codec == "msgpack",
             signer=self._signer,
             name="client",

@@ -171,8 +171,10 @@ def unavailable(
             broker=address,
             hint="look at the load of that server, or raise the timeout",
         )
+    hint = "check that it runs and can be reached from here"
     if isinstance(error, ConnectFailed):
         text = f"no connection could be made: {error.reason}"
+        hint = error.hint
     elif isinstance(error, ConnectionLost):
         text = f"the connection ended: {error.reason}"
     elif isinstance(error, TooManyRequests):
@@ -185,5 +187,5 @@ def unavailable(
         queue=queue,
         group=group,
         broker=address,
-        hint="check that it runs and can be reached from here",
+        hint=hint,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode, needed
 from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.tls import ClientTls, Tls, TlsError, connect_failure, loss_reason
 
 _SHORTEST_WAIT: Final = 0.001
 
@@ -109,7 +111,8 @@ class BlockingConnection:
     Args:
         address: ``host:port``.
         timeout: default timeout of calls, in seconds.
-        connect_timeout: seconds to connect.
+        connect_timeout: seconds to connect, and seconds for the TLS handshake.
+        tls: as in ``ConnectionPool``.
         max_frame_bytes: the limit of an answer; a larger one closes the connection.
         max_in_flight: the limit of unanswered requests.
         buffer_bytes: initial size of the receive buffer, which grows to the largest frame.
@@ -125,6 +128,7 @@ class BlockingConnection:
         *,
         timeout: float = CONNECT_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
+        tls: ClientTls | None = None,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         max_in_flight: int = MAX_PENDING_REQUESTS,
         buffer_bytes: int = RECEIVE_BUFFER_BYTES,
@@ -139,17 +143,24 @@ class BlockingConnection:
         self._ready: deque[Command] = deque()
         self._close_reason = ""
         self._buffer = _ReceiveBuffer(buffer_bytes, max_frame_bytes)
+        self._is_silent = True
         try:
-            self._socket = socket.create_connection(parse_address(address), connect_timeout)
+            self._socket = _connected(parse_address(address), connect_timeout, tls)
         except TimeoutError as failure:
             reason = f"no answer within {connect_timeout:g} s"
             raise ConnectFailed(address, reason) from failure
+        except TlsError as failure:
+            reason = "its TLS settings can't be used"
+            raise ConnectFailed(address, reason, str(failure)) from failure
         except OSError as failure:
-            raise ConnectFailed(address, failure.strerror or str(failure)) from failure
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            reason, hint = connect_failure(failure, tls=tls is not None)
+            raise ConnectFailed(address, reason, hint) from failure
 
     def fileno(self) -> int:
-        """Return the socket's file descriptor, for waiting with ``select``."""
+        """Return the socket's file descriptor, for waiting with ``select``.
+
+        With TLS, bytes that were received with an earlier answer may wait besides the socket.
+        """
         return self._socket.fileno()
 
     def __enter__(self) -> Self:
@@ -172,6 +183,16 @@ class BlockingConnection:
     def usable(self) -> bool:
         """Whether it is open and idle, and the peer has not closed it meanwhile."""
         if self._close_reason or self.in_flight:
+            return False
+        if isinstance(self._socket, ssl.SSLSocket):
+            # What can be read may be a session ticket. Only TLS itself can distinguish that.
+            self._socket.settimeout(0.0)
+            try:
+                self._socket.recv(1)
+            except ssl.SSLWantReadError:
+                return True
+            except OSError:
+                pass
             return False
         waiting = select.poll()
         waiting.register(self, select.POLLIN)
@@ -229,15 +250,19 @@ class BlockingConnection:
         if self._signer is not None:
             self._signer.refresh()
             command = self._signer(command)
+        deadline = time.monotonic() + timeout
         try:
-            self._socket.settimeout(max(timeout, _SHORTEST_WAIT))
-            self._socket.sendall(encode(command))
+            unsent = memoryview(encode(command))
+            self._await(deadline)
+            # Not sendall: with TLS its timeout is for each record.
+            while unsent := unsent[self._socket.send(unsent) :]:
+                self._socket.settimeout(_until(deadline))
         except TimeoutError:
             # Part of the frame may have been sent, so nothing can be sent after it.
             self._end("a request could not be sent in time")
             raise AnswerTimeout(self.address, command.code, timeout) from None
         except OSError as failure:
-            raise self._end(failure.strerror or str(failure)) from failure
+            raise self._lost(failure) from failure
 
     def receive(self, *, timeout: float | None = None, place: Place | None = None) -> Command:
         """Return the next answer to a submitted request, in the order of arrival.
@@ -280,7 +305,7 @@ class BlockingConnection:
         except TimeoutError:
             raise
         except OSError as failure:
-            raise self._end(failure.strerror or str(failure)) from failure
+            raise self._lost(failure) from failure
 
     def _receive_command(self, place: Place | None, deadline: float) -> Command:
         """Return the next command; the body of an awaited answer is received as by ``place``."""
@@ -322,13 +347,14 @@ class BlockingConnection:
                 self._end("only part of an answer arrived in time")
                 raise
             if not count:
-                raise self._end("closed by the peer")
+                raise self._lost(None)
             at += count
 
     def _fill(self, deadline: float, most: int | None = None) -> None:
         self._await(deadline)
         if not self._buffer.fill(self._socket, most):
-            raise self._end("closed by the peer")
+            raise self._lost(None)
+        self._is_silent = False
 
     def _await(self, deadline: float) -> None:
         # After the deadline, wait for a minimal time, to receive what has already arrived.
@@ -338,7 +364,31 @@ class BlockingConnection:
         if self._close_reason:
             raise ConnectionLost(self.address, self._close_reason)
 
+    def _lost(self, failure: OSError | None) -> ConnectionLost:
+        tls = isinstance(self._socket, ssl.SSLSocket)
+        return self._end(loss_reason(failure, silent=self._is_silent, tls=tls))
+
     def _end(self, reason: str) -> ConnectionLost:
         self._close_reason = reason
         self._socket.close()
         return ConnectionLost(self.address, reason)
+
+
+def _connected(address: tuple[str, int], timeout: float, tls: ClientTls | None) -> socket.socket:
+    """Return a connected socket, after the handshake if it has TLS."""
+    context = tls.context() if isinstance(tls, Tls) else tls
+    sock = socket.create_connection(address, timeout)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock if context is None else context.wrap_socket(sock, server_hostname=address[0])
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _until(deadline: float) -> float:
+    """Return the seconds left. Raises TimeoutError if there are none."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

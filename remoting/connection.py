@@ -49,6 +49,7 @@ from remoting.protocol.frame import (
     encode_head,
 )
 from remoting.reading import LargeFrameReader, ReadPause, Reason
+from remoting.tls import loss_reason
 
 _log = Log("remoting")
 
@@ -166,7 +167,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Release everything the connection holds and fail its pending requests."""
         if not self.close_reason:
-            self.close_reason = f"connection failed: {exc}" if exc else "closed by the peer"
+            self.close_reason = self._why_lost(exc)
         self.closed = True
         self.endpoint.alarms.clear(self._alarm)
         self._inbox.clear()
@@ -202,7 +203,12 @@ class Connection(asyncio.Protocol):
             True, which keeps the transport open, while there are whole frames to process.
         """
         self._eof = True
-        return not self.closed and self._inbox.ready
+        if self._transport.get_extra_info("ssl_object") is None:
+            return not self.closed and self._inbox.ready
+        # A transport with TLS closes now, whatever is returned.
+        while not self.crowded and self._inbox.ready:
+            self._process_slice()
+        return False
 
     def pause_writing(self) -> None:
         """Note that the transport's buffer exceeds the high-water mark."""
@@ -269,7 +275,7 @@ class Connection(asyncio.Protocol):
         if self._read_pause.reasons:
             self._read_pause.resume(Reason.BACKLOG)
         if self._eof:
-            self.close("closed by the peer")
+            self.close(self._why_lost(None))
             return
         if inbox.empty:
             if not self._large_frame.filled:
@@ -422,6 +428,14 @@ class Connection(asyncio.Protocol):
     async def wait_closed(self) -> None:
         """Wait until the connection is closed and ``on_close`` has run."""
         await asyncio.shield(self._lost)
+
+    def _why_lost(self, failure: Exception | None) -> str:
+        if self.endpoint.serving:
+            return f"connection failed: {failure}" if failure else "closed by the peer"
+        tls = self._transport.get_extra_info("ssl_object") is not None
+        return loss_reason(
+            failure, silent=self._deadlines.last_in == self._deadlines.opened_at, tls=tls
+        )
 
     def _drop_bad_frame(self, problem: FrameError) -> None:
         self._counters.dropped_bad_frame += 1

@@ -49,10 +49,19 @@ class CloseReason(Enum):
 class ConnectionDeadlines:
     """The times from which a connection's deadlines are computed, in monotonic seconds."""
 
-    __slots__ = ("_limits", "blocked_since", "closing_since", "frame_since", "last_in", "last_out")
+    __slots__ = (
+        "_limits",
+        "blocked_since",
+        "closing_since",
+        "frame_since",
+        "last_in",
+        "last_out",
+        "opened_at",
+    )
 
     def __init__(self, limits: ConnectionLimits, now: float) -> None:
         self._limits = limits
+        self.opened_at = now
         self.last_in = now
         self.last_out = now
         self.frame_since = inf

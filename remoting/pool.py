@@ -9,9 +9,8 @@ so an address that is no longer used is never connected to again.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import socket
+import ssl
 from collections.abc import Callable
 from typing import Self
 
@@ -29,18 +28,19 @@ from remoting.limits import (
     MAX_POOL_ADDRESSES,
 )
 from remoting.protocol.command import Command
+from remoting.tls import ClientTls, Tls, TlsError, connect_failure
 
 
 class _Address:
     """The pool's state for one address."""
 
-    __slots__ = ("connecting", "connection", "failures", "last_reason", "retry_at")
+    __slots__ = ("connecting", "connection", "failures", "last", "retry_at")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[Connection] | None = None
         self.failures = 0
-        self.last_reason = ""
+        self.last = ("", "")
         self.retry_at = 0.0
 
 
@@ -49,7 +49,9 @@ class ConnectionPool:
 
     Args:
         handler: processes requests from servers; without one they are answered "not supported".
-        connect_timeout: seconds for one attempt.
+        connect_timeout: seconds for one attempt, with the TLS handshake.
+        tls: the settings of TLS; None for plain connections. The server's certificate has to be
+            for the host in the address.
         offer_msgpack: offer PocketMQ's msgpack header codec to each server.
         on_close: called with each connection that has closed.
         signer: signs the requests; None sends them unsigned.
@@ -64,6 +66,7 @@ class ConnectionPool:
         handler: Handler | None = None,
         *,
         connect_timeout: float = CONNECT_TIMEOUT,
+        tls: ClientTls | None = None,
         offer_msgpack: bool = False,
         on_close: ConnectionCallback | None = None,
         signer: Signer | None = None,
@@ -73,6 +76,7 @@ class ConnectionPool:
         name: str = "pool",
     ) -> None:
         self._connect_timeout = connect_timeout
+        self._tls = tls
         self._jitter = jitter
         self._max_addresses = max_addresses
         self._addresses: dict[str, _Address] = {}
@@ -129,11 +133,9 @@ class ConnectionPool:
         if known.connecting is None:
             pause = known.retry_at - self._clock.monotonic()
             if pause > 0:
+                reason, hint = known.last
                 raise ConnectFailed(
-                    address,
-                    known.last_reason,
-                    f"the next attempt is made in {pause:.1f} s; check that it runs, and that "
-                    "the address can be reached from here",
+                    address, reason, f"the next attempt is made in {pause:.1f} s; {hint}"
                 )
             if self.endpoint.signer is not None and not self._watches:
                 self._watches = True
@@ -196,29 +198,44 @@ class ConnectionPool:
             host, port = parse_address(address)
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(self._connect_timeout):
+                context = await self._context()
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self.endpoint), host, port
+                    lambda: Connection(self.endpoint),
+                    host,
+                    port,
+                    ssl=context,
+                    server_hostname=host if context else None,
+                    # Ends the handshake of a connection whose caller has given up already.
+                    ssl_handshake_timeout=self._connect_timeout if context else None,
                 )
         except TimeoutError as failure:
             reason = f"no answer within {self._connect_timeout:g} s"
             raise self._failed(address, known, reason) from failure
+        except TlsError as failure:
+            raise self._failed(
+                address, known, "its TLS settings can't be used", str(failure)
+            ) from failure
         except OSError as failure:
-            if isinstance(failure, socket.gaierror):
-                reason = "the host name is not known"
-            else:
-                reason = os.strerror(failure.errno) if failure.errno else str(failure)
-            raise self._failed(address, known, reason) from failure
+            reason, hint = connect_failure(failure, tls=self._tls is not None)
+            raise self._failed(address, known, reason, hint) from failure
         known.connection = connection
         known.failures = 0
         return connection
 
-    def _failed(self, address: str, known: _Address, reason: str) -> ConnectFailed:
+    async def _context(self) -> ssl.SSLContext | None:
+        """Return the context for one connection. Its files are read in a thread, each time anew."""
+        if isinstance(self._tls, Tls):
+            return await asyncio.to_thread(self._tls.context)
+        return self._tls
+
+    def _failed(self, address: str, known: _Address, reason: str, hint: str = "") -> ConnectFailed:
         pause = min(BACKOFF_FIRST * 2**known.failures, BACKOFF_MAX)
         known.failures += 1
-        known.last_reason = reason
         known.retry_at = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
         self.counters.connects_failed += 1
-        return ConnectFailed(address, reason)
+        failure = ConnectFailed(address, reason, hint)
+        known.last = failure.reason, failure.hint
+        return failure
 
 
 def _connect_ended(known: _Address, task: asyncio.Task[Connection]) -> None:

@@ -21,6 +21,8 @@ from client.config import (
 )
 from client.errors import UsageError
 from client.positions import BEGIN, END
+from remoting.tls import Tls
+from tests.harness.certificates import self_signed
 
 
 def test_defaults_are_rocketmqs_if_it_has_them():
@@ -143,3 +145,30 @@ def test_a_start_may_be_an_instant():
     at = datetime(2026, 1, 1, tzinfo=UTC)
     assert ConsumerOptions.gather({"start_from": at}, env={}).start_from == at
     assert ConsumerOptions.gather({}, env={}).start_from is BEGIN
+
+
+def test_tls_is_a_switch_a_ca_file_or_its_parts(tmp_path: Path):
+    pair = self_signed(tmp_path)
+    ca = str(pair.cert)
+    assert ClientOptions.gather({}, env={}).tls is None
+    assert ClientOptions.gather({"tls": False}, env={"POCKETMQ_CLIENT_TLS": ca}).tls is None
+    assert ClientOptions.gather({"tls": pair.cert}, env={}).tls == Tls(ca=pair.cert)
+    assert ClientOptions.gather({}, env={"POCKETMQ_CLIENT_TLS": "true"}).tls == Tls()
+    parts = {"POCKETMQ_CLIENT_TLS_CA": ca, "POCKETMQ_CLIENT_TLS_CHECK_HOSTNAME": "no"}
+    expected = Tls(ca=ca, check_hostname=False)
+    assert ClientOptions.gather({}, env=parts).tls == expected
+    assert ClientOptions.gather({}, env={**parts, "POCKETMQ_CLIENT_TLS": "off"}).tls is None
+    file = tmp_path / "client.toml"
+    file.write_text(f"[client]\ntls = {{ca = {ca!r}, check_hostname = false}}\n")
+    assert ClientOptions.gather({"config": file}, env={}).tls == expected
+
+
+def test_an_unusable_tls_option_is_refused_at_once(tmp_path: Path):
+    for tls, text in (
+        (tmp_path / "none.pem", "No such file"),
+        (7, "tls can't be 7"),
+        ({"certificate": "x"}, "no part 'certificate'"),
+        ({"key_password": 7}, "key_password has the wrong type: int"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            ClientOptions.gather({"tls": tls}, env={})
