@@ -23,7 +23,10 @@ from broker.config import BrokerConfig
 from broker.delivery.deliverer import Delays
 from broker.delivery.long_poll import TICK_SECONDS
 from broker.delivery.timers import Timers
+from broker.errors import StartError
 from broker.group_monitor import STEP_SECONDS
+from broker.processors.acl import AclProcessor
+from broker.processors.permissions import permissions
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
@@ -34,12 +37,15 @@ from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.os_files import Files
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
+from remoting.access.accounts import AclError
+from remoting.access.file import WATCH_SECONDS, AclFile
+from remoting.access.guard import Guard
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.credentials import Signer
-from remoting.endpoint import Handler
+from remoting.endpoint import Feed, Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
 from remoting.process_limits import ConnectionRoom
@@ -87,6 +93,7 @@ class Broker:
         store: the message store; exists after the start.
         state: the tables; exists after the start.
         processors: the request handlers; exists after the start.
+        guard: checks requests; None while ``aclEnable`` is false.
     """
 
     def __init__(
@@ -110,6 +117,8 @@ class Broker:
         self._vip: Server | None = None
         self._tables: SavedTables
         self.processors: Processors
+        self.guard: Guard | None = None
+        self._rules_seen: object = None
         self._read_pass: ReadPass | None = None
         self._delays: Delays
         self._timers: Timers | None = None
@@ -184,7 +193,12 @@ class Broker:
         await self.processors.transactions.load()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
-        self._server.endpoint.handler = RequestDispatcher(self.state, self.processors.table())
+        table = self.processors.table()
+        if self.config.acl_enable:
+            self.guard = await self._make_guard()
+            table |= AclProcessor(self.config, self.guard.file, self.address).table()
+        handler: Handler = RequestDispatcher(self.state, table)
+        self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
         self._open_fast_path()
         # From here on requests are served. Register last, when everything works.
         self._serving = True
@@ -196,6 +210,32 @@ class Broker:
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
+
+    async def _make_guard(self) -> Guard:
+        directory = self.store.paths.root / CONFIG_DIRECTORY
+        file = AclFile(self.config.acl_file or directory / "plain_acl.yml")
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, file.open)
+        except AclError as error:
+            raise StartError(
+                f"aclEnable is true, and the accounts can't be used: {error}"
+            ) from None
+        return Guard(file, permissions(self.state), self._clock)
+
+    async def _watch_accounts(self, guard: Guard) -> None:
+        """Apply changes of the accounts' file."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await loop.run_in_executor(None, guard.file.refresh)
+            if guard.file.rules is self._rules_seen:
+                continue
+            self._rules_seen = guard.file.rules
+            for server in (self._server, self._vip):
+                for connection in server.connections if server is not None else ():
+                    if not guard.trusts(connection):
+                        # Off the fast path, which checks nothing.
+                        connection.stop_requests()
 
     async def _load(self) -> None:
         """Read the saved tables and create the state from them."""
@@ -285,7 +325,7 @@ class Broker:
             )
 
     def _make_server(self, port: int) -> Server:
-        return Server(
+        server = Server(
             _not_ready,
             host=self.config.bind_host,
             port=port,
@@ -299,6 +339,9 @@ class Broker:
             clock=self._clock,
             name="broker",
         )
+        # A header in msgpack has no names of fields, so its signature can't be checked.
+        server.endpoint.accept_msgpack = not self.config.acl_enable
+        return server
 
     def _open_fast_path(self) -> None:
         """Use the fast path for new connections; existing ones stay on the slow path."""
@@ -313,7 +356,15 @@ class Broker:
         self._read_pass = ReadPass(
             Host(self.state, self.processors), max_frame_bytes=endpoint.limits.max_frame_bytes
         )
-        endpoint.feed_factory = partial(FastPathFeed, self._read_pass)
+        feed = partial(FastPathFeed, self._read_pass)
+        guard = self.guard
+
+        def guarded(connection: Connection) -> Feed:
+            # The fast path checks no signatures: it serves addresses of the global white list only.
+            assert guard is not None
+            return feed(connection) if guard.trusts(connection) else connection.feed
+
+        endpoint.feed_factory = feed if guard is None else guarded
 
     async def _start_vip(self) -> None:
         if self.config.listen_port <= VIP_STEP:
@@ -355,6 +406,8 @@ class Broker:
             self._supervisor.spawn(self._timers.run_saves(), "save timers")
         self._supervisor.spawn(self.processors.transactions.run(), "transactions")
         self._supervisor.spawn(self.processors.stats.run(), "sample traffic")
+        if self.guard is not None:
+            self._supervisor.spawn(self._watch_accounts(self.guard), "accounts")
         if self.state.spread is not None:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None

@@ -131,8 +131,8 @@ _ONE_COPY = (
     "Apache RocketMQ cluster where more copies are needed"
 )
 _ACCESS_CONTROL = (
-    "PocketMQ has no access control yet and would let everybody in; "
-    "remove the key, and keep the broker on an address that only its users reach"
+    "PocketMQ has the access control of RocketMQ 4.9: use aclEnable=true and write the users and "
+    "their rules to config/plain_acl.yml in the store"
 )
 _CONTROLLER = "PocketMQ has no controller mode; remove the key"
 _LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; remove the key"
@@ -150,7 +150,6 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "enableSlaveActingMaster": refused(_REPLICATION),
     "enableControllerMode": refused(_CONTROLLER),
     "controllerAddr": refused(_CONTROLLER, ""),
-    "aclEnable": refused(_ACCESS_CONTROL),
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
     "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key, or put a tunnel in front"),
@@ -311,6 +310,13 @@ class BrokerConfig(Settings):
     server_channel_max_idle_time_s: int = setting(
         "serverChannelMaxIdleTimeSeconds", integer(1, 86_400), 120
     )
+
+    # access
+    acl_enable: bool = setting("aclEnable", boolean, False)
+    acl_file: Path | None = setting(  # noqa: RUF009 - declares a field
+        "pocketmqAclFile", path, None
+    )
+    """The accounts; if None, ``config/plain_acl.yml`` below ``store_path_root_dir``."""
 
     # the store
     store_path_root_dir: Path = setting(  # noqa: RUF009 - declares a field

@@ -202,6 +202,11 @@ def _messages(broker: Broker) -> Iterator[Metric]:
             counters.commits_backwards,
         ),
         ("pocketmq_requests_not_supported", refused, counters.requests_not_supported),
+        (
+            "pocketmq_requests_denied",
+            "Requests that the rules of accounts deny.",
+            broker.guard.denied if broker.guard else 0,
+        ),
     )
 
 

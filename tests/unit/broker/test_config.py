@@ -162,7 +162,7 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("brokerRole", "SLAVE", "doesn't replicate"),
         ("brokerRole", "SYNC_MASTER", "doesn't replicate"),
         ("brokerId", "1", "means a slave"),
-        ("aclEnable", "true", "no access control"),
+        ("authorizationEnabled", "true", "use aclEnable=true"),
         ("useTLS", "true", "TLS"),
         ("enableDLegerCommitLog", "true", "doesn't replicate"),
         ("inSyncReplicas", "2", "doesn't replicate"),

@@ -1,0 +1,196 @@
+"""The guard: checks the signature of each request, and what its account may do.
+
+The checks and their texts are those of 4.9.7 (cf. PlainPermissionManager.validate); a denial is
+answered as there, with code 1 and the name of Java's exception, which clients look for.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import b64encode
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from remoting.access.accounts import DENY, PUB, SUB, Account
+from remoting.access.file import AclFile
+from remoting.clock import Clock
+from remoting.log import Log, RateLimitedLog
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.query import UNIQUE_KEY_QUERY
+from remoting.protocol.names import RETRY_PREFIX, TRACE_TOPIC
+from remoting.protocol.signing import ACCESS_KEY, SIGNATURE, signed_content
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+    from remoting.endpoint import Handler
+
+EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException"
+"""The name at the beginning of a denial's remark."""
+
+Resource = tuple[str, int]
+"""A topic or ``%RETRY%<group>``, and the permission that is needed on it."""
+
+Needs = Callable[[Mapping[str, str], Command], Iterable[Resource]]
+"""Returns what a request needs, from its ext fields and its body."""
+
+Lookup = Callable[[Command, "Connection"], Awaitable[Iterable[Resource]]]
+"""Like ``Needs``, for requests that name a stored message."""
+
+_SHOWN: Final = 128
+"""Characters of a key or name in a remark; a request may have a million."""
+
+_NAMES: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB"}
+_log = Log("access")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What the requests of a server need; a code that it lacks needs an administrator.
+
+    Attributes:
+        needs: by code; a request that needs only an account returns nothing.
+        lookups: needs in addition, by code, which are read from the store.
+        open: codes that need no account.
+    """
+
+    needs: Mapping[int, Needs]
+    lookups: Mapping[int, Lookup] = field(default_factory=dict)
+    open: frozenset[int] = frozenset()
+
+
+class Guard:
+    """Checks requests against the rules of a file.
+
+    A request that passes has its account's key in the ext field ``AccessKey``, unless its address
+    is in a white list.
+
+    Args:
+        file: the rules.
+        permissions: what the requests need.
+        clock: for the limit of log lines.
+
+    Attributes:
+        file: the rules.
+        denied: denials since the start.
+    """
+
+    def __init__(self, file: AclFile, permissions: Permissions, clock: Clock) -> None:
+        self.file = file
+        self.denied = 0
+        self._permissions = permissions
+        self._denials = RateLimitedLog(clock, _log.warning)
+
+    def trusts(self, connection: Connection) -> bool:
+        """Return whether the global white list has the address: nothing is checked."""
+        return self.file.rules.trusts(connection.remote[0])
+
+    def check(self, command: Command, connection: Connection) -> str | None:
+        """Return why a request is denied, None if it may be served; without lookups."""
+        return self._judge(command, connection)[1]
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler that passes on what may be served, and denies the rest."""
+        lookups = self._permissions.lookups
+
+        def guarded(
+            command: Command, connection: Connection
+        ) -> Command | Awaitable[Command | None] | None:
+            account, denial = self._judge(command, connection)
+            if denial is not None:
+                return self._deny(command, connection, denial)
+            if account is not None and (lookup := lookups.get(command.code)) is not None:
+                return self._look_up(command, connection, account, lookup, handler)
+            return handler(command, connection)
+
+        return guarded
+
+    async def _look_up(
+        self,
+        command: Command,
+        connection: Connection,
+        account: Account,
+        lookup: Lookup,
+        handler: Handler,
+    ) -> Command | None:
+        denial = _missing(account, await lookup(command, connection))
+        if denial is not None:
+            return self._deny(command, connection, denial)
+        answer = handler(command, connection)
+        return answer if answer is None or isinstance(answer, Command) else await answer
+
+    def _judge(self, command: Command, connection: Connection) -> tuple[Account | None, str | None]:
+        """Return the account, None if the address is trusted or the code open, and a denial."""
+        rules, address, permissions = self.file.rules, connection.remote[0], self._permissions
+        if command.code in permissions.open or (rules.white and rules.trusts(address)):
+            return None, None
+        fields = command.fields
+        name = fields.get(ACCESS_KEY)
+        if not name:
+            return None, "No accessKey is configured"
+        account = rules.accounts.get(name)
+        if account is None:
+            return None, f"No acl config for {name[:_SHOWN]}"
+        if account.white(address):
+            return None, None
+        if not _is_signed(command, fields, account.secret_key):
+            return None, f"Check signature failed for accessKey={name[:_SHOWN]}"
+        needs = permissions.needs.get(command.code)
+        if needs is None:
+            if account.admin:
+                return account, None
+            text = "Need admin permission for request code={}, but accessKey={} is not"
+            return account, text.format(command.code, name[:_SHOWN])
+        try:
+            return account, _missing(account, needs(fields, command))
+        except ProtocolError as error:
+            return account, str(error)
+
+    def _deny(self, command: Command, connection: Connection, denial: str) -> Command | None:
+        self.denied += 1
+        self._denials.write(
+            "request denied", remote=connection.remote_text, code=command.code, reason=denial
+        )
+        if command.is_oneway:
+            return None
+        return command.reply(ResponseCode.SYSTEM_ERROR, f"{EXCEPTION}: {denial}")
+
+
+def _is_signed(command: Command, fields: dict[str, str], secret_key: bytes) -> bool:
+    # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
+    if command.values is not None:
+        return False
+    given = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
+    query = fields.pop(UNIQUE_KEY_QUERY, None)
+    if _matches(given, fields, command.body, secret_key):
+        return True
+    if query is None:
+        return False
+    # Java's client signs this field, too; 4.9.7 then refuses it.
+    fields[UNIQUE_KEY_QUERY] = query
+    return _matches(given, fields, command.body, secret_key)
+
+
+def _matches(
+    given: bytes, fields: dict[str, str], body: bytes | memoryview, secret_key: bytes
+) -> bool:
+    content = b"".join(signed_content(fields, body))
+    return hmac.compare_digest(b64encode(hmac.digest(secret_key, content, "sha1")), given)
+
+
+def _missing(account: Account, needed: Iterable[Resource]) -> str | None:
+    """Return what an account lacks, None if it may do everything that is needed."""
+    for resource, permission in needed:
+        # Every account may send its traces.
+        if account.may(resource, permission) or (resource == TRACE_TOPIC and permission == PUB):
+            continue
+        kind, name = "topic", resource
+        if resource.startswith(RETRY_PREFIX):
+            kind, name = "group", resource[len(RETRY_PREFIX) :]
+        return (
+            f"No default permission for {kind}:{name[:_SHOWN]}, which accessKey="
+            f"{account.access_key[:_SHOWN]} needs {_NAMES[permission]} on"
+        )
+    return None
