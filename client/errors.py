@@ -326,13 +326,11 @@ _BY_CODE: Final[dict[int, tuple[type[RemoteError], str | None]]] = {
 }
 
 
-_OF_ACCESS: Final = re.compile(r"\bacl\.common\.AclException|Authenti|Authoriz|has no permission")
-"""What the remarks of refusals contain at 4.9.7 (AclException) and 5.3.3 (auth)."""
-
-_ACCESS_HINT: Final = (
-    "check the account's keys (credentials=, --credentials or POCKETMQ_CREDENTIALS) and its"
-    " permissions at that broker"
+_OF_ACCESS: Final = re.compile(
+    "AclException|username cannot be null|^User:|signature failed|has no permission to access"
 )
+"""What the remarks contain at 4.9.7 (AclException), and at 5.3.3 (AuthenticationException,
+AuthorizationException)."""
 
 
 def remote_error(
@@ -344,11 +342,22 @@ def remote_error(
     queue: MessageQueue | None = None,
     group: str | None = None,
     broker: str | None = None,
+    account: str | None = None,
 ) -> RemoteError:
-    """Return the typed error for a response ``code``; ``what`` names the rejected request."""
+    """Return the typed error for a response ``code``.
+
+    Args:
+        what: names the rejected request.
+        account: who signed it; None if nobody did.
+    """
     kind, hint = _BY_CODE.get(code, (RemoteError, None))
     if code in {1, 16} and _OF_ACCESS.search(remark or "") is not None:
-        kind, hint = AccessDenied, _ACCESS_HINT
+        kind = AccessDenied
+        hint = (
+            f"check the keys of account {account}, and its permissions at the broker"
+            if account
+            else "sign with an account's keys: credentials=, --credentials or POCKETMQ_CREDENTIALS"
+        )
     words = (remark or "").partition("\n")[0].strip() or "no reason given"
     return kind(
         f"{what} was refused with code {code}: {words}",

@@ -47,6 +47,12 @@ class Remote:
         self.serialize = serialize
         self.timeout = timeout
 
+    @property
+    def account(self) -> str | None:
+        """The account that signs the requests now; None: they are not signed."""
+        signer = self.pool.endpoint.signer
+        return None if signer is None else signer.account
+
     def request(
         self,
         code: int,
@@ -102,6 +108,7 @@ class Remote:
                 queue=queue,
                 group=group,
                 broker=address,
+                account=self.account,
             )
         return answer
 

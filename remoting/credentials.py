@@ -159,6 +159,13 @@ class Signer:
         return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
 
 
+def account_of(source: CredentialsSource | None) -> str | None:
+    """Return what names a source in an error: its access key, or its file."""
+    if source is None:
+        return None
+    return source.access_key if isinstance(source, Credentials) else f"in {os.fspath(source)}"
+
+
 def signer_of(source: CredentialsSource | None) -> Signer | None:
     """Return the signer for a source, else for the environment, else None. Raises ConfigError."""
     if source is None:

@@ -14,6 +14,7 @@ from typing import Final, ParamSpec, TypeVar
 from client.errors import remote_error
 from client.remote import name_of
 from client.wire.backoff import Backoff
+from remoting.credentials import account_of
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
@@ -118,7 +119,11 @@ class Calls:
         for command, answer in zip(commands, answers, strict=True):
             if answer.code not in accept:
                 refusal = remote_error(
-                    answer.code, answer.remark, name_of(command().code), broker=address
+                    answer.code,
+                    answer.remark,
+                    name_of(command().code),
+                    broker=address,
+                    account=account_of(self.options.credentials),
                 )
                 raise BrokerError(f"{address} gives no {what}: {refusal}")
         return answers

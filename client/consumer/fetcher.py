@@ -217,6 +217,7 @@ class Fetcher(Generic[T, S]):
                 queue=self._queue,
                 group=self._group,
                 broker=address,
+                account=self._context.remote.account,
             )
         after = self._header(answer, address).next_begin_offset
         if after != offset:

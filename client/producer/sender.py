@@ -147,13 +147,21 @@ class Delivery:
         """Return whether no retry is left. Attempts that wrote nothing don't count."""
         return retries == 0 or self.attempts - self.busy > retries
 
-    def judge(self, answer: Command, code: int, group: str, address: str) -> SendVerdict:
-        """Classify the response to the request ``code`` and record its error."""
+    def judge(
+        self, answer: Command, code: int, group: str, address: str, account: str | None = None
+    ) -> SendVerdict:
+        """Classify the response to the request ``code``, which ``account`` has signed."""
         verdict = send_verdict(answer.code)
         if verdict is SendVerdict.STORED:
             return verdict
         self.error = remote_error(
-            answer.code, answer.remark, name_of(code), queue=self.queue, group=group, broker=address
+            answer.code,
+            answer.remark,
+            name_of(code),
+            queue=self.queue,
+            group=group,
+            broker=address,
+            account=account,
         )
         if verdict is SendVerdict.BUSY:
             self.busy += 1
@@ -524,7 +532,9 @@ class Sender:
         assert queue is not None
         verdict = SendVerdict.STORED
         if answer.code != ResponseCode.SUCCESS:
-            verdict = delivery.judge(answer, code, self._group, address)
+            verdict = delivery.judge(
+                answer, code, self._group, address, self._context.remote.account
+            )
         now = self._now()
         self._faults.answered(queue.broker_name, now - delivery.started, self._time.on_loop(now))
         if verdict is SendVerdict.STORED:

@@ -1,0 +1,149 @@
+"""Our signed requests at real brokers with access control: 4.9.7's ACL and 5.3.3's auth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import client
+from remoting.credentials import Signer
+from spark_connector import connections
+from spark_connector.errors import BrokerError
+from tests.integration.spark_connector.querying import batch_reader, numbers, rows
+from tests.integration.spark_connector.writing import batch, received, write
+from tests.interop.apache import Apache, apache
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+KEYS = client.Credentials("admin-account", "secret-of-the-admin")
+RULES = f"""\
+accounts:
+- accessKey: {KEYS.access_key}
+  secretKey: {KEYS.secret_key}
+  admin: true
+"""
+_DEFAULT = "org.apache.rocketmq.auth.{0}.provider.Default{1}Provider"
+_LOCAL = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
+AUTH = (
+    "authenticationEnabled=true",
+    "authorizationEnabled=true",
+    f"authenticationProvider={_DEFAULT.format('authentication', 'Authentication')}",
+    f"authorizationProvider={_DEFAULT.format('authorization', 'Authorization')}",
+    f"authenticationMetadataProvider={_LOCAL.format('authentication', 'Authentication')}",
+    f"authorizationMetadataProvider={_LOCAL.format('authorization', 'Authorization')}",
+    "initAuthenticationUser="
+    + json.dumps({"username": KEYS.access_key, "password": KEYS.secret_key}),
+    "innerClientAuthenticationCredentials="
+    + json.dumps({"accessKey": KEYS.access_key, "secretKey": KEYS.secret_key}),
+)
+
+
+@pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
+def there(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Apache]:
+    home = tmp_path_factory.mktemp("guarded")
+    (home / "conf").mkdir()
+    (home / "conf" / "plain_acl.yml").write_text(RULES)
+    auth = (*AUTH, f"authConfigPath={home}/auth")
+    settings = ("aclEnable=true",) if request.param == "4.9.7" else auth
+    with apache(request.param, home, settings=settings, signer=Signer(KEYS)) as running:
+        yield running
+    connections.close_unused()
+
+
+@pytest.fixture
+def keys_file(tmp_path: Path) -> Path:
+    file = tmp_path / "keys.yml"
+    file.write_text(f"accessKey: {KEYS.access_key}\nsecretKey: {KEYS.secret_key}\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.mark.parametrize("codec", ["json", "rocketmq"])
+async def test_clients_and_admins_pass(there: Apache, codec: str) -> None:
+    topic = f"Signed-{codec}"
+    handled: set[bytes] = set()
+    all_handled = asyncio.Event()
+
+    async def handle(message: client.ReceivedMessage[bytes]) -> None:
+        handled.add(message.body)
+        if len(handled) == 6:
+            all_handled.set()
+
+    async with client.Instance(there.nameserver, credentials=KEYS, codec=codec) as instance:  # type: ignore[arg-type]
+        admin = instance.admin()
+        await admin.create_topic(topic, queues=2)
+        producer = instance.producer(
+            group=f"signed-{codec}", transaction_checker=lambda _: client.TransactionState.COMMIT
+        )
+        receipts = [await producer.send(topic, b"%d" % n, keys=[f"k{n}"]) for n in range(3)]
+        await producer.send_many([client.Message(topic, b"%d" % n) for n in range(3, 5)])
+        async with producer.transaction(topic, b"5"):
+            pass
+        found = await admin.message(receipts[0].id, topic=topic)
+        assert found.body == b"0"
+        assert [m.body for m in await admin.find_messages(topic, "k1")] == [b"1"]
+        reader = instance.pull_consumer(group=f"signed-pull-{codec}")
+        reader.assign(await reader.queues(topic))
+        async with asyncio.timeout(60):
+            pulled: set[bytes] = set()
+            while len(pulled) < 6:
+                pulled |= {m.body for m in await reader.get_many(10, timeout=5.0)}
+            await reader.commit()
+            async with instance.push_consumer(
+                group=f"signed-push-{codec}",
+                subscribe={topic: "*"},
+                handler=handle,
+                start_from=client.FIRST,
+            ):
+                await all_handled.wait()
+
+
+@pytest.mark.parametrize(
+    "keys", [None, client.Credentials(KEYS.access_key, "wrong"), client.Credentials("nobody", "x")]
+)
+async def test_missing_and_wrong_keys_are_a_clear_error(
+    there: Apache, keys: client.Credentials | None
+) -> None:
+    async with client.Admin(there.nameserver, credentials=keys) as admin:
+        with pytest.raises(client.AccessDenied) as refused:
+            await admin.create_topic("Refused")
+    text = str(refused.value)
+    assert there.broker in text
+    assert ("POCKETMQ_CREDENTIALS" if keys is None else f"account {keys.access_key}") in text
+    async with client.Producer(there.nameserver, credentials=keys, retries=0) as producer:
+        with pytest.raises(client.AccessDenied, match="keys"):
+            await producer.send("Signed-json", b"refused")
+
+
+def test_the_command_line_passes_with_a_file(there: Apache, keys_file: Path) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "pocketmq", *words, "--nameserver", there.nameserver]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    made = run("topic", "create", "Commanded", "--credentials", str(keys_file))
+    assert made.returncode == 0, made.stderr
+    refused = run("topic", "create", "Uncommanded")
+    assert refused.returncode == 1
+    assert "POCKETMQ_CREDENTIALS" in refused.stderr
+
+
+def test_spark_writes_and_reads(
+    there: Apache, keys_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POCKETMQ_CREDENTIALS", str(keys_file))
+    with client.blocking.Admin(there.nameserver) as admin:
+        admin.create_topic("SignedRows", queues=2)
+    write(there.nameserver, "SignedRows", batch(100))
+    assert len(received(there.nameserver, "SignedRows", 100)) == 100
+    assert numbers(rows(batch_reader(there.nameserver, topic="SignedRows"))) == list(range(100))
+    monkeypatch.delenv("POCKETMQ_CREDENTIALS")
+    with pytest.raises(BrokerError, match="POCKETMQ_CREDENTIALS"):
+        rows(batch_reader(there.nameserver, topic="SignedRows"))
