@@ -178,7 +178,9 @@ class ClientContext:
             signer=self._signer,
             name="client",
         )
-        self.remote = Remote(self._pool, _SERIALIZE[options.codec], options.request_timeout)
+        self.remote = Remote(
+            self._pool, _SERIALIZE[options.codec], options.request_timeout, self._signer
+        )
         self.name_servers = NameServers(self.remote, self._nameservers)
         table = RouteTable(options.route_refresh_period)
         self.routes = RouteKeeper(

@@ -19,6 +19,7 @@ from client.errors import (
     remote_error,
 )
 from client.wire.backoff import Backoff
+from remoting.credentials import Signer
 from remoting.errors import (
     AnswerTimeout,
     ConnectFailed,
@@ -40,9 +41,16 @@ FOUND_OR_NOT: Final = frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FO
 
 
 class Remote:
-    """Requests to any address over one connection pool."""
+    """Requests to any address over one connection pool, whose requests ``signer`` signs."""
 
-    def __init__(self, pool: ConnectionPool, serialize: SerializeType, timeout: float) -> None:
+    def __init__(
+        self,
+        pool: ConnectionPool,
+        serialize: SerializeType,
+        timeout: float,
+        signer: Signer | None = None,
+    ) -> None:
+        self._signer = signer
         self.pool = pool
         self.serialize = serialize
         self.timeout = timeout
@@ -50,8 +58,7 @@ class Remote:
     @property
     def account(self) -> str | None:
         """The account that signs the requests now; None: they are not signed."""
-        signer = self.pool.endpoint.signer
-        return None if signer is None else signer.account
+        return None if self._signer is None else self._signer.account
 
     def request(
         self,
