@@ -56,6 +56,7 @@ from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.server import Server
 from remoting.tasks import Supervisor
+from remoting.tls import Tls, client_tls
 
 if TYPE_CHECKING:
     from broker.fast_path.read_pass import ReadPass
@@ -257,6 +258,14 @@ class Broker:
             on_order_topics=self._set_order_topics,
             clock=self._clock,
             signer=None if config.credentials is None else Signer(config.credentials),
+            tls=client_tls(
+                config.use_tls
+                and Tls(
+                    ca=config.tls_client_trust,
+                    cert=config.tls_client_cert,
+                    key=config.tls_client_key,
+                )
+            ),
         )
         spread = None
         if config.namesrv_addr:

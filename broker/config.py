@@ -152,7 +152,6 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "controllerAddr": refused(_CONTROLLER, ""),
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
-    "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key, or put a tunnel in front"),
     "enableCalcFilterBitMap": refused(
         "PocketMQ filters without RocketMQ's Bloom filter; remove the key"
     ),
@@ -266,6 +265,16 @@ class BrokerConfig(Settings):
     namesrv_addr: tuple[str, ...] = setting("namesrvAddr", addresses, ())
     credentials: Path | None = setting(  # noqa: RUF009 - declares a field
         "pocketmqCredentials", path, None
+    )
+    use_tls: bool = setting("useTLS", boolean, False)
+    tls_client_trust: Path | None = setting(  # noqa: RUF009 - declares a field
+        "tls.client.trustCertPath", path, None
+    )
+    tls_client_cert: Path | None = setting(  # noqa: RUF009 - declares a field
+        "tls.client.certPath", path, None
+    )
+    tls_client_key: Path | None = setting(  # noqa: RUF009 - declares a field
+        "tls.client.keyPath", path, None
     )
     force_register: bool = setting("forceRegister", boolean, True)
     compressed_register: bool = setting("compressedRegister", boolean, False)

@@ -50,6 +50,7 @@ from remoting.protocol.headers.registration import (
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.tasks import Supervisor
+from remoting.tls import ClientTls
 
 SHORTEST_PERIOD_MS: Final = 10_000
 LONGEST_PERIOD_MS: Final = 60_000
@@ -192,6 +193,7 @@ class BrokerRegistration:
         jitter: returns a random number from 0 to 1, which varies the delay of retries.
         pace: shortest time in seconds between registrations that no caller waits for.
         signer: signs the requests; None sends them unsigned.
+        tls: the settings of TLS; None for plain connections.
     """
 
     def __init__(
@@ -205,6 +207,7 @@ class BrokerRegistration:
         jitter: Callable[[], float] = random.random,
         pace: float = PACE_SECONDS,
         signer: Signer | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.announcement = announcement
         self._topics_of = topics_of
@@ -213,7 +216,7 @@ class BrokerRegistration:
         self.jitter = jitter
         self.pace = pace
         self.pool = ConnectionPool(
-            on_close=self._connection_closed, signer=signer, name="registration"
+            on_close=self._connection_closed, signer=signer, tls=tls, name="registration"
         )
         self._portions = 0
         self._supervisor = Supervisor("registration")

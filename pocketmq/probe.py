@@ -12,6 +12,7 @@ from remoting.protocol.bodies.body import Body
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
+from remoting.tls import client_tls, tls_from_environment
 
 B = TypeVar("B", bound=Body)
 
@@ -51,7 +52,11 @@ def ask(
     """
     try:
         with BlockingConnection(
-            address, timeout=timeout, connect_timeout=timeout, signer=signer_of(None)
+            address,
+            timeout=timeout,
+            connect_timeout=timeout,
+            signer=signer_of(None),
+            tls=client_tls(tls_from_environment()),
         ) as connection:
             answer = connection.request(Command.request(code, header))
             if answer.code != ResponseCode.SUCCESS:

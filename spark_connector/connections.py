@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from remoting.blocking import BlockingConnection
 from remoting.credentials import CredentialsSource, Signer
+from remoting.tls import Tls
 from spark_connector.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
 
 CONNECTION_IDLE: Final = 300.0
@@ -29,8 +30,8 @@ Lease = Callable[[str], AbstractContextManager[BlockingConnection]]
 """Returns a context manager with a connection to an address."""
 
 
-_Key = tuple[str, CredentialsSource | None]
-"""The address of a connection, and what its requests are signed with."""
+_Key = tuple[str, CredentialsSource | None, Tls | None]
+"""The address of a connection, what its requests are signed with, and its TLS."""
 
 
 class _Unused(NamedTuple):
@@ -58,6 +59,7 @@ class ConnectionCache:
         idle_timeout: float = CONNECTION_IDLE,
         connect_timeout: float = CONNECT_TIMEOUT,
         credentials: CredentialsSource | None = None,
+        tls: Tls | None = None,
     ) -> Iterator[BlockingConnection]:
         """Lease a connection for a block; it is kept afterwards unless the block raises.
 
@@ -67,18 +69,20 @@ class ConnectionCache:
                 are closed.
             connect_timeout: seconds for opening a new connection.
             credentials: what the requests are signed with; None: unsigned.
+            tls: how to connect with TLS; None: without it.
 
         Raises:
             ConfigError: the file with the credentials can't be used.
             ConnectFailed: no unused connection exists, and a new one can't be opened.
         """
-        key = (address, credentials)
+        key = (address, credentials, tls)
         connection = self._take(key, idle_timeout)
         if connection is None:
             connection = BlockingConnection(
                 address,
                 connect_timeout=connect_timeout,
                 signer=None if credentials is None else Signer(credentials),
+                tls=tls,
             )
         try:
             yield connection
@@ -144,6 +148,7 @@ def lease(
     idle_timeout: float = CONNECTION_IDLE,
     connect_timeout: float = CONNECT_TIMEOUT,
     credentials: CredentialsSource | None = None,
+    tls: Tls | None = None,
 ) -> AbstractContextManager[BlockingConnection]:
     """Lease a connection from this process's cache; see ``ConnectionCache.lease``."""
     return _CACHE.lease(
@@ -151,6 +156,7 @@ def lease(
         idle_timeout=idle_timeout,
         connect_timeout=connect_timeout,
         credentials=credentials,
+        tls=tls,
     )
 
 
@@ -161,10 +167,15 @@ close_unused: Final = _CACHE.close
 def leasing(
     idle_timeout: float,
     credentials: CredentialsSource | None,
+    tls: Tls | None,
     *,
     connect_timeout: float = CONNECT_TIMEOUT,
 ) -> Lease:
-    """Return ``lease`` with these timeouts, in seconds, and these credentials."""
+    """Return ``lease`` with these timeouts, in seconds, these credentials and TLS."""
     return partial(
-        lease, idle_timeout=idle_timeout, connect_timeout=connect_timeout, credentials=credentials
+        lease,
+        idle_timeout=idle_timeout,
+        connect_timeout=connect_timeout,
+        credentials=credentials,
+        tls=tls,
     )

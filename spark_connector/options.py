@@ -24,6 +24,7 @@ from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.names import validate_group, validate_topic
 from remoting.protocol.signing import Credentials
 from remoting.settings import ConfigError, nearest
+from remoting.tls import Tls, TlsError, client_tls, tls_from_environment
 from spark_connector.errors import OptionError
 
 T = TypeVar("T")
@@ -333,6 +334,7 @@ class ConnectionOptions:
         retry_interval: the pause before the second attempt; it doubles from there.
         connection_idle: a connection is closed after it has been unused for this long.
         credentials: what requests are signed with, the keys or the path of a file; None: unsigned.
+        tls: how to connect with TLS; None: without it.
     """
 
     name_servers: tuple[str, ...] = option(
@@ -345,15 +347,16 @@ class ConnectionOptions:
     retry_interval: float = option("fetchOffset.retryIntervalMs", wait, 0.2)
     connection_idle: float = option("connectionIdleMs", wait, 300.0, passes_through=True)
     credentials: CredentialsSource | None = None
+    tls: Tls | None = None
 
     @classmethod
     def of(cls, reader: OptionReader) -> ConnectionOptions:
         """Read the connection options of a query. Raises OptionError.
 
-        Name servers and credentials that are not given are taken from the environment
-        (``NAMESRV_ADDR`` and those of ``remoting.credentials``).
+        Name servers, credentials and settings of TLS that are not given are taken from the
+        environment (``NAMESRV_ADDR``, those of ``remoting.credentials`` and ``remoting.tls``).
         """
-        options = reader.read(cls, credentials=_credentials(reader))
+        options = reader.read(cls, credentials=_credentials(reader), tls=_tls(reader))
         return (
             options if options.name_servers else replace(options, name_servers=_from_environment())
         )
@@ -363,6 +366,31 @@ CREDENTIALS_OPTIONS: Final = tuple(
     Option(name, str, "", passes_through=True)
     for name in ("credentialsFile", "accessKey", "secretKey", "securityToken")
 )
+
+
+TLS_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    Option("tls", boolean, None, passes_through=True),
+    *(
+        Option(name, str, "", passes_through=True)
+        for name in ("tlsCa", "tlsCert", "tlsKey", "tlsKeyPassword")
+    ),
+    Option("tlsCheckHostname", boolean, True, passes_through=True),
+)
+
+
+def _tls(reader: OptionReader) -> Tls | None:
+    switch, ca, cert, key, password, check_hostname = (reader.get(one.name) for one in TLS_OPTIONS)
+    source = tls_from_environment()
+    if any(reader.given(one.name) for one in TLS_OPTIONS):
+        parts = {"ca": ca, "cert": cert, "key": key, "key_password": password}
+        given = {name: value for name, value in parts.items() if value}
+        source = switch is not False and {**given, "check_hostname": check_hostname}
+    try:
+        found = client_tls(source)
+    except TlsError as error:
+        raise OptionError(str(error)) from None
+    assert found is None or isinstance(found, Tls), "no option is a context"
+    return found
 
 
 def _credentials(reader: OptionReader) -> CredentialsSource | None:
@@ -398,19 +426,15 @@ def _from_environment() -> tuple[str, ...]:
         raise OptionError(f"{NAME_SERVER_VARIABLE} can't be {found!r}", str(error)) from None
 
 
-_NO_TLS: Final = "TLS is not supported yet: connect without it, over a network you trust"
+_TLS: Final = "give tls=true, or tlsCa, the path of a file with the authority's certificate"
 _NO_SECRETS: Final = "give credentialsFile, the path of a file with accessKey and secretKey"
 _ASK_NAME_SERVER: Final = "RocketMQ has name servers: give nameServer=host:port"
 
 REFUSALS: Final = {
-    "tls": _NO_TLS,
-    "tlsCa": _NO_TLS,
-    "tlsCert": _NO_TLS,
-    "tlsKey": _NO_TLS,
     "secretKeyFile": _NO_SECRETS,
     "kafka.bootstrap.servers": _ASK_NAME_SERVER,
     "bootstrap.servers": _ASK_NAME_SERVER,
-    "kafka.security.protocol": _NO_TLS,
+    "kafka.security.protocol": _TLS,
     "kafka.isolation.level": "it is not needed: half messages are invisible to readers",
     "dedup": "the source reads each offset once; for repeats by the producer use "
     'dropDuplicatesWithinWatermark(["messageId"])',

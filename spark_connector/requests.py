@@ -69,7 +69,7 @@ class Calls:
         self.options = options
         timeout = min(options.request_timeout, 3.0)
         self._lease = lease or leasing(
-            options.connection_idle, options.credentials, connect_timeout=timeout
+            options.connection_idle, options.credentials, options.tls, connect_timeout=timeout
         )
         self.sleep = sleep
         self._random = random.Random()  # noqa: S311 - spreads load

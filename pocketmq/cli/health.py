@@ -9,7 +9,7 @@ import time
 import click
 
 from pocketmq import output
-from pocketmq.cli.running import DEFAULT_NAMESERVER, credentials_option, json_option
+from pocketmq.cli.running import DEFAULT_NAMESERVER, credentials_option, json_option, tls_options
 from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
@@ -31,6 +31,7 @@ from remoting.protocol.codes import RequestCode
     help="Seconds.",
 )
 @credentials_option
+@tls_options
 @json_option
 def health(nameserver: str | None, broker: str | None, timeout: float, as_json: bool) -> None:
     """Check whether servers answer; exit code 0 if all do, else 1."""

@@ -36,7 +36,7 @@ DEFAULT_NAMESERVER: Final = "127.0.0.1:9876"
 
 
 def nameserver_option(function: F) -> F:
-    """Add ``--nameserver`` and ``--credentials``."""
+    """Add ``--nameserver``, ``--credentials`` and the options of TLS."""
     return click.option(
         "--nameserver",
         metavar="HOST:PORT[;…]",
@@ -44,7 +44,30 @@ def nameserver_option(function: F) -> F:
         default=DEFAULT_NAMESERVER,
         show_default=True,
         help="One or more name servers.",
-    )(credentials_option(function))
+    )(credentials_option(tls_options(function)))
+
+
+def tls_options(function: F) -> F:
+    """Add ``--tls`` and its parts, the defaults of every connection that a command opens."""
+
+    def use(_: click.Context, option: click.Parameter, value: str | bool | None) -> None:
+        if value is not None and option.name is not None:
+            # These variables come before a configuration file too.
+            os.environ[f"POCKETMQ_CLIENT_{option.name.upper()}"] = str(value)
+
+    parts = {
+        "--tls/--no-tls": "Connect with TLS.",
+        "--tls-ca": "Connect with TLS, and trust the certificates in this PEM file.",
+        "--tls-cert": "Present the certificate in this PEM file.",
+        "--tls-key": "Its private key; a password is in POCKETMQ_CLIENT_TLS_KEY_PASSWORD.",
+        "--tls-check-hostname/--no-tls-check-hostname": "The certificate has to name the host.",
+    }
+    for name, text in parts.items():
+        metavar = None if "/" in name else "FILE"
+        function = click.option(
+            name, metavar=metavar, default=None, callback=use, expose_value=False, help=text
+        )(function)
+    return function
 
 
 def credentials_option(function: F) -> F:

@@ -15,6 +15,7 @@ from spark_connector.options import (
     CREDENTIALS_OPTIONS,
     MAX_RETRIES,
     REFUSALS,
+    TLS_OPTIONS,
     ConnectionOptions,
     Option,
     OptionReader,
@@ -104,6 +105,7 @@ class SinkOptions:
 SINK_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *options_of(ConnectionOptions).values(),
     *CREDENTIALS_OPTIONS,
+    *TLS_OPTIONS,
     *options_of(SinkOptions).values(),
 )
 """All options of the sink."""

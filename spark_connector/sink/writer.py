@@ -120,7 +120,8 @@ def write_rows(
         ConnectorError: a row could not be sent; earlier ones may have been.
     """
     options = plan.options
-    take = lease or leasing(options.connection.connection_idle, options.connection.credentials)
+    connection = options.connection
+    take = lease or leasing(connection.connection_idle, connection.credentials, connection.tls)
     name_servers = NameServerCalls(Calls(options.connection, lease=take))
     routes = WriteRoutes(name_servers, options.default_queues)
     recipe = Recipe(

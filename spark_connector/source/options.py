@@ -16,10 +16,12 @@ from remoting.credentials import CredentialsSource
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, SqlExpression, TagExpression
 from remoting.protocol.names import validate_topic
 from remoting.protocol.queue import MessageQueue
+from remoting.tls import Tls
 from spark_connector.errors import OptionError
 from spark_connector.options import (
     CREDENTIALS_OPTIONS,
     REFUSALS,
+    TLS_OPTIONS,
     ConnectionOptions,
     OnDecodeError,
     Option,
@@ -118,6 +120,7 @@ class ReadOptions:
         request_timeout: the timeout of one pull.
         connection_idle: a connection is closed after it has been unused for this long.
         credentials: what requests are signed with; None: unsigned.
+        tls: how to connect with TLS; None: without it.
         filter_tags: a tag expression, ``*`` for all messages.
         filter_sql: an SQL92 expression in its place; empty for none.
         pull_batch_size: the most messages requested with one pull.
@@ -131,6 +134,7 @@ class ReadOptions:
     request_timeout: float = 10.0
     connection_idle: float = 300.0
     credentials: CredentialsSource | None = None
+    tls: Tls | None = None
     filter_tags: str = SUBSCRIBE_ALL
     filter_sql: str = ""
     pull_batch_size: int = option("pullBatchSize", integer(1, 1024), 1024)
@@ -229,6 +233,7 @@ class SourceOptions:
                 request_timeout=connection.request_timeout,
                 connection_idle=connection.connection_idle,
                 credentials=connection.credentials,
+                tls=connection.tls,
                 filter_tags=filter_tags,
                 filter_sql=filter_sql,
                 on_data_loss=_on_data_loss(reader),
@@ -338,6 +343,7 @@ def assignment(value: str) -> Assigned:
 SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (
     *options_of(ConnectionOptions).values(),
     *CREDENTIALS_OPTIONS,
+    *TLS_OPTIONS,
     *options_of(ReadOptions).values(),
     *options_of(Limits).values(),
     *options_of(SourceOptions).values(),

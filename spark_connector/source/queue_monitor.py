@@ -26,6 +26,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.queue import MessageQueue
+from remoting.tls import Tls
 from spark_connector.errors import BrokerError, UnknownTopicError
 from spark_connector.source.brokers import BoundsByQueue, Brokers, master_of
 from spark_connector.source.offsets import Offsets
@@ -50,11 +51,14 @@ _log = Log("spark")
 class _Watched:
     """The parked pulls at one broker; ``queues`` maps their opaques to queue and offset."""
 
-    def __init__(self, address: str, credentials: CredentialsSource | None) -> None:
+    def __init__(
+        self, address: str, credentials: CredentialsSource | None, tls: Tls | None
+    ) -> None:
         self.connection = BlockingConnection(
             address,
             connect_timeout=SUBMIT_TIMEOUT,
             signer=None if credentials is None else Signer(credentials),
+            tls=tls,
         )
         self.queues: dict[int, tuple[MessageQueue, int]] = {}
 
@@ -78,11 +82,15 @@ class ArrivalWatch:
     Args:
         group: the consumer group named in the pulls.
         credentials: what the pulls are signed with; None: unsigned.
+        tls: how to connect with TLS; None: without it.
     """
 
-    def __init__(self, group: str, credentials: CredentialsSource | None = None) -> None:
+    def __init__(
+        self, group: str, credentials: CredentialsSource | None = None, tls: Tls | None = None
+    ) -> None:
         self._group = group
         self._credentials = credentials
+        self._tls = tls
         self._brokers: dict[str, _Watched] = {}
         self._resting: dict[str, float] = {}
 
@@ -146,7 +154,7 @@ class ArrivalWatch:
     def _watched(self, address: str, ends: Mapping[MessageQueue, int]) -> _Watched:
         watched = self._brokers.get(address)
         if watched is None:
-            watched = self._brokers[address] = _Watched(address, self._credentials)
+            watched = self._brokers[address] = _Watched(address, self._credentials, self._tls)
         parked = {queue for queue, _ in watched.queues.values()}
         for queue, end in ends.items():
             if queue not in parked:
@@ -210,7 +218,9 @@ class QueueMonitor:
     ) -> None:
         self.brokers = brokers
         self._options = options
-        self._watch = watch or ArrivalWatch(options.group, options.connection.credentials)
+        self._watch = watch or ArrivalWatch(
+            options.group, options.connection.credentials, options.connection.tls
+        )
         self._pace = pace
         self._fetched_at = float("-inf")
         self._routes_at = float("-inf")

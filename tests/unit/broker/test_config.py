@@ -163,7 +163,6 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("brokerRole", "SYNC_MASTER", "doesn't replicate"),
         ("brokerId", "1", "means a slave"),
         ("authorizationEnabled", "true", "use aclEnable=true"),
-        ("useTLS", "true", "TLS"),
         ("enableDLegerCommitLog", "true", "doesn't replicate"),
         ("inSyncReplicas", "2", "doesn't replicate"),
         ("minInSyncReplicas", "2", "doesn't replicate"),

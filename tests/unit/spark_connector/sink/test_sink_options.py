@@ -46,7 +46,7 @@ def test_names_and_values_are_case_insensitive() -> None:
         ({"topic": "a/b"}, "illegal characters"),
         ({"producerGroup": "a b"}, "illegal characters"),
         ({"sendTimeoutMs": "1000"}, "sendTimeoutMs, 1000, is below requestTimeoutMs"),
-        ({"tls": "true"}, "TLS is not supported yet"),
+        ({"tlsCa": "none.pem"}, "the CA file none.pem can.t be used"),
     ],
 )
 def test_invalid_options_are_refused_with_a_remedy(given: dict[str, str], words: str) -> None:

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from remoting.protocol.signing import Credentials
+from remoting.tls import Tls
 from spark_connector.errors import OptionError
 from spark_connector.options import OnDecodeError
 from spark_connector.source.options import SOURCE_OPTIONS, OnDataLoss, SourceOptions
 from spark_connector.source.positions import Edge, Instant
+from tests.harness.certificates import self_signed
 
 BASE = {"nameServer": "127.0.0.1:9876", "topic": "orders"}
 
@@ -81,11 +83,24 @@ def test_an_unknown_option_is_an_error_with_the_nearest_name():
         of(zzzzzz=1)
 
 
-@pytest.mark.parametrize("name", ["tls", "tlsCa", "tlsCert", "tlsKey", "secretKeyFile"])
+@pytest.mark.parametrize("name", ["kafka.security.protocol", "secretKeyFile"])
 def test_unsupported_options_are_refused_without_showing_their_value(name: str):
-    with pytest.raises(OptionError, match=r"not supported yet|give credentialsFile") as caught:
+    with pytest.raises(OptionError, match=r"give tls=true|give credentialsFile") as caught:
         of(**{name: "hush-hush"})
     assert "hush-hush" not in str(caught.value)
+
+
+def test_tls_comes_from_options_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ca = str(self_signed(tmp_path).cert)
+    assert of().read.tls is None
+    assert of(tls="true").connection.tls == Tls()
+    expected = Tls(ca=ca, check_hostname=False)
+    assert of(tlsCa=ca, tlsCheckHostname="false").read.tls == expected
+    monkeypatch.setenv("POCKETMQ_CLIENT_TLS_CA", ca)
+    assert of().connection.tls == Tls(ca=ca)
+    assert of(tls="false").connection.tls is None
+    with pytest.raises(OptionError, match=r"none.pem can't be used: No such file"):
+        of(tlsCa=str(tmp_path / "none.pem"))
 
 
 def test_credentials_come_from_options_or_the_environment(
