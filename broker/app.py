@@ -55,6 +55,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.server import Server
+from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
 from remoting.tls import Tls, client_tls
 
@@ -251,13 +252,17 @@ class Broker:
         # announcement needs it.
         self.config = config = tables.config
         self._report(tables)
+        try:
+            signer = None if config.credentials is None else Signer(config.credentials)
+        except ConfigError as error:
+            raise StartError(f"pocketmqCredentials: {error}") from None
         self._registration = BrokerRegistration(
             config.namesrv_addr,
             Announcement.of(config, self.port),
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
-            signer=None if config.credentials is None else Signer(config.credentials),
+            signer=signer,
             tls=client_tls(
                 config.use_tls
                 and Tls(
