@@ -17,10 +17,11 @@ from remoting.endpoint import Endpoint
 from remoting.errors import ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
+from remoting.protocol.frame import encode
 from remoting.server import Server
 from remoting.tls import ClientTls, Tls, TlsError
 from tests.harness.certificates import Pair, self_signed
-from tests.integration.remoting.peers import CALL_BACK, ECHO, Services
+from tests.integration.remoting.peers import CALL_BACK, ECHO, Services, read_command
 
 LARGE = 3_000_000
 
@@ -198,6 +199,36 @@ async def test_a_silent_server_ends_the_handshake_in_time(pair: Pair) -> None:
                 BlockingConnection(address, tls=Tls(ca=pair.cert), connect_timeout=0.2)
 
         await asyncio.to_thread(blocking)
+
+
+async def test_answers_are_not_lost_when_the_server_closes_after_them(pair: Pair) -> None:
+    count = 500
+
+    async def answer_and_close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers = [
+            encode((await read_command(reader)).reply(body=bytes(1000))) for _ in range(count)
+        ]
+        writer.write(b"".join(answers))
+        writer.close()
+
+    server = await asyncio.start_server(answer_and_close, "127.0.0.1", 0, ssl=server_context(pair))
+    async with server, ConnectionPool(tls=Tls(ca=pair.cert)) as pool:
+        connection = await pool.get(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        calls = [connection.request(Command.request(ECHO), timeout=10) for _ in range(count)]
+        answers = await asyncio.gather(*calls)
+        assert {len(one.body) for one in answers} == {1000}
+        await connection.wait_closed()
+        assert connection.close_reason == "closed by the peer"
+
+
+async def test_until_the_next_attempt_the_advice_stays(pair: Pair) -> None:
+    async with (
+        serving(server_context(pair)) as address,
+        ConnectionPool(tls=Tls(), jitter=lambda: 1.0) as pool,
+    ):
+        for text in ("set tls to a file", r"the next attempt is made in .* set tls to a file"):
+            with pytest.raises(ConnectFailed, match=text):
+                await pool.get(address)
 
 
 async def test_changed_files_are_used_by_the_next_connection(folder: Path) -> None:
