@@ -7,9 +7,10 @@ answered as there, with code 1 and the name of Java's exception, which clients l
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from remoting.access.accounts import DENY, PUB, SUB, Account
@@ -41,6 +42,9 @@ Lookup = Callable[[Command, "Connection"], Awaitable[Iterable[Resource]]]
 
 _SHOWN: Final = 128
 """Characters of a key or name in a remark; a request may have a million."""
+
+MAX_ORDERS: Final = 256
+"""Sets of ext fields whose order is kept; the requests of all clients have some 50."""
 
 _NAMES: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB"}
 _log = Log("access")
@@ -81,6 +85,7 @@ class Guard:
         self.file = file
         self.denied = 0
         self._permissions = permissions
+        self._signatures = _Signatures()
         self._denials = RateLimitedLog(clock, _log.warning)
 
     def trusts(self, connection: Connection) -> bool:
@@ -135,7 +140,7 @@ class Guard:
             return None, f"No acl config for {name[:_SHOWN]}"
         if account.white(address):
             return None, None
-        if not _is_signed(command, fields, account.secret_key):
+        if not self._signatures.is_valid(command, fields, account.secret_key):
             return None, f"Check signature failed for accessKey={name[:_SHOWN]}"
         needs = permissions.needs.get(command.code)
         if needs is None:
@@ -158,26 +163,43 @@ class Guard:
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{EXCEPTION}: {denial}")
 
 
-def _is_signed(command: Command, fields: dict[str, str], secret_key: bytes) -> bool:
-    # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
-    if command.values is not None:
-        return False
-    given = fields.pop(SIGNATURE, "").encode("utf-8", "replace")
-    query = fields.pop(UNIQUE_KEY_QUERY, None)
-    if _matches(given, fields, command.body, secret_key):
-        return True
-    if query is None:
-        return False
-    # Java's client signs this field, too; 4.9.7 then refuses it.
-    fields[UNIQUE_KEY_QUERY] = query
-    return _matches(given, fields, command.body, secret_key)
+class _Signatures:
+    """Checks signatures. It keeps the order of the fields' names for requests that were signed."""
+
+    __slots__ = ("_orders",)
+
+    def __init__(self) -> None:
+        self._orders: dict[tuple[str, ...], Callable[[dict[str, str]], Iterable[str]]] = {}
+
+    def is_valid(self, command: Command, fields: dict[str, str], secret_key: bytes) -> bool:
+        # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
+        if command.values is not None:
+            return False
+        given = fields.get(SIGNATURE, "")
+        names = tuple(fields)
+        order = self._orders.get(names)
+        if order is not None:
+            values = "".join(order(fields)).encode("utf-8", "replace")
+            return _matches(given, values, command.body, secret_key)
+        others = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
+        if _matches(given, signed_content(others, command.body)[0], command.body, secret_key):
+            used = sorted(name for name in others if name != SIGNATURE)
+            is_simple = len(others) == len(fields) and len(used) > 1 and "".join(used).isascii()
+            if is_simple and len(self._orders) < MAX_ORDERS:
+                self._orders[names] = itemgetter(*used)
+            return True
+        if len(others) == len(fields):
+            return False
+        # Java's client signs this field, too; 4.9.7 then refuses it.
+        return _matches(given, signed_content(fields, command.body)[0], command.body, secret_key)
 
 
-def _matches(
-    given: bytes, fields: dict[str, str], body: bytes | memoryview, secret_key: bytes
-) -> bool:
-    content = b"".join(signed_content(fields, body))
-    return hmac.compare_digest(b64encode(hmac.digest(secret_key, content, "sha1")), given)
+def _matches(given: str, values: bytes, body: bytes | memoryview, secret_key: bytes) -> bool:
+    digest = hmac.digest(secret_key, b"".join((values, body)), "sha1")
+    # Texts beyond ASCII can't be compared in constant time, and are no signatures.
+    return given.isascii() and hmac.compare_digest(
+        b2a_base64(digest, newline=False).decode(), given
+    )
 
 
 def _missing(account: Account, needed: Iterable[Resource]) -> str | None:
