@@ -212,7 +212,7 @@ def _missing(account: Account, needed: Iterable[Resource]) -> str | None:
         if resource.startswith(RETRY_PREFIX):
             kind, name = "group", resource[len(RETRY_PREFIX) :]
         return (
-            f"No default permission for {kind}:{name[:_SHOWN]}, which accessKey="
-            f"{account.access_key[:_SHOWN]} needs {_NAMES[permission]} on"
+            f"No default permission for {kind}:{name[:_SHOWN]}, accessKey="
+            f"{account.access_key[:_SHOWN]} needs {_NAMES[permission]} on this {kind}"
         )
     return None

@@ -10,6 +10,9 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
+import client
 from broker.app import Broker
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -17,7 +20,7 @@ from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.signing import Credentials, signed
 from tests.harness.cluster import Cluster
-from tests.interop.apache import JavaClient
+from tests.interop.apache import VERSIONS, JavaClient
 from tests.interop.mqadmin import tool
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"
@@ -266,3 +269,28 @@ async def test_the_five_commands_of_mqadmin_work(tmp_path: Path) -> None:
             assert "success" in gone, gone
     assert "made-there" not in file.read_text()
     assert "10.1.2.*" in file.read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("serialize", ["JSON", "ROCKETMQ"])
+async def test_the_signed_java_client_works_and_others_are_denied(
+    tmp_path: Path, version: str, serialize: str
+) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    async with Cluster(tmp_path, aclEnable="true", pocketmqAclFile=str(file)) as cluster:
+        await cluster.start()
+        async with client.Admin(cluster.nameserver, credentials=ADMIN) as admin:
+            for topic in ("t-PUB-SUB", "t-SUB"):
+                await admin.create_topic(topic)
+        java = JavaClient(version, serialize, tmp_path)
+        who = ("with-rules", "secret-of-all")
+        told = await asyncio.to_thread(
+            java.run,
+            *(cluster.nameserver, *who, "t-PUB-SUB", "g-SUB", "t-SUB"),
+            program="Signed",
+        )
+    assert told[0][:2] == ["denied", "1"]
+    assert "No default permission for topic:t-SUB" in told[0][2]
+    assert "No accessKey is configured" in told[1][2]
+    assert told[2] == ["received", "true"]
