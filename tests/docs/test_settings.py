@@ -16,7 +16,8 @@ from tests.tour import HOME
 PAGE = (HOME / "docs" / "operating.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]
 IN_WORDS = {
-    *("brokerName", "brokerIP1", "namesrvAddr", "pocketmqCredentials", "storePathCommitLog"),
+    *("brokerName", "brokerIP1", "namesrvAddr", "pocketmqAclFile", "pocketmqCredentials"),
+    "storePathCommitLog",
 }
 """Settings whose default depends on others, or on the machine."""
 

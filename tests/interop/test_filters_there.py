@@ -88,8 +88,8 @@ def saved(store: Path) -> dict[str, dict[str, object]]:
     """Return what a store's file of filters has of the topic ``moved``, by group."""
     try:
         tree = json.loads((store / "config" / "consumerFilter.json").read_text())
-    except json.JSONDecodeError:
-        return {}  # Apache's broker is writing it
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}  # Apache's broker is writing it, and removes the old file first
     found = tree["filterDataByTopic"].get("moved", {"groupFilterData": {}})["groupFilterData"]
     return {group: found[group] for group in sorted(found)}
 

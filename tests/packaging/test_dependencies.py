@@ -20,7 +20,7 @@ PACKAGED = [
 ]
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]
-IMPORTED_AS = {"opentelemetry_api": "opentelemetry"}
+IMPORTED_AS = {"opentelemetry_api": "opentelemetry", "pyyaml": "yaml"}
 OFFERED = {"pytest"}
 """Modules imported by the plugin, which only pytest loads."""
 OPENTELEMETRY = HOME / "client" / "otel.py"

@@ -139,7 +139,7 @@ class SimulatedLoop(_Actors, VirtualTimeLoop):
         return False if isinstance(fd, _ListeningSocket) else super().remove_reader(fd)
 
     async def create_connection(  # type: ignore[override] # a part of its signature
-        self, protocol_factory: Any, host: Any = None, port: Any = None
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any
     ) -> Any:
         actor = ACTOR.get()
         await asyncio.sleep(2 * LATENCY)
