@@ -45,6 +45,7 @@ from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.credentials import Signer
+from remoting.docs import DOCS
 from remoting.endpoint import Feed, Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
@@ -211,6 +212,12 @@ class Broker:
         await self._registration.start()
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
+        if self.config.open_to_network:
+            _log.warning(
+                "everybody who reaches this address may read, write and delete: set "
+                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security.md",
+                address=self.address,
+            )
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
     async def _make_guard(self) -> Guard:

@@ -22,6 +22,7 @@ from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
+from remoting.addresses import is_loopback
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import (
@@ -502,6 +503,11 @@ class BrokerConfig(Settings):
             except OSError:
                 return "127.0.0.1"
             return str(probe.getsockname()[0])
+
+    @property
+    def open_to_network(self) -> bool:
+        """Whether everybody who reaches the broker from another machine may do everything."""
+        return not self.acl_enable and not is_loopback(self.bind_host)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:

@@ -12,10 +12,10 @@ import structlog
 from nameserver.config import NameServerConfig
 from nameserver.requests import Answer, process
 from nameserver.state import SharedState
-from remoting.addresses import is_loopback
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
+from remoting.docs import DOCS
 from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
 from remoting.process_limits import ConnectionRoom
@@ -100,10 +100,10 @@ class NameServer:
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
         if self.config.ignored_keys:
             _log.info("settings without effect", keys=list(self.config.ignored_keys))
-        if not is_loopback(self.config.bind_host):
+        if self.config.open_to_network:
             _log.warning(
-                "everybody who reaches this address may read and change routes: there is no "
-                "access control and no TLS",
+                "everybody who reaches this address may read and change routes: listen on "
+                f"127.0.0.1 or behind a firewall; see {DOCS}security.md",
                 address=self.address,
             )
         _log.info("name server started", address=self.address)

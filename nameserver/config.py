@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from remoting.addresses import is_loopback
 from remoting.settings import RefusedKey, Settings, boolean, host, integer, path, refused, setting
 
 MAX_BROKERS: Final = 2_000
@@ -110,6 +111,11 @@ class NameServerConfig(Settings):
     max_route_entries: int = setting(
         "pocketmqMaxRouteEntries", integer(1, 10_000_000), MAX_ROUTE_ENTRIES
     )
+
+    @property
+    def open_to_network(self) -> bool:
+        """Whether everybody who reaches the server from another machine may change routes."""
+        return not is_loopback(self.bind_host)
 
     @classmethod
     def from_sources(

@@ -74,6 +74,15 @@ class MetricsPage(Collector):
             *(("broker", server.counters) for server in self._brokers),
         ]
         yield from _sockets(servers)
+        open_to_network = GaugeMetricFamily(
+            "pocketmq_open_to_network",
+            "1 if the server listens beyond loopback and checks no accounts.",
+            labels=["server"],
+        )
+        for server in (*self._name_servers, *self._brokers):
+            kind = "nameserver" if server in self._name_servers else "broker"
+            open_to_network.add_metric([kind], int(server.config.open_to_network))
+        yield open_to_network
         family = HistogramMetricFamily(
             "pocketmq_request_seconds",
             "How long handlers worked on requests, without waiting for disk or messages.",

@@ -357,6 +357,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_retention(state),
         **_store_files(state),
         **_descriptors(state),
+        "pocketmqOpenToNetwork": "true" if state.config.open_to_network else "false",
         "pocketmqCore": "python" if state.why_not_compiled else "compiled",
         "pocketmqWhyNotCompiled": state.why_not_compiled,
     }

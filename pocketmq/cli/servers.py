@@ -50,6 +50,7 @@ class ServerOptions(TypedDict):
     file: Path | None
     assignments: tuple[str, ...]
     metrics_port: int | None
+    metrics_host: str
     log_level: str
     as_json: bool
     until_stdin_closes: bool
@@ -76,6 +77,12 @@ def server_options(function: F) -> F:
             "--metrics-port",
             type=click.IntRange(0, 65535),
             help="Serve /metrics for Prometheus, /livez and /readyz here.",
+        ),
+        click.option(
+            "--metrics-host",
+            default="127.0.0.1",
+            show_default=True,
+            help="Where to listen for them; they are not encrypted, and ask for no account.",
         ),
         click.option(
             "--log-level",
@@ -228,7 +235,7 @@ def _serve_workers(
 ) -> None:
     from pocketmq.workers import WorkersPart, plans  # noqa: PLC0415 - only for --workers
 
-    words = ["--log-level", options["log_level"]]
+    words = ["--log-level", options["log_level"], "--metrics-host", options["metrics_host"]]
     if options["host"] is not None:
         words += ["--host", options["host"]]
         settings = {key: value for key, value in settings.items() if key != "pocketmqBindHost"}
@@ -270,7 +277,7 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
     if port is not None:
         from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - only for --metrics-port
 
-        parts = [MetricsPart(parts, host=options["host"] or "127.0.0.1", port=port)]
+        parts = [MetricsPart(parts, host=options["metrics_host"], port=port)]
     until_end_of = sys.stdin.fileno() if options["until_stdin_closes"] else None
     ServerRunner(parts=parts, as_json=options["as_json"], until_end_of=until_end_of).run()
 

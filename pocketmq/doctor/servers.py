@@ -182,6 +182,13 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
             f"{name} advertises {address}, which only works on its own machine",
             "start it with --host and --advertise set to an address that clients reach",
         )
+    if table.get("pocketmqOpenToNetwork") == "true":
+        yield warning(
+            "access",
+            f"{name} listens beyond its own machine and checks no accounts: everybody who reaches "
+            "it may read, write and delete",
+            f"set aclEnable=true, or keep others away by a firewall; see {DOCS}security.md",
+        )
     if "pocketmqCore" in table:
         yield core(table.get("pocketmqWhyNotCompiled", ""), name)
     yield from _clock(case, name, table)

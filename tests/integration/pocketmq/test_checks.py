@@ -122,6 +122,29 @@ def test_metrics_count_what_happened(tmp_path: Path) -> None:
     assert found["pocketmq_index_backlog_bytes"] >= 0
     assert found["pocketmq_topics"] > 1
     assert found['pocketmq_peers_dropped_total{reason="bad_frame",server="broker"}'] == 0
+    assert found['pocketmq_open_to_network{server="broker"}'] == 0
+
+
+def test_servers_that_everybody_may_use_say_so_and_keep_their_metrics_local(
+    tmp_path: Path,
+) -> None:
+    server = StandaloneServer(tmp_path, {"brokerIP1": "127.0.0.1"})
+    server.command += ["--host", "0.0.0.0", "--metrics-port", "0"]
+    try:
+        server.start()
+        found = scrape(server.addresses["metrics"])
+        cli = CommandLine(f"127.0.0.1:{server.nameserver.rpartition(':')[2]}")
+        findings = json.loads(cli.result("doctor", "--json").stdout)["findings"]
+        server.stop()
+    finally:
+        server.kill()
+    assert server.addresses["metrics"].startswith("127.0.0.1:")
+    for kind in ("nameserver", "broker"):
+        assert found[f'pocketmq_open_to_network{{server="{kind}"}}'] == 1
+    assert server.log.count("everybody who reaches this address") == 2
+    (access,) = [f for f in findings if f["check"] == "access"]
+    assert access["verdict"] == "warning"
+    assert "aclEnable=true" in access["remedy"]
 
 
 def test_every_metric_is_explained(tmp_path: Path) -> None:

@@ -35,6 +35,24 @@ def test_the_stock_broker_conf_is_accepted(tmp_path: Path) -> None:
     assert read.ignored_keys == ()
 
 
+@pytest.mark.parametrize(
+    ("host", "acl", "is_open"),
+    [
+        ("127.0.0.1", "false", False),
+        ("localhost", "false", False),
+        ("::1", "false", False),
+        ("0.0.0.0", "false", True),
+        ("10.0.0.1", "false", True),
+        ("::", "false", True),
+        ("0.0.0.0", "true", False),
+    ],
+)
+def test_a_broker_beyond_loopback_without_accounts_is_open(
+    host: str, acl: str, is_open: bool
+) -> None:
+    assert config(pocketmqBindHost=host, aclEnable=acl).open_to_network is is_open
+
+
 def test_defaults_are_rocketmqs() -> None:
     read = config()
     assert (read.broker_name, read.name_of_new_store) == ("", socket.gethostname())

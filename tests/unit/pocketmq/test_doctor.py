@@ -337,6 +337,14 @@ def test_a_core_that_is_not_compiled_is_a_warning(servers: Servers, why: str, re
         assert one.remedy.startswith(remedy)
 
 
+@pytest.mark.parametrize(("said", "checks"), [("true", ["access"]), ("false", []), ("", [])])
+def test_a_broker_that_everybody_may_use_is_a_warning(
+    servers: Servers, said: str, checks: list[str]
+) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(pocketmqOpenToNetwork=said)
+    assert [f.check for f in bad(servers)] == checks
+
+
 def two_brokers(servers: Servers, a: list[str], b: list[str], cluster_of_b: str = "c") -> None:
     """Let two masters have these topics."""
     other = "10.0.0.3:10911"
