@@ -353,6 +353,8 @@ class Broker:
             limits=ServerLimits(
                 room=self._room,
                 max_connections=self.config.max_connections,
+                max_connections_per_address=self.config.max_connections_per_address,
+                max_in_progress_requests=self.config.max_requests_in_flight,
                 idle_timeout=self.config.server_channel_max_idle_time_s,
             ),
             on_close=self._connection_closed,

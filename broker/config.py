@@ -23,6 +23,7 @@ from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, Brok
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from remoting.addresses import is_loopback
+from remoting.limits import MAX_IN_PROGRESS_REQUESTS
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.settings import (
@@ -405,6 +406,14 @@ class BrokerConfig(Settings):
     max_parked_pulls: int = setting("pocketmqMaxParkedPulls", integer(1, 10_000_000), 100_000)
     """Pulls that wait for a message at the same time; further ones are answered at once."""
     max_connections: int = setting("pocketmqMaxConnections", integer(1, 1_000_000), 10_000)
+    max_connections_per_address: int = setting(
+        "pocketmqMaxConnectionsPerAddress", integer(0, 1_000_000), 0
+    )
+    """0: not limited, because many clients may share an address behind a proxy."""
+    max_requests_in_flight: int = setting(
+        "pocketmqMaxRequestsInFlight", integer(1, 65_536), MAX_IN_PROGRESS_REQUESTS
+    )
+    """Requests in progress of one connection; the broker reads the next when one is answered."""
     limits: BrokerLimits = LIMITS
     """Fixed limits of the broker; only tests change them."""
     pull_max_messages: int = setting("pocketmqPullMaxMessages", integer(1, 65_536), 1024)

@@ -133,11 +133,17 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
     for name, attribute, text in (
         ("connections_accepted", "connections_accepted", "Connections accepted."),
         ("connections_refused", "connections_refused", "Connections beyond the limit."),
+        (
+            "connections_refused_by_address",
+            "connections_refused_address",
+            "Connections refused because their address has too many.",
+        ),
         ("frames_received", "frames_in", "Frames received."),
         ("received_bytes", "bytes_in", "Bytes received."),
         ("sent_bytes", "bytes_out", "Bytes sent."),
         ("requests_failed", "requests_failed", "Requests whose handler failed."),
         ("requests_refused_busy", "requests_refused_busy", "Requests answered SYSTEM_BUSY."),
+        ("requests_paused", "requests_paused", "Times that a connection had too many requests."),
     ):
         counter = CounterMetricFamily(f"pocketmq_{name}", text, labels=["server"])
         for server, counters in rows:

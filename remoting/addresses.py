@@ -29,6 +29,19 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def network_of(host: str) -> str:
+    """Return what counts as one address in limits: the first 64 bits of an IPv6 address.
+
+    A host with IPv6 usually has a network of 64 bits to choose its addresses from.
+    """
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.IPv6Address(int(address) >> 64 << 64))
+
+
 def is_loopback(host: str) -> bool:
     """Return whether a server that listens on ``host`` is reachable from this machine only."""
     try:

@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
         self.remote_text = address_text(self.remote)
         self._read_pause = ReadPause(self._transport)
         endpoint = self.endpoint
-        self.close_reason = endpoint.reason_to_refuse()
+        self.close_reason = endpoint.reason_to_refuse(self.remote[0])
         if self.close_reason:
             self._counters.connections_refused += 1
             endpoint.peer_log.write(
@@ -506,7 +506,12 @@ class Connection(asyncio.Protocol):
             self._codecs.see_request(command)
             self._in_flight.serve(command, PREFIX_BYTES + len(frame.header) + len(frame.body))
             if self.endpoint.serving and self._in_flight.full:
-                self._read_pause.pause(Reason.IN_PROGRESS)
+                self._pause_requests()
+
+    def _pause_requests(self) -> None:
+        if not self._read_pause.reasons & Reason.IN_PROGRESS:
+            self._counters.requests_paused += 1
+            self._read_pause.pause(Reason.IN_PROGRESS)
 
     def request_served(self) -> None:
         """Note that a request has ended: reading may resume."""
@@ -527,7 +532,7 @@ class Connection(asyncio.Protocol):
         """Count ``count`` requests that a custom feed answers later; see ``complete_answers``."""
         self._in_flight.defer(count)
         if self.endpoint.serving and self._in_flight.full:
-            self._read_pause.pause(Reason.IN_PROGRESS)
+            self._pause_requests()
 
     def complete_answers(self, count: int) -> None:
         """Count ``count`` requests of ``defer_answers`` as answered."""
@@ -634,9 +639,7 @@ class Connection(asyncio.Protocol):
             self._counters.connections_accepted += 1
         else:
             self._counters.connections_opened += 1
-        endpoint.connections.add(self)
-        if endpoint.room is not None:
-            endpoint.room.taken += 1
+        endpoint.began(self)
         if endpoint.feed_factory is not None:
             self._feed = endpoint.feed_factory(self)
 

@@ -12,6 +12,8 @@ class Counters:
     connections_accepted: int = 0
     connections_refused: int = 0
     """Accepted and closed at once, see ``Endpoint.reason_to_refuse``."""
+    connections_refused_address: int = 0
+    """Those of them that were too many from one address."""
     connections_opened: int = 0
     """Connections made by this side."""
     connects_failed: int = 0
@@ -39,6 +41,9 @@ class Counters:
     """Requests whose handler raised an exception."""
     requests_refused_busy: int = 0
     """Requests answered SYSTEM_BUSY because too many were in progress."""
+
+    requests_paused: int = 0
+    """Times that a server stopped reading from a peer with too many requests in progress."""
 
     requests_in_progress: int = 0
     """Gauge: requests in progress."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from remoting.addresses import network_of
 from remoting.clock import Clock, SystemClock
 from remoting.counters import Counters
 from remoting.deadlines import Alarms
@@ -73,6 +74,8 @@ class Endpoint:
     draining: bool = False
     """True while a server stops: no new requests are processed."""
     max_connections: int = sys.maxsize
+    max_connections_per_address: int = 0
+    """See ``remoting.addresses.network_of``; 0: not limited."""
     room: ConnectionRoom | None = None
     """Shared with the other servers of the process; None: file descriptors are not checked."""
     connections: set[Connection] = field(default_factory=set)
@@ -84,17 +87,32 @@ class Endpoint:
     deferred: int = 0
     """Requests answered later without a task; see ``Connection.defer_answers``."""
     _none_deferred: asyncio.Future[None] | None = None
+    _by_address: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.alarms = Alarms(self.clock)
         self.tasks = Supervisor(self.name)
         self.peer_log = RateLimitedLog(self.clock)
 
+    def began(self, connection: Connection) -> None:
+        """Add an open connection."""
+        self.connections.add(connection)
+        if self.room is not None:
+            self.room.taken += 1
+        if self.max_connections_per_address:
+            network = network_of(connection.remote[0])
+            self._by_address[network] = self._by_address.get(network, 0) + 1
+
     def ended(self, connection: Connection) -> None:
         """Remove a closed connection and call ``on_close``, whose exceptions are only logged."""
         self.connections.discard(connection)
         if self.room is not None:
             self.room.taken -= 1
+        if self.max_connections_per_address:
+            network = network_of(connection.remote[0])
+            self._by_address[network] -= 1
+            if not self._by_address[network]:
+                del self._by_address[network]
         self.counters.connections_closed += 1
         if self.on_close is None:
             return
@@ -110,12 +128,16 @@ class Endpoint:
             self._none_deferred.set_result(None)
             self._none_deferred = None
 
-    def reason_to_refuse(self) -> str:
-        """Return why a new connection is refused; empty when it is accepted."""
+    def reason_to_refuse(self, host: str) -> str:
+        """Return why a new connection from ``host`` is refused; empty when it is accepted."""
         if self.draining:
             return "refused: the server is stopping"
         if len(self.connections) >= self.max_connections:
             return f"refused: {self.max_connections} connections are open, which is the limit"
+        most = self.max_connections_per_address
+        if most and self._by_address.get(network_of(host), 0) >= most:
+            self.counters.connections_refused_address += 1
+            return f"refused: {most} connections from its address are open, which is the limit"
         return "" if self.room is None else self.room.reason_to_refuse()
 
     async def _answered(self, timeout: float) -> None:

@@ -149,5 +149,7 @@ class ServerLimits(ConnectionLimits):
     """The limits of a server and of each of its connections."""
 
     max_connections: int = MAX_CONNECTIONS
+    max_connections_per_address: int = 0
+    """0: not limited, because many clients may share an address behind a proxy."""
     room: ConnectionRoom | None = None
     """Shared with the other servers of the process; None: file descriptors are not checked."""

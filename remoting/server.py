@@ -82,6 +82,7 @@ class Server:
             accept_msgpack=True,
             on_close=on_close,
             max_connections=limits.max_connections,
+            max_connections_per_address=limits.max_connections_per_address,
             room=limits.room,
         )
 

@@ -205,6 +205,7 @@ async def test_a_peer_with_too_many_running_requests_is_not_read_from(
     await turns()
     assert not peer.transport.reading
     assert peer.counters.requests_in_progress == 3
+    assert peer.counters.requests_paused == 1
     assert peer.counters.bytes_in_flight == 3 * len(encode(request()))
     slow.gate.set()
     await turns(20)

@@ -12,7 +12,7 @@ import pytest
 
 from remoting import errors
 from remoting import tasks as loop
-from remoting.addresses import address_text, parse_address
+from remoting.addresses import address_text, network_of, parse_address
 from remoting.clock import SystemClock
 from remoting.counters import Counters
 from remoting.log import MAX_PER_SECOND, Log, RateLimitedLog
@@ -69,6 +69,20 @@ def test_an_address_has_two_parts(text: str, parts: tuple[str, int]) -> None:
 def test_an_invalid_address_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(errors.ConnectFailed, match="this is not host:port"):
         parse_address(text)
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("::ffff:10.1.2.3", "10.1.2.3"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("", ""),
+    ],
+)
+def test_an_ipv6_network_of_64_bits_counts_as_one_address(host: str, network: str) -> None:
+    assert network_of(host) == network
 
 
 def test_warnings_are_bounded_and_count_suppressed_ones(

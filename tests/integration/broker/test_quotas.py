@@ -1,0 +1,46 @@
+"""Quotas: what one address, connection, account or topic may use of a broker."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from tests.integration.broker.client import TIMEOUT
+from tests.integration.remoting.peers import ended, until
+
+FLOODER = ("127.0.0.2", 0)
+
+
+async def test_a_flood_from_one_address_leaves_the_clients_of_another_alone(make_broker, connect):
+    broker = make_broker(max_connections_per_address=3, max_connections=6)
+    await broker.start()
+    client = await connect(broker)
+    async with AsyncExitStack() as stack, asyncio.timeout(TIMEOUT):
+        for number in range(10):
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", broker.port, local_addr=FLOODER
+            )
+            stack.callback(writer.close)
+            if number >= 3:
+                assert await ended(reader)
+        assert broker.counters.connections_refused_address == 7
+        assert (await client.send()).code == 0
+        assert (await (await connect(broker)).send()).code == 0
+    await until(lambda: broker.counters.connections_closed == 3)
+    _, writer = await asyncio.open_connection("127.0.0.1", broker.port, local_addr=FLOODER)
+    writer.close()
+    assert (await client.send()).code == 0
+    assert broker.counters.connections_refused_address == 7
+
+
+async def test_requests_above_the_limit_of_a_connection_wait_and_succeed(make_broker, connect):
+    broker = make_broker(max_requests_in_flight=2, flush_disk_type="SYNC_FLUSH")
+    await broker.start()
+    client, other = await connect(broker), await connect(broker)
+    assert (await client.send()).code == 0
+    async with asyncio.TaskGroup() as group:
+        sends = [group.create_task(client.send(body=b"%d" % n)) for n in range(20)]
+        assert (await other.send()).code == 0
+    assert {send.result().code for send in sends} == {0}
+    assert broker.counters.requests_paused > 0
+    assert broker.counters.requests_in_progress == 0
