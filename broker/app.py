@@ -221,8 +221,7 @@ class Broker:
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
     async def _make_guard(self) -> Guard:
-        directory = self.store.paths.root / CONFIG_DIRECTORY
-        file = AclFile(self.config.acl_file or directory / "plain_acl.yml")
+        file = AclFile(self.config.accounts_file)
         try:
             await asyncio.get_running_loop().run_in_executor(None, file.open)
         except AclError as error:

@@ -327,7 +327,7 @@ class BrokerConfig(Settings):
     acl_file: Path | None = setting(  # noqa: RUF009 - declares a field
         "pocketmqAclFile", path, None
     )
-    """The accounts; if None, ``config/plain_acl.yml`` below ``store_path_root_dir``."""
+    """See ``accounts_file``; if None, ``config/plain_acl.yml`` below ``store_path_root_dir``."""
 
     # the store
     store_path_root_dir: Path = setting(  # noqa: RUF009 - declares a field
@@ -489,6 +489,11 @@ class BrokerConfig(Settings):
                 "so messages would be refused before old ones are deleted to make room: set "
                 f"pocketmqDiskFullFreeBytes to {clean} or below"
             )
+
+    @property
+    def accounts_file(self) -> Path:
+        """The file of accounts."""
+        return self.acl_file or self.store_path_root_dir / "config" / "plain_acl.yml"
 
     @property
     def advertised_host(self) -> str:

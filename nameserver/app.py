@@ -10,8 +10,12 @@ from typing import Self
 import structlog
 
 from nameserver.config import NameServerConfig
+from nameserver.permissions import PERMISSIONS
 from nameserver.requests import Answer, process
-from nameserver.state import SharedState
+from nameserver.state import SharedState, StateFileError
+from remoting.access.accounts import AclError
+from remoting.access.file import WATCH_SECONDS, AclFile
+from remoting.access.guard import Guard
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -37,6 +41,9 @@ class NameServer:
         clock: the time.
         counters: counters of the connections.
         room: limits the connections of the process, shared with other servers in it.
+
+    Attributes:
+        guard: checks requests; None while ``aclEnable`` is false, and before the start.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class NameServer:
         self.counters = counters or Counters()
         self._supervisor = Supervisor("nameserver")
         self._state: SharedState | None = None
+        self.guard: Guard | None = None
         self._server = Server(
             self._handle,
             host=self.config.bind_host,
@@ -66,6 +74,8 @@ class NameServer:
             clock=self._clock,
             name="nameserver",
         )
+        # A header in msgpack has no names of fields, so its signature can't be checked.
+        self._server.endpoint.accept_msgpack = not self.config.acl_enable
 
     @property
     def port(self) -> int:
@@ -89,21 +99,24 @@ class NameServer:
         return self._supervisor.failed
 
     async def start(self) -> None:
-        """Read the key-value table, listen, and start the scan for dead brokers.
+        """Read the key-value table and the accounts, listen, and start the scan for dead brokers.
 
         Raises:
-            StateFileError: the key-value file can't be parsed.
+            StateFileError: the key-value file can't be parsed, or the accounts can't be used.
             BindFailed: the port is in use or not permitted.
         """
         self._state = SharedState.load(self.config, self._clock)
+        if self.config.acl_enable:
+            self.guard = await self._make_guard()
+            self._server.endpoint.handler = self.guard.wrap(self._handle)
         await self._server.start()
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
         if self.config.ignored_keys:
             _log.info("settings without effect", keys=list(self.config.ignored_keys))
         if self.config.open_to_network:
             _log.warning(
-                "everybody who reaches this address may read and change routes: listen on "
-                f"127.0.0.1 or behind a firewall; see {DOCS}security.md",
+                "everybody who reaches this address may read and change routes: set "
+                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security.md",
                 address=self.address,
             )
         _log.info("name server started", address=self.address)
@@ -116,8 +129,10 @@ class NameServer:
             _log.info("name server stopped", address=self.address)
 
     def measure(self, around: Callable[[Handler], Handler]) -> None:
-        """Handle requests with ``around(handler)`` from now on, for metrics."""
-        self._server.endpoint.handler = around(self._handle)
+        """Handle requests with ``around(handler)`` from now on; the server must be started."""
+        handler = self._server.endpoint.handler
+        assert handler is not None
+        self._server.endpoint.handler = around(handler)
 
     async def __aenter__(self) -> Self:
         try:
@@ -141,8 +156,27 @@ class NameServer:
     def _closed(self, connection: Connection) -> None:
         self.state.closed(connection)
 
+    async def _make_guard(self) -> Guard:
+        default = self.config.kv_config_path.with_name("plain_acl.yml")
+        file = AclFile(self.config.acl_file or default)
+        try:
+            await asyncio.to_thread(file.open)
+        except AclError as error:
+            raise StateFileError(
+                f"aclEnable is true, and the accounts can't be used: {error}"
+            ) from None
+        self._supervisor.spawn(_watch(file), "accounts")
+        return Guard(file, PERMISSIONS, self._clock)
+
     async def _scan(self) -> None:
         # The interval is read each time because UPDATE_NAMESRV_CONFIG may change it.
         while True:
             await asyncio.sleep(self.state.config.scan_not_active_broker_interval_ms / 1000)
             self.state.scan()
+
+
+async def _watch(file: AclFile) -> None:
+    """Apply changes of the accounts' file."""
+    while True:
+        await asyncio.sleep(WATCH_SECONDS)
+        await asyncio.to_thread(file.refresh)

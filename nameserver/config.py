@@ -95,6 +95,10 @@ class NameServerConfig(Settings):
     config_store_path: Path | None = setting("configStorePath", path, None)  # noqa: RUF009 - a field
     """The file that UPDATE_NAMESRV_CONFIG writes, by default the file that was read at the start;
     None: changes are not saved."""
+    acl_enable: bool = setting("aclEnable", boolean, False)
+    """Whether requests that change something must be signed; see ``nameserver.permissions``."""
+    acl_file: Path | None = setting("pocketmqAclFile", path, None)  # noqa: RUF009 - a field
+    """The accounts; if None, ``plain_acl.yml`` beside the key-value table."""
     order_message_enable: bool = setting("orderMessageEnable", boolean, False)
     """Whether routes contain the configuration of order topics."""
     return_order_topic_config_to_broker: bool = setting(
@@ -115,7 +119,7 @@ class NameServerConfig(Settings):
     @property
     def open_to_network(self) -> bool:
         """Whether everybody who reaches the server from another machine may change routes."""
-        return not is_loopback(self.bind_host)
+        return not self.acl_enable and not is_loopback(self.bind_host)
 
     @classmethod
     def from_sources(

@@ -362,8 +362,9 @@ Answer = Command | Awaitable[Command]
 
 BLACK_LIST: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
+    | {"aclEnable", "pocketmqAclFile"}
 )
-"""Settings that no request may change, because they are paths."""
+"""Settings that no request may change: paths, and what is used at the start only."""
 
 
 async def put_kv(state: SharedState, request: Command, peer: Connection) -> Command:

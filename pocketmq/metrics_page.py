@@ -69,20 +69,27 @@ class MetricsPage(Collector):
             "PocketMQ's version, and whether it uses the compiled core.",
             value={"version": pocketmq.__version__, "core": fast_path.KIND},
         )
-        servers: list[tuple[str, Counters]] = [
-            *(("nameserver", server.counters) for server in self._name_servers),
-            *(("broker", server.counters) for server in self._brokers),
+        servers: list[tuple[str, NameServer | Broker]] = [
+            *(("nameserver", server) for server in self._name_servers),
+            *(("broker", server) for server in self._brokers),
         ]
-        yield from _sockets(servers)
+        yield from _sockets((name, server.counters) for name, server in servers)
         open_to_network = GaugeMetricFamily(
             "pocketmq_open_to_network",
             "1 if the server listens beyond loopback and checks no accounts.",
             labels=["server"],
         )
-        for server in (*self._name_servers, *self._brokers):
-            kind = "nameserver" if server in self._name_servers else "broker"
-            open_to_network.add_metric([kind], int(server.config.open_to_network))
+        for name, server in servers:
+            open_to_network.add_metric([name], int(server.config.open_to_network))
         yield open_to_network
+        denied = CounterMetricFamily(
+            "pocketmq_requests_denied",
+            "Requests that the rules of accounts deny.",
+            labels=["server"],
+        )
+        for name, server in servers:
+            denied.add_metric([name], server.guard.denied if server.guard is not None else 0)
+        yield denied
         family = HistogramMetricFamily(
             "pocketmq_request_seconds",
             "How long handlers worked on requests, without waiting for disk or messages.",
@@ -217,11 +224,6 @@ def _messages(broker: Broker) -> Iterator[Metric]:
             counters.commits_backwards,
         ),
         ("pocketmq_requests_not_supported", refused, counters.requests_not_supported),
-        (
-            "pocketmq_requests_denied",
-            "Requests that the rules of accounts deny.",
-            broker.guard.denied if broker.guard else 0,
-        ),
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
+
+from remoting.access.accounts import dump
+from remoting.protocol.signing import Credentials
 
 START_TIMEOUT: Final = 30.0
 """Seconds until a server must be ready; a busy CI machine needs a few."""
@@ -39,6 +43,12 @@ SMALL_STORE: Final = {
 }
 """A test's store uses log files of 64 MiB instead of RocketMQ's 1 GiB, and works on a nearly full
 disk."""
+
+_OWN_ACCOUNT: Final = "pocketmq-broker"
+"""The account with which a broker registers at its name server."""
+
+_KEYS: Final = "keys.yml"
+"""The file with this account's keys."""
 
 _LOG_LINES_KEPT: Final = 1000
 
@@ -180,10 +190,21 @@ class StandaloneServer(ServerProcess):
     """A name server and a broker in one child process; see ``broker()``.
 
     A restart uses the same addresses and the same store.
+
+    Attributes:
+        store: its directory.
+        credentials: the keys of the accounts by access key; also of ``pocketmq-broker``, an
+            administrator with whose keys the broker registers at its name server.
     """
 
-    def __init__(self, store: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        store: Path,
+        settings: Mapping[str, str],
+        credentials: Mapping[str, Credentials] | None = None,
+    ) -> None:
         self.store = store
+        self.credentials = credentials or {}
         self._settings = {**SMALL_STORE, **settings}
         super().__init__(self._arguments("0", "0"))
 
@@ -216,19 +237,33 @@ class StandaloneServer(ServerProcess):
 
 @contextmanager
 def broker(
-    *, store: Path | None = None, settings: Mapping[str, str] | None = None
+    *,
+    store: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    accounts: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Iterator[StandaloneServer]:
     """Run a name server and a broker during the ``with`` block.
 
     Args:
         store: the store's directory; by default a temporary directory that is deleted.
         settings: RocketMQ's broker configuration, such as ``{"flushDiskType": "SYNC_FLUSH"}``.
+        accounts: who may send requests, and what each may do: ``{"billing": {"topicPerms":
+            ["orders=SUB"]}, "operator": {"admin": True}}``. The keys of an account are those of
+            RocketMQ's ``plain_acl.yml``; without a ``secretKey`` it gets a random one. The server's
+            ``credentials["billing"]`` is for the client. By default nobody needs an account.
 
     Raises:
         ServerError: the server did not start, or did not stop cleanly.
     """
     directory = store or Path(tempfile.mkdtemp(prefix="pocketmq-"))
-    server = StandaloneServer(directory, settings or {})
+    settings, credentials = dict(settings or {}), {}
+    if accounts is not None:
+        credentials = _write_accounts(directory / "config", accounts)
+        settings |= {
+            "aclEnable": "true",
+            "pocketmqCredentials": str(directory / "config" / _KEYS),
+        }
+    server = StandaloneServer(directory, settings, credentials)
     try:
         server.start()
         yield server
@@ -237,6 +272,25 @@ def broker(
         server.kill()
         if store is None:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def _write_accounts(
+    directory: Path, accounts: Mapping[str, Mapping[str, object]]
+) -> dict[str, Credentials]:
+    """Write the accounts, and the keys of the broker's own one; return the keys of all."""
+    entries = [
+        {"accessKey": name, "secretKey": secrets.token_hex(), **rules}
+        for name, rules in {**accounts, _OWN_ACCOUNT: {"admin": True}}.items()
+    ]
+    directory.mkdir(parents=True, exist_ok=True)
+    for file, content in (("plain_acl.yml", {"accounts": entries}), (_KEYS, entries[-1])):
+        path = directory / file
+        path.touch(0o600)
+        path.write_bytes(dump(content))
+    return {
+        str(one["accessKey"]): Credentials(str(one["accessKey"]), str(one["secretKey"]))
+        for one in entries
+    }
 
 
 def _read_line(stream: IO[str], timeout: float) -> str:

@@ -132,11 +132,19 @@ def standalone(
 
     with _errors():
         broker = BrokerConfig.from_sources(options["file"], os.environ, settings)
+        if broker.acl_enable and broker.credentials is None:
+            raise ConfigError(
+                "aclEnable: the name server here lets the broker register with a signature only; "
+                "set pocketmqCredentials to a file with the keys of an account that has admin: true"
+            )
+        kv_file = broker.store_path_root_dir / "namesrv" / "kvConfig.json"
         nameserver = NameServerConfig.from_sources(
             overrides={
                 "listenPort": str(nameserver_port),
                 "pocketmqBindHost": broker.bind_host,
-                "kvConfigPath": str(broker.store_path_root_dir / "namesrv" / "kvConfig.json"),
+                "kvConfigPath": str(kv_file),
+                "aclEnable": str(broker.acl_enable),
+                "pocketmqAclFile": str(broker.accounts_file),
             }
         )
         _serve(standalone_parts(nameserver, broker), options)

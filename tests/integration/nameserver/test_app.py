@@ -169,7 +169,7 @@ async def test_settings_without_effect_and_an_open_address_are_logged(tmp_path: 
     events = {entry["event"]: entry for entry in logs}
     assert events["settings without effect"]["keys"] == ["clusterTest"]
     open_to_all = next(entry for entry in logs if entry["log_level"] == "warning")
-    assert "there is no access control" in open_to_all["event"]
+    assert "set aclEnable=true" in open_to_all["event"]
     assert "name server stopped" in events
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client import blocking
+from client import AccessDenied, blocking
 from pocketmq import testing
 from pocketmq.process import private_megabytes
 from pocketmq.testing import ServerError, ServerProcess, StandaloneServer
@@ -248,6 +248,27 @@ def test_a_temporary_store_is_deleted_afterwards() -> None:
     with testing.broker() as server:
         assert server.store.is_dir()
     assert not server.store.exists()
+
+
+def test_a_broker_with_accounts_admits_who_signs(tmp_path: Path) -> None:
+    accounts = {"billing": {"topicPerms": ["orders=PUB"]}, "operator": {"admin": True}}
+    with testing.broker(store=tmp_path, accounts=accounts) as server:
+        keys, name = server.credentials, server.nameserver
+        with blocking.Producer(name, group="g", credentials=keys["billing"]) as producer:
+            assert producer.send("orders", b"tea").offset == 0
+            with pytest.raises(AccessDenied, match="accessKey=billing needs PUB"):
+                producer.send("others", b"tea")
+        with blocking.Admin(name, credentials=keys["operator"]) as admin:
+            assert admin.topics() == ["orders"]
+            admin.wipe_write_permission("broker-a")
+        with blocking.Admin(name) as stranger, pytest.raises(AccessDenied):
+            stranger.topics()
+
+
+def test_a_standalone_broker_with_accounts_needs_keys_to_register(tmp_path: Path) -> None:
+    server = StandaloneServer(tmp_path, {"aclEnable": "true"})
+    with pytest.raises(ServerError, match="set pocketmqCredentials to a file"):
+        server.start()
 
 
 def test_the_fixture_needs_no_import(pocketmq_broker: StandaloneServer) -> None:
