@@ -95,6 +95,9 @@ BACKLOG: Final = 1024
 CLOSE_TIMEOUT: Final = 5.0
 """The time to send what is queued after ``close``; then the connection is aborted."""
 
+END_OF_TLS_SECONDS: Final = 0.02
+"""The interval at which a closing connection with TLS looks whether all its bytes have arrived."""
+
 DRAIN_TIMEOUT: Final = 10.0
 """The time for handlers in progress to finish when a server stops."""
 

@@ -73,8 +73,8 @@ def left_to_ci(item: pytest.Item) -> str | None:
     """Return why ``make test``, which has to end in minutes, leaves a test to CI."""
     if item.get_closest_marker("packaging"):
         return "they install the wheel into new environments; .ci/run does"
-    if item.path.name == "test_signed_there.py":
-        return "they start Apache's brokers with access control; .ci/run does"
+    if item.path.name in {"test_signed_there.py", "test_tls_there.py"}:
+        return "they start Apache's brokers with access control and TLS; .ci/run does"
     if "5.3.3" in item.name and item.get_closest_marker("interop"):
         return "they repeat with Apache 5.3.3 what others do with 4.9.7; .ci/run runs both"
     return None

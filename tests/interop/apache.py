@@ -19,6 +19,7 @@ from remoting.protocol import bodies
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.tls import Tls
 from tests.ports import free_port, free_ports, wait_until_listening
 
 HERE = Path(__file__).parent
@@ -241,7 +242,13 @@ def _conf(home: Path) -> Path:
 
 @contextmanager
 def apache(
-    version: str, home: Path, *, settings: Sequence[str] = (), signer: Signer | None = None
+    version: str,
+    home: Path,
+    *,
+    settings: Sequence[str] = (),
+    properties: Sequence[str] = (),
+    signer: Signer | None = None,
+    tls: Tls | None = None,
 ) -> Iterator[Apache]:
     """Run a real name server and broker on free ports.
 
@@ -249,20 +256,23 @@ def apache(
         version: ``4.9.7`` or ``5.3.3``.
         home: An empty directory for configuration, store and logs.
         settings: Lines for its ``broker.conf``.
+        properties: Options of both JVMs.
         signer: Signs what is asked until it is registered.
+        tls: How to connect until it is registered.
     """
     nameserver_port, broker_port = free_port(), free_ports(10)
     nameserver = f"127.0.0.1:{nameserver_port}"
     lines = [f"namesrvAddr={nameserver}", "mappedFileSizeCommitLog=67108864", *settings]
     processes = []
     try:
-        command = nameserver_command(version, home, nameserver_port)
-        processes.append(start(command, home, home / "nameserver.log"))
-        command = broker_command(version, home, broker_port, settings=lines)
-        processes.append(start(command, home, home / "broker.log"))
+        for command, log in (
+            (nameserver_command(version, home, nameserver_port), "nameserver.log"),
+            (broker_command(version, home, broker_port, settings=lines), "broker.log"),
+        ):
+            processes.append(start([command[0], *properties, *command[1:]], home, home / log))
         wait_until_listening(nameserver_port)
         wait_until_listening(broker_port)
-        _wait_until_registered(nameserver, broker_port, signer=signer)
+        _wait_until_registered(nameserver, broker_port, signer=signer, tls=tls)
         yield Apache(nameserver, f"127.0.0.1:{broker_port}", processes[-1])
     finally:
         # Their clean stop takes ten seconds, and nothing here depends on it.
@@ -300,7 +310,11 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
 
 
 def _wait_until_registered(
-    nameserver: str, broker_port: int, brokers: int = 1, signer: Signer | None = None
+    nameserver: str,
+    broker_port: int,
+    brokers: int = 1,
+    signer: Signer | None = None,
+    tls: Tls | None = None,
 ) -> None:
     """Wait until they are registered; 5.x registers after it reports that it has booted.
 
@@ -311,9 +325,9 @@ def _wait_until_registered(
     ask = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
     nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerPermission=6")
     with (
-        BlockingConnection(nameserver, timeout=ANSWER_TIMEOUT) as connection,
+        BlockingConnection(nameserver, timeout=ANSWER_TIMEOUT, tls=tls) as connection,
         BlockingConnection(
-            f"127.0.0.1:{broker_port}", timeout=ANSWER_TIMEOUT, signer=signer
+            f"127.0.0.1:{broker_port}", timeout=ANSWER_TIMEOUT, signer=signer, tls=tls
         ) as broker,
     ):
         while time.monotonic() < deadline:

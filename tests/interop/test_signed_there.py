@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,58 +11,28 @@ from pathlib import Path
 import pytest
 
 import client
-from remoting.credentials import Signer
 from spark_connector import connections
 from spark_connector.errors import BrokerError
 from tests.integration.spark_connector.querying import batch_reader, numbers, rows
 from tests.integration.spark_connector.writing import batch, received, write
-from tests.interop.apache import Apache, apache
+from tests.interop.apache import Apache
+from tests.interop.guarded import KEYS, guarded, written_keys
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-KEYS = client.Credentials("admin-account", "secret-of-the-admin")
-RULES = f"""\
-accounts:
-- accessKey: {KEYS.access_key}
-  secretKey: {KEYS.secret_key}
-  admin: true
-"""
-_DEFAULT = "org.apache.rocketmq.auth.{0}.provider.Default{1}Provider"
-_LOCAL = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
-AUTH = (
-    "authenticationEnabled=true",
-    "authorizationEnabled=true",
-    f"authenticationProvider={_DEFAULT.format('authentication', 'Authentication')}",
-    f"authorizationProvider={_DEFAULT.format('authorization', 'Authorization')}",
-    f"authenticationMetadataProvider={_LOCAL.format('authentication', 'Authentication')}",
-    f"authorizationMetadataProvider={_LOCAL.format('authorization', 'Authorization')}",
-    "initAuthenticationUser="
-    + json.dumps({"username": KEYS.access_key, "password": KEYS.secret_key}),
-    "innerClientAuthenticationCredentials="
-    + json.dumps({"accessKey": KEYS.access_key, "secretKey": KEYS.secret_key}),
-)
 
 
 @pytest.fixture(scope="module", params=["4.9.7", "5.3.3"])
 def there(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Apache]:
-    home = tmp_path_factory.mktemp("guarded")
-    (home / "conf").mkdir()
-    (home / "conf" / "plain_acl.yml").write_text(RULES)
-    auth = (*AUTH, f"authConfigPath={home}/auth")
-    settings = ("aclEnable=true",) if request.param == "4.9.7" else auth
-    with apache(request.param, home, settings=settings, signer=Signer(KEYS)) as running:
+    with guarded(request.param, tmp_path_factory.mktemp("guarded")) as running:
         yield running
     connections.close_unused()
 
 
 @pytest.fixture
 def keys_file(tmp_path: Path) -> Path:
-    file = tmp_path / "keys.yml"
-    file.write_text(f"accessKey: {KEYS.access_key}\nsecretKey: {KEYS.secret_key}\n")
-    file.chmod(0o600)
-    return file
+    return written_keys(tmp_path)
 
 
 @pytest.mark.parametrize("codec", ["json", "rocketmq"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ from remoting.endpoint import Endpoint
 from remoting.errors import ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
-from remoting.protocol.frame import encode
+from remoting.protocol.frame import cut, decode, encode
 from remoting.server import Server
 from remoting.tls import ClientTls, Tls, TlsError
 from tests.harness.certificates import Pair, self_signed
@@ -219,6 +221,29 @@ async def test_answers_are_not_lost_when_the_server_closes_after_them(pair: Pair
         assert {len(one.body) for one in answers} == {1000}
         await connection.wait_closed()
         assert connection.close_reason == "closed by the peer"
+
+
+async def test_closing_does_not_wait_for_a_server_that_leaves_its_stream_open(pair: Pair) -> None:
+    ended = threading.Event()
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer_once() -> None:
+        peer, _ = listener.accept()
+        with server_context(pair).wrap_socket(peer, server_side=True) as stream:
+            frame = stream.recv(65536)
+            stream.sendall(encode(decode(cut(frame, 0)).reply()))
+            assert not stream.recv(1), "the client ends its stream"
+            # As Netty in TLS 1.3: the connection stays open until the client closes it.
+            assert ended.wait(10)
+
+    serving = asyncio.create_task(asyncio.to_thread(answer_once))
+    with listener:
+        async with ConnectionPool(tls=Tls(ca=pair.cert)) as pool:
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            await pool.request(address, Command.request(ECHO), timeout=10)
+        assert pool.counters.dropped_slow_close == 0
+        ended.set()
+        await serving
 
 
 async def test_until_the_next_attempt_the_advice_stays(pair: Pair) -> None:

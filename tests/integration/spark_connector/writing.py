@@ -46,10 +46,12 @@ def write(nameserver: str, topic: str, *batches: Any, run: str = "run", **option
     return counts
 
 
-def received(nameserver: str, topic: str, count: int) -> list[ReceivedMessage[bytes]]:
+def received(
+    nameserver: str, topic: str, count: int, **options: Any
+) -> list[ReceivedMessage[bytes]]:
     """Return all messages of a topic in queue order, after waiting for their number."""
     found: list[ReceivedMessage[bytes]] = []
-    with PullConsumer(nameserver, group="readers", start_from=FIRST) as consumer:
+    with PullConsumer(nameserver, group="readers", start_from=FIRST, **options) as consumer:
         consumer.assign(consumer.queues(topic))
         while len(found) < count:
             got = consumer.get_many(1000, timeout=10)
