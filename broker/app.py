@@ -38,8 +38,9 @@ from broker.store.os_files import Files
 from broker.store_start import make_store, numeric, open_store
 from broker.topic_spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
 from remoting.access.accounts import AclError
+from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
-from remoting.access.guard import Guard
+from remoting.access.guard import Guard, Permissions
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
@@ -97,6 +98,7 @@ class Broker:
         state: the tables; exists after the start.
         processors: the request handlers; exists after the start.
         guard: checks requests; None while ``aclEnable`` is false.
+        audit: records changes and denials; None while there is no audit log.
     """
 
     def __init__(
@@ -121,6 +123,7 @@ class Broker:
         self._tables: SavedTables
         self.processors: Processors
         self.guard: Guard | None = None
+        self.audit: AuditLog | None = None
         self._rules_seen: object = None
         self._read_pass: ReadPass | None = None
         self._delays: Delays
@@ -184,6 +187,7 @@ class Broker:
         Raises:
             BindFailed: the port is in use or not permitted.
             StoreError, StartError: the store or a table can't be used.
+            ConfigError: the audit log can't be written.
         """
         # Listen first: a port in use is detected before a recovery that may take minutes.
         await self._server.start()
@@ -197,10 +201,17 @@ class Broker:
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
         table = self.processors.table()
+        rights = permissions(self.state)
+        path, name = self.config.audit_path, self.config.broker_name
+        self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
         if self.config.acl_enable:
-            self.guard = await self._make_guard()
+            self.guard = await self._make_guard(rights)
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
         handler: Handler = RequestDispatcher(self.state, table)
+        if self.audit is not None:
+            # What needs an administrator is what is recorded.
+            administrative = table.keys() - rights.needs.keys()
+            handler = self.audit.wrap(handler, administrative, self.guard)
         self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
         self._open_fast_path()
         # From here on requests are served. Register last, when everything works.
@@ -220,7 +231,7 @@ class Broker:
             )
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
 
-    async def _make_guard(self) -> Guard:
+    async def _make_guard(self, rights: Permissions) -> Guard:
         file = AclFile(self.config.accounts_file)
         try:
             await asyncio.get_running_loop().run_in_executor(None, file.open)
@@ -228,7 +239,7 @@ class Broker:
             raise StartError(
                 f"aclEnable is true, and the accounts can't be used: {error}"
             ) from None
-        return Guard(file, permissions(self.state), self._clock)
+        return Guard(file, rights, self._clock, self.audit.denied if self.audit else None)
 
     async def _watch_accounts(self, guard: Guard) -> None:
         """Apply changes of the accounts' file."""
@@ -475,6 +486,9 @@ class Broker:
             self.processors.pull.wake_all()
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
+        audit, self.audit = self.audit, None
+        if audit is not None:
+            await audit.close()
         if self._serving:
             self._serving = False
             self._delays.save_all()

@@ -22,6 +22,7 @@ from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
+from remoting.access.audit import AUTO, audit_path, audit_setting
 from remoting.addresses import is_loopback
 from remoting.limits import MAX_IN_PROGRESS_REQUESTS
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -328,6 +329,8 @@ class BrokerConfig(Settings):
         "pocketmqAclFile", path, None
     )
     """See ``accounts_file``; if None, ``config/plain_acl.yml`` below ``store_path_root_dir``."""
+    audit_log: str = setting("pocketmqAuditLog", audit_setting, AUTO)
+    """See ``audit_path``."""
 
     # the store
     store_path_root_dir: Path = setting(  # noqa: RUF009 - declares a field
@@ -517,6 +520,11 @@ class BrokerConfig(Settings):
             except OSError:
                 return "127.0.0.1"
             return str(probe.getsockname()[0])
+
+    @property
+    def audit_path(self) -> Path | None:
+        """The file of the audit log; None: none is written."""
+        return audit_path(self.audit_log, self.store_path_root_dir, acl_enable=self.acl_enable)
 
     @property
     def open_to_network(self) -> bool:

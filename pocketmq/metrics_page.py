@@ -90,6 +90,14 @@ class MetricsPage(Collector):
         for name, server in servers:
             denied.add_metric([name], server.guard.denied if server.guard is not None else 0)
         yield denied
+        lost = CounterMetricFamily(
+            "pocketmq_audit_lines_lost",
+            "Lines of the audit log that were not written.",
+            labels=["server"],
+        )
+        for name, server in servers:
+            lost.add_metric([name], server.audit.lost if server.audit is not None else 0)
+        yield lost
         family = HistogramMetricFamily(
             "pocketmq_request_seconds",
             "How long handlers worked on requests, without waiting for disk or messages.",

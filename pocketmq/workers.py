@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pocketmq.serving import Failed
+from remoting.access.audit import AUTO, OFF
 from remoting.protocol.accelerated import json_loads
 from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
@@ -121,6 +122,10 @@ def plans(
             own["listenPort"] = str(config.listen_port + PORT_STEP * number)
         if config.ha_listen_port:
             own["haListenPort"] = str(config.ha_listen_port + PORT_STEP * number)
+        if config.audit_log not in {AUTO, OFF}:
+            # Each process writes and rotates a file of its own.
+            file = Path(config.audit_log)
+            own["pocketmqAuditLog"] = str(file.with_name(f"{file.stem}-{number}{file.suffix}"))
         words = list(options)
         if metrics_port is not None:
             words += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]

@@ -75,18 +75,26 @@ class Guard:
         file: the rules.
         permissions: what the requests need.
         clock: for the limit of log lines.
+        on_denied: called with each request that is denied, and the reason.
 
     Attributes:
         file: the rules.
         denied: denials since the start.
     """
 
-    def __init__(self, file: AclFile, permissions: Permissions, clock: Clock) -> None:
+    def __init__(
+        self,
+        file: AclFile,
+        permissions: Permissions,
+        clock: Clock,
+        on_denied: Callable[[Command, Connection, str], None] | None = None,
+    ) -> None:
         self.file = file
         self.denied = 0
         self._permissions = permissions
         self._signatures = _Signatures()
         self._denials = RateLimitedLog(clock, _log.warning)
+        self._on_denied = on_denied
 
     def trusts(self, connection: Connection) -> bool:
         """Return whether the global white list has the address: nothing is checked."""
@@ -158,6 +166,8 @@ class Guard:
         self._denials.write(
             "request denied", remote=connection.remote_text, code=command.code, reason=denial
         )
+        if self._on_denied is not None:
+            self._on_denied(command, connection, denial)
         if command.is_oneway:
             return None
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{EXCEPTION}: {denial}")

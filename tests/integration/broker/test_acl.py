@@ -18,6 +18,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.signing import Credentials, signed
+from remoting.settings import ConfigError
 from tests.harness.cluster import Cluster
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
@@ -310,4 +311,47 @@ async def until(happens: Callable[[], bool]) -> None:
 async def test_a_broker_without_usable_accounts_does_not_start(tmp_path: Path) -> None:
     async with Cluster(tmp_path, aclEnable="true") as cluster:
         with pytest.raises(StartError, match=r"plain_acl\.yml: No such file"):
+            await cluster.start()
+
+
+async def test_changes_and_denials_are_in_the_audit_log(tmp_path: Path, rules: Path) -> None:
+    topic = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, extra={**TOPIC, "topic": "topicB"})
+    account = Command.request(
+        RequestCode.UPDATE_AND_CREATE_ACL_CONFIG,
+        extra={"accessKey": "planted", "secretKey": "planted-secret-5d10", "admin": "false"},
+    )
+    wipe = Command.request(RequestCode.CLEAN_UNUSED_TOPIC)
+    shaky = Command.request(
+        RequestCode.UPDATE_BROKER_CONFIG, body=b"listenPort=1\ntls.server.keyPassword=planted\n"
+    )
+    async with Cluster(tmp_path, aclEnable="true", pocketmqAclFile=str(rules)) as cluster:
+        broker = await cluster.start()
+        for command, who in (
+            (topic, ADMIN),
+            (send("topicB"), USER),
+            (account, ADMIN),
+            (wipe, USER),
+            (shaky, ADMIN),
+        ):
+            await ask(broker, command, who)
+    text = (tmp_path / "broker-a" / "logs" / "audit.log").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(one["event"], one["who"], one["action"], one["result"]) for one in lines] == [
+        ("change", "rocketmq2", "UPDATE_AND_CREATE_TOPIC", "ok"),
+        ("change", "rocketmq2", "UPDATE_AND_CREATE_ACL_CONFIG", "ok"),
+        ("denial", "RocketMQ", "CLEAN_UNUSED_TOPIC", "denied"),
+        ("change", "rocketmq2", "UPDATE_BROKER_CONFIG", "SYSTEM_ERROR"),
+    ]
+    assert lines[0]["fields"]["topic"] == "topicB"
+    assert lines[1]["fields"]["accessKey"] == "planted"
+    assert lines[0]["from"].startswith("127.0.0.1:")
+    assert "Need admin permission" in lines[2]["text"]
+    assert "planted-secret" not in text
+    assert "keyPassword=***" in lines[3]["body"]
+
+
+async def test_an_audit_log_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    async with Cluster(tmp_path, pocketmqAuditLog=str(tmp_path / "file" / "audit.log")) as cluster:
+        with pytest.raises(ConfigError, match="set pocketmqAuditLog to another path"):
             await cluster.start()

@@ -48,6 +48,14 @@ def test_a_separate_commit_log_directory_is_not_shared_either() -> None:
     ]
 
 
+def test_an_audit_log_is_not_shared_either() -> None:
+    config = BrokerConfig(broker_name="b", audit_log="/var/log/pocketmq/audit.log")
+    assert [plan.settings["pocketmqAuditLog"] for plan in plans(config, 2, settings={})] == [
+        "/var/log/pocketmq/audit-0.log",
+        "/var/log/pocketmq/audit-1.log",
+    ]
+
+
 def stores(root: Path, *names: str) -> BrokerConfig:
     for name in names:
         (root / name / "config").mkdir(parents=True)
