@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import structlog
 
 from nameserver.config import NameServerConfig
-from nameserver.permissions import PERMISSIONS
-from nameserver.requests import Answer, process
+from nameserver.permissions import FROM_BROKERS, PERMISSIONS
+from nameserver.requests import HANDLERS, Answer, process
 from nameserver.state import SharedState, StateFileError
 from remoting.access.accounts import AclError
+from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
 from remoting.access.guard import Guard
 from remoting.clock import Clock, SystemClock
@@ -26,6 +27,9 @@ from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
 from remoting.server import Server
 from remoting.tasks import Supervisor
+
+AUDITED: Final = HANDLERS.keys() - PERMISSIONS.needs.keys() - PERMISSIONS.open - FROM_BROKERS
+"""What needs an administrator is recorded in the audit log."""
 
 _log = structlog.get_logger("nameserver")
 
@@ -44,6 +48,7 @@ class NameServer:
 
     Attributes:
         guard: checks requests; None while ``aclEnable`` is false, and before the start.
+        audit: records changes and denials; None while there is no audit log.
     """
 
     def __init__(
@@ -60,6 +65,7 @@ class NameServer:
         self._supervisor = Supervisor("nameserver")
         self._state: SharedState | None = None
         self.guard: Guard | None = None
+        self.audit: AuditLog | None = None
         self._server = Server(
             self._handle,
             host=self.config.bind_host,
@@ -103,12 +109,18 @@ class NameServer:
 
         Raises:
             StateFileError: the key-value file can't be parsed, or the accounts can't be used.
+            ConfigError: the audit log can't be written.
             BindFailed: the port is in use or not permitted.
         """
         self._state = SharedState.load(self.config, self._clock)
+        path = self.config.audit_path
+        self.audit = await AuditLog.open(path, "nameserver", self._clock) if path else None
         if self.config.acl_enable:
             self.guard = await self._make_guard()
-            self._server.endpoint.handler = self.guard.wrap(self._handle)
+        handler: Handler = self._handle
+        if self.audit is not None:
+            handler = self.audit.wrap(handler, AUDITED, self.guard)
+        self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
         await self._server.start()
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
         if self.config.ignored_keys:
@@ -125,6 +137,9 @@ class NameServer:
         """Finish requests in progress, then close everything. Calling it again has no effect."""
         await self._supervisor.close()
         await self._server.stop()
+        audit, self.audit = self.audit, None
+        if audit is not None:
+            await audit.close()
         if self._state is not None:
             _log.info("name server stopped", address=self.address)
 
@@ -166,7 +181,8 @@ class NameServer:
                 f"aclEnable is true, and the accounts can't be used: {error}"
             ) from None
         self._supervisor.spawn(_watch(file), "accounts")
-        return Guard(file, PERMISSIONS, self._clock)
+        on_denied = self.audit.denied if self.audit is not None else None
+        return Guard(file, PERMISSIONS, self._clock, on_denied)
 
     async def _scan(self) -> None:
         # The interval is read each time because UPDATE_NAMESRV_CONFIG may change it.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from remoting.access.audit import AUTO, audit_path, audit_setting
 from remoting.addresses import is_loopback
 from remoting.settings import RefusedKey, Settings, boolean, host, integer, path, refused, setting
 
@@ -99,6 +100,8 @@ class NameServerConfig(Settings):
     """Whether requests that change something must be signed; see ``nameserver.permissions``."""
     acl_file: Path | None = setting("pocketmqAclFile", path, None)  # noqa: RUF009 - a field
     """The accounts; if None, ``plain_acl.yml`` beside the key-value table."""
+    audit_log: str = setting("pocketmqAuditLog", audit_setting, AUTO)
+    """See ``audit_path``."""
     order_message_enable: bool = setting("orderMessageEnable", boolean, False)
     """Whether routes contain the configuration of order topics."""
     return_order_topic_config_to_broker: bool = setting(
@@ -115,6 +118,11 @@ class NameServerConfig(Settings):
     max_route_entries: int = setting(
         "pocketmqMaxRouteEntries", integer(1, 10_000_000), MAX_ROUTE_ENTRIES
     )
+
+    @property
+    def audit_path(self) -> Path | None:
+        """The file of the audit log; None: none is written."""
+        return audit_path(self.audit_log, self.kv_config_path.parent, acl_enable=self.acl_enable)
 
     @property
     def open_to_network(self) -> bool:

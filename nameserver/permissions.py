@@ -41,6 +41,17 @@ def _account(_: Mapping[str, str], __: Command) -> Iterable[Resource]:
     return ()
 
 
+FROM_BROKERS: Final = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+    }
+)
+"""Requests that brokers send all the time; the audit log leaves them out."""
+
+
 PERMISSIONS: Final = Permissions(
     needs=dict.fromkeys(_ACCOUNT_ONLY, _account), open=frozenset(_OPEN)
 )

@@ -362,7 +362,7 @@ Answer = Command | Awaitable[Command]
 
 BLACK_LIST: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
-    | {"aclEnable", "pocketmqAclFile"}
+    | {"aclEnable", "pocketmqAclFile", "pocketmqAuditLog"}
 )
 """Settings that no request may change: paths, and what is used at the start only."""
 

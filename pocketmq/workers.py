@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from pocketmq.serving import Failed
-from remoting.access.audit import AUTO, OFF
+from remoting.access.audit import AUTO, own_file
 from remoting.protocol.accelerated import json_loads
 from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
@@ -122,10 +122,8 @@ def plans(
             own["listenPort"] = str(config.listen_port + PORT_STEP * number)
         if config.ha_listen_port:
             own["haListenPort"] = str(config.ha_listen_port + PORT_STEP * number)
-        if config.audit_log not in {AUTO, OFF}:
-            # Each process writes and rotates a file of its own.
-            file = Path(config.audit_log)
-            own["pocketmqAuditLog"] = str(file.with_name(f"{file.stem}-{number}{file.suffix}"))
+        if config.audit_log != AUTO:
+            own["pocketmqAuditLog"] = own_file(config.audit_log, str(number))
         words = list(options)
         if metrics_port is not None:
             words += ["--metrics-port", str(metrics_port + number if metrics_port else 0)]

@@ -25,6 +25,7 @@ from pocketmq.serving import (
     standalone_parts,
 )
 from remoting import process_limits as descriptors
+from remoting.access.audit import own_file
 from remoting.errors import RemotingError
 from remoting.settings import ConfigError
 
@@ -145,6 +146,7 @@ def standalone(
                 "kvConfigPath": str(kv_file),
                 "aclEnable": str(broker.acl_enable),
                 "pocketmqAclFile": str(broker.accounts_file),
+                "pocketmqAuditLog": own_file(broker.audit_log, "nameserver"),
             }
         )
         _serve(standalone_parts(nameserver, broker), options)

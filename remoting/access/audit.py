@@ -281,6 +281,14 @@ def audit_path(setting: str, home: Path, *, acl_enable: bool) -> Path | None:
     return home / "logs" / "audit.log" if setting == AUTO else Path(setting)
 
 
+def own_file(setting: str, who: str) -> str:
+    """Return the setting for one of several servers: each writes and rotates its own file."""
+    if setting in {AUTO, OFF}:
+        return setting
+    path = Path(setting)
+    return str(path.with_name(f"{path.stem}-{who}{path.suffix}"))
+
+
 def _origin(command: Command, connection: Connection) -> dict[str, Any]:
     key = command.fields.get(ACCESS_KEY) if command.values is None else None
     return {

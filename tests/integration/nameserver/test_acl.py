@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,26 @@ async def test_no_request_switches_the_checks_off(server: NameServer, client: An
         answer = await client.ask(server, signed(command, ADMIN))
         assert answer.code == ResponseCode.NO_PERMISSION
     assert server.state.config.acl_enable
+
+
+async def test_changes_and_denials_are_in_the_audit_log_and_registrations_are_not(
+    new_server: NewServer, rules: Path, tmp_path: Path, client: Any
+) -> None:
+    log = tmp_path / "audit.log"
+    server = await new_server(acl_enable=True, acl_file=rules, audit_log=str(log))
+    await client.ask(server, signed(register(T), ADMIN))
+    await client.ask(server, signed(put("n", "k", "any-value"), ADMIN))
+    await client.ask(server, put("n", "k", "v"))
+    await server.stop()
+    change, denial = map(json.loads, log.read_text().splitlines())
+    assert (change["who"], change["action"], change["result"]) == (
+        "operator",
+        "PUT_KV_CONFIG",
+        "ok",
+    )
+    assert change["fields"]["value"] == "***"
+    assert (denial["event"], denial["who"]) == ("denial", "-")
+    assert denial["text"] == "No accessKey is configured"
 
 
 async def test_a_name_server_without_usable_accounts_does_not_start(new_server: NewServer) -> None:
