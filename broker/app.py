@@ -57,6 +57,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.server import Server
+from remoting.server_tls import ServerTls
 from remoting.settings import ConfigError
 from remoting.tasks import Supervisor
 from remoting.tls import Tls, client_tls
@@ -99,6 +100,7 @@ class Broker:
         processors: the request handlers; exists after the start.
         guard: checks requests; None while ``aclEnable`` is false.
         audit: records changes and denials; None while there is no audit log.
+        tls: the certificate for connections with TLS; None for no TLS.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class Broker:
         self._room = room or connection_room()
         self._clock = clock or SystemClock()
         self._host = config.advertised_host
+        self.tls = ServerTls.of(config, self._clock)
         self._server = self._make_server(config.listen_port)
         self._vip: Server | None = None
         self._tables: SavedTables
@@ -188,7 +191,10 @@ class Broker:
             BindFailed: the port is in use or not permitted.
             StoreError, StartError: the store or a table can't be used.
             ConfigError: the audit log can't be written.
+            TlsError: the certificate can't be used.
         """
+        if self.tls is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.tls.open)
         # Listen first: a port in use is detected before a recovery that may take minutes.
         await self._server.start()
         address = (await numeric(self._host), self.port)
@@ -286,6 +292,7 @@ class Broker:
                     ca=config.tls_client_trust,
                     cert=config.tls_client_cert,
                     key=config.tls_client_key,
+                    key_password=config.tls_client_key_password,
                 )
             ),
         )
@@ -369,6 +376,7 @@ class Broker:
             ),
             on_close=self._connection_closed,
             counters=self.counters,
+            tls=self.tls,
             clock=self._clock,
             name="broker",
         )
@@ -441,6 +449,8 @@ class Broker:
         self._supervisor.spawn(self.processors.stats.run(), "sample traffic")
         if self.guard is not None:
             self._supervisor.spawn(self._watch_accounts(self.guard), "accounts")
+        if self.tls is not None:
+            self._supervisor.spawn(self.tls.watch(), "certificate")
         if self.state.spread is not None:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None

@@ -27,10 +27,10 @@ from remoting.addresses import is_loopback
 from remoting.limits import MAX_IN_PROGRESS_REQUESTS
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
+from remoting.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
 from remoting.settings import (
     ConfigError,
     RefusedKey,
-    Settings,
     addresses,
     boolean,
     choice,
@@ -71,6 +71,7 @@ _SOCKETS = """
     clientSocketRcvBufSize clientPooledByteBufAllocatorEnable clientCloseSocketIfTimeout
     channelNotActiveInterval connectTimeoutMillis disableNettyWorkerGroup socksProxyConfig
     enableShutdownGracefully enableTransparentRetry maxReconnectIntervalTimeSeconds
+    tls.client.authServer
 """
 
 _STORE = """
@@ -141,6 +142,7 @@ _CONTROLLER = "PocketMQ has no controller mode; remove the key"
 _LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; remove the key"
 
 REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
+    **TLS_REFUSED_KEYS,
     "brokerRole": refused(_REPLICATION, "async_master", ""),
     "enableDLegerCommitLog": refused(_REPLICATION),
     "duplicationEnable": refused(_REPLICATION),
@@ -241,7 +243,7 @@ def name_of_host(hostname: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrokerConfig(Settings):
+class BrokerConfig(TlsServerSettings):
     """A broker's settings, each under RocketMQ's key (cf. BrokerConfig, MessageStoreConfig)."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = KEYS_WITHOUT_EFFECT
@@ -279,6 +281,7 @@ class BrokerConfig(Settings):
     tls_client_key: Path | None = setting(  # noqa: RUF009 - declares a field
         "tls.client.keyPath", path, None
     )
+    tls_client_key_password: str | None = setting("tls.client.keyPassword", str, None, secret=True)
     force_register: bool = setting("forceRegister", boolean, True)
     compressed_register: bool = setting("compressedRegister", boolean, False)
     register_name_server_period_ms: int = setting("registerNameServerPeriod", _MILLISECONDS, 30_000)
@@ -431,8 +434,9 @@ class BrokerConfig(Settings):
         """Check settings that parsing one value can't check.
 
         Raises:
-            ConfigError: the broker would be a slave, or bounds of the disk contradict each other.
+            ConfigError: the broker would be a slave, or settings contradict each other.
         """
+        super().check()
         if self.broker_id != 0:
             raise ConfigError(
                 f"brokerId={self.broker_id} means a slave, and PocketMQ doesn't replicate yet; "

@@ -26,6 +26,7 @@ from remoting.limits import ServerLimits
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
 from remoting.server import Server
+from remoting.server_tls import ServerTls
 from remoting.tasks import Supervisor
 
 AUDITED: Final = HANDLERS.keys() - PERMISSIONS.needs.keys() - PERMISSIONS.open - FROM_BROKERS
@@ -66,6 +67,7 @@ class NameServer:
         self._state: SharedState | None = None
         self.guard: Guard | None = None
         self.audit: AuditLog | None = None
+        self.tls = ServerTls.of(self.config, self._clock)
         self._server = Server(
             self._handle,
             host=self.config.bind_host,
@@ -77,6 +79,7 @@ class NameServer:
             ),
             on_close=self._closed,
             counters=self.counters,
+            tls=self.tls,
             clock=self._clock,
             name="nameserver",
         )
@@ -111,7 +114,10 @@ class NameServer:
             StateFileError: the key-value file can't be parsed, or the accounts can't be used.
             ConfigError: the audit log can't be written.
             BindFailed: the port is in use or not permitted.
+            TlsError: the certificate can't be used.
         """
+        if self.tls is not None:
+            await asyncio.to_thread(self.tls.open)
         self._state = SharedState.load(self.config, self._clock)
         path = self.config.audit_path
         self.audit = await AuditLog.open(path, "nameserver", self._clock) if path else None
@@ -123,6 +129,8 @@ class NameServer:
         self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
         await self._server.start()
         self._supervisor.spawn(self._scan(), "scan for dead brokers")
+        if self.tls is not None:
+            self._supervisor.spawn(self.tls.watch(), "certificate")
         if self.config.ignored_keys:
             _log.info("settings without effect", keys=list(self.config.ignored_keys))
         if self.config.open_to_network:

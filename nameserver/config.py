@@ -12,7 +12,8 @@ from typing import ClassVar, Final, Self
 
 from remoting.access.audit import AUTO, audit_path, audit_setting
 from remoting.addresses import is_loopback
-from remoting.settings import RefusedKey, Settings, boolean, host, integer, path, refused, setting
+from remoting.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
+from remoting.settings import RefusedKey, boolean, host, integer, path, refused, setting
 
 MAX_BROKERS: Final = 2_000
 """Registered broker addresses; the largest known clusters have several hundred."""
@@ -68,17 +69,19 @@ _WITHOUT_EFFECT = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity
     defaultThreadPoolNums defaultThreadPoolQueueCapacity unRegisterBrokerQueueCapacity
     notifyMinBrokerIdChanged needWaitForService waitSecondsForService
+    useTLS tls.client.keyPath tls.client.keyPassword tls.client.certPath tls.client.authServer
+    tls.client.trustCertPath
 """
 _CONTROLLER = "PocketMQ's name server has no controller; remove the key"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NameServerConfig(Settings):
+class NameServerConfig(TlsServerSettings):
     """A name server's settings, each under RocketMQ's key (cf. NamesrvConfig)."""
 
     KEYS_WITHOUT_EFFECT: ClassVar[frozenset[str]] = frozenset(_WITHOUT_EFFECT.split())
     REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {
-        "useTLS": refused("PocketMQ doesn't speak TLS yet; remove the key"),
+        **TLS_REFUSED_KEYS,
         "enableControllerInNamesrv": refused(_CONTROLLER),
         "supportActingMaster": refused("PocketMQ has no acting master; remove the key"),
         "deleteTopicWithBrokerRegistration": refused(

@@ -65,6 +65,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         remote, local: ``(ip, port)`` of the two ends; ``remote_text`` is ``ip:port``.
         context: the owner's state for this peer; not used here.
+        is_tls: whether the connection is one with TLS.
         closed: whether nothing can be sent any more; ``close_reason`` is the reason as text.
     """
 
@@ -98,6 +99,7 @@ class Connection(asyncio.Protocol):
         "closed",
         "context",
         "endpoint",
+        "is_tls",
         "local",
         "remote",
         "remote_text",
@@ -110,6 +112,7 @@ class Connection(asyncio.Protocol):
         self.remote: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.remote_text = ""
+        self.is_tls = False
         self._loop = asyncio.get_running_loop()
         self._clock_now = endpoint.clock.monotonic
         self._counters = endpoint.counters
@@ -147,6 +150,7 @@ class Connection(asyncio.Protocol):
         self.remote = _address(transport.get_extra_info("peername"))
         self.local = _address(transport.get_extra_info("sockname"))
         self.remote_text = address_text(self.remote)
+        self.is_tls = transport.get_extra_info("ssl_object") is not None
         self._read_pause = ReadPause(self._transport)
         endpoint = self.endpoint
         self.close_reason = endpoint.reason_to_refuse(self.remote[0])
@@ -208,7 +212,7 @@ class Connection(asyncio.Protocol):
             True, which keeps the transport open, while there are whole frames to process.
         """
         self._eof = True
-        if self._transport.get_extra_info("ssl_object") is None:
+        if not self.is_tls:
             return not self.closed and self._inbox.ready
         # A transport with TLS closes now, whatever is returned.
         while not self.crowded and self._inbox.ready:
@@ -422,7 +426,7 @@ class Connection(asyncio.Protocol):
         self._deadlines.closing_since = self._clock_now()
         self._arm(self._deadlines.next_at(self._deadlines.closing_since))
         self._transport.close()
-        if self._transport.get_extra_info("ssl_object") is not None:
+        if self.is_tls:
             self._loop.call_later(END_OF_TLS_SECONDS, self._end_tls, False)
 
     def _end_tls(self, had_arrived: bool) -> None:
@@ -453,10 +457,8 @@ class Connection(asyncio.Protocol):
     def _why_lost(self, failure: Exception | None) -> str:
         if self.endpoint.serving:
             return f"connection failed: {failure}" if failure else "closed by the peer"
-        tls = self._transport.get_extra_info("ssl_object") is not None
-        return loss_reason(
-            failure, silent=self._deadlines.last_in == self._deadlines.opened_at, tls=tls
-        )
+        silent = self._deadlines.last_in == self._deadlines.opened_at
+        return loss_reason(failure, silent=silent, tls=self.is_tls)
 
     def _drop_bad_frame(self, problem: FrameError) -> None:
         self._counters.dropped_bad_frame += 1
@@ -658,6 +660,8 @@ class Connection(asyncio.Protocol):
         endpoint = self.endpoint
         if endpoint.serving:
             self._counters.connections_accepted += 1
+            self._counters.tls_accepted += self.is_tls
+            self._counters.tls_connections += self.is_tls
         else:
             self._counters.connections_opened += 1
         endpoint.began(self)

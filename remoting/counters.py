@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start, followed by three gauges."""
+    """Counts since the start, followed by four gauges."""
 
     connections_accepted: int = 0
     connections_refused: int = 0
@@ -31,6 +31,25 @@ class Counters:
     dropped_slow_close: int = 0
     """The last bytes could not be sent within the close timeout."""
 
+    tls_accepted: int = 0
+    """Handshakes that ended well."""
+    tls_failed_certificate: int = 0
+    """The client's certificate was refused or missing."""
+    tls_failed_closed: int = 0
+    """The peer closed the connection during the handshake."""
+    tls_failed_crowded: int = 0
+    """The oldest unfinished handshake was ended for a new one."""
+    tls_failed_invalid: int = 0
+    """What the peer sent is no TLS, or has no algorithm in common."""
+    tls_failed_plain: int = 0
+    """Plain text on a port that accepts TLS only."""
+    tls_failed_rejected: int = 0
+    """The peer refused the server's certificate, or its algorithms."""
+    tls_failed_slow: int = 0
+    """The handshake, or the first byte, did not arrive in time."""
+    tls_failed_version: int = 0
+    """The peer offered no TLS version from 1.2 on."""
+
     frames_in: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
@@ -51,6 +70,8 @@ class Counters:
     """Gauge: bytes of the frames of requests in progress."""
     bytes_held: int = 0
     """Gauge: bytes of incomplete or unprocessed frames, and of unsent answers."""
+    tls_connections: int = 0
+    """Gauge: open connections with TLS that were accepted."""
 
     @property
     def dropped(self) -> int:

@@ -114,6 +114,8 @@ class Endpoint:
             if not self._by_address[network]:
                 del self._by_address[network]
         self.counters.connections_closed += 1
+        if self.serving:
+            self.counters.tls_connections -= connection.is_tls
         if self.on_close is None:
             return
         try:

@@ -91,6 +91,13 @@ MAX_CONNECTIONS: Final = 10_000
 BACKLOG: Final = 1024
 """The listen backlog: connections that wait to be accepted (cf. NettyServerConfig)."""
 
+HANDSHAKE_TIMEOUT: Final = 10.0
+"""The time from accepting a connection on a port with TLS to the end of its handshake: three round
+trips, even over slow networks."""
+
+MAX_HANDSHAKES: Final = 1024
+"""Connections of one port with TLS that have not finished their handshake. When there are more, the
+oldest is closed: an honest peer needs milliseconds, so it is likely a slow or idle one."""
 
 CLOSE_TIMEOUT: Final = 5.0
 """The time to send what is queued after ``close``; then the connection is aborted."""
@@ -156,3 +163,5 @@ class ServerLimits(ConnectionLimits):
     """0: not limited, because many clients may share an address behind a proxy."""
     room: ConnectionRoom | None = None
     """Shared with the other servers of the process; None: file descriptors are not checked."""
+    handshake_timeout: float = HANDSHAKE_TIMEOUT
+    max_handshakes: int = MAX_HANDSHAKES

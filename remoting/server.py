@@ -24,6 +24,8 @@ from remoting.errors import BindFailed
 from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
 from remoting.log import Log
 from remoting.process_limits import SHORT_BACKLOG
+from remoting.server_tls import ServerTls
+from remoting.tls_listener import TlsListener
 
 _log = Log("remoting")
 
@@ -51,6 +53,7 @@ class Server:
         limits: the defaults of ``ServerLimits`` if None.
         on_close: called when an accepted connection has closed; its exceptions are only logged.
         counters: where to count; new ones if None.
+        tls: the certificate for connections with TLS, opened before ``start``; None for no TLS.
         clock: for tests.
         name: used in the names of tasks and in the log.
     """
@@ -64,6 +67,7 @@ class Server:
         limits: ServerLimits | None = None,
         on_close: ConnectionCallback | None = None,
         counters: Counters | None = None,
+        tls: ServerTls | None = None,
         clock: Clock | None = None,
         name: str = "server",
     ) -> None:
@@ -71,6 +75,7 @@ class Server:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
+        self._listener: TlsListener | None = None
         self._made: weakref.WeakSet[Connection] = weakref.WeakSet()
         self.endpoint = Endpoint(
             name=name,
@@ -85,6 +90,8 @@ class Server:
             max_connections_per_address=limits.max_connections_per_address,
             room=limits.room,
         )
+        if tls is not None:
+            self._listener = TlsListener(self.endpoint, limits, tls, self._make_connection)
 
     @property
     def host(self) -> str:
@@ -105,6 +112,11 @@ class Server:
     def connections(self) -> set[Connection]:
         """The open connections; callers must not change the set."""
         return self.endpoint.connections
+
+    @property
+    def handshakes(self) -> int:
+        """The number of connections whose first byte or TLS handshake is awaited."""
+        return 0 if self._listener is None else self._listener.handshakes
 
     @property
     def counters(self) -> Counters:
@@ -128,17 +140,23 @@ class Server:
         loop = asyncio.get_running_loop()
         room, wanted = self.endpoint.room, self.endpoint.max_connections
         is_roomy = room is None or room.allowed > 4 * BACKLOG
+        backlog = BACKLOG if is_roomy else SHORT_BACKLOG
         try:
-            self._server = await loop.create_server(
-                self._make_connection,
-                self._host,
-                self._port,
-                backlog=BACKLOG if is_roomy else SHORT_BACKLOG,
-                reuse_address=True,
-            )
+            if self._listener is not None:
+                await self._listener.start(self._host, self._port, backlog)
+                at = self._listener.sockets[0].getsockname()
+            else:
+                self._server = await loop.create_server(
+                    self._make_connection,
+                    self._host,
+                    self._port,
+                    backlog=backlog,
+                    reuse_address=True,
+                )
+                at = self._server.sockets[0].getsockname()
         except OSError as failure:
             raise _bind_failed(self.address, failure) from failure
-        self._port = self._server.sockets[0].getsockname()[1]
+        self._port = at[1]
         if room is not None and room.allowed < wanted:
             _log.info(
                 "fewer connections than set: the process has no file descriptors for more",
@@ -155,6 +173,8 @@ class Server:
         self.endpoint.draining = True
         server = self._server
         try:
+            if self._listener is not None:
+                await self._listener.stop()
             if server is not None:
                 await _stop_listening(server)
             await self.endpoint.stop(_STOPPED, drain_timeout=drain_timeout)

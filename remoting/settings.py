@@ -55,6 +55,7 @@ def refused(why: str, *allowed: str) -> RefusedKey:
 class _Setting(NamedTuple):
     key: str
     parse: Callable[[str], Any]
+    secret: bool
 
 
 class _Given(NamedTuple):
@@ -70,12 +71,17 @@ def setting(
     default: T | dataclasses._MISSING_TYPE = dataclasses.MISSING,
     *,
     factory: Callable[[], T] | None = None,
+    secret: bool = False,
 ) -> T:
-    """Declare a field of a ``Settings`` class that is set by a key of RocketMQ."""
-    metadata = {"setting": _Setting(key, parse)}
+    """Declare a field of a ``Settings`` class that is set by a key of RocketMQ.
+
+    Args:
+        secret: the value is a password: ``as_properties`` and ``repr`` leave it out.
+    """
+    metadata = {"setting": _Setting(key, parse, secret)}
     if factory is not None:
         return field(default_factory=factory, metadata=metadata)
-    return cast("T", field(default=default, metadata=metadata))
+    return cast("T", field(default=default, metadata=metadata, repr=not secret))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +95,8 @@ class Settings:
     REFUSED_KEYS: ClassVar[Mapping[str, RefusedKey]] = {}
     OTHER_ENVIRONMENT: ClassVar[Mapping[str, str]] = {}
     """Key to the variable of RocketMQ that is read if PocketMQ's is not set."""
+    MORE_FILES: ClassVar[Mapping[str, Path]] = {}
+    """Keys that name another file with settings, and its default path, which need not exist."""
 
     @classmethod
     def from_sources(
@@ -99,6 +107,8 @@ class Settings:
     ) -> Self:
         """Build the configuration; overrides take precedence over ``env``, that over ``file``.
 
+        Files of ``MORE_FILES`` come last.
+
         Raises:
             ConfigError: the file can't be read, or a key is unknown, refused or has a bad value.
         """
@@ -107,6 +117,11 @@ class Settings:
             given.update(_from_file(file))
         given.update(cls._from_environment(env or {}))
         given.update({k: _Given(v, f"{k}={v} from --set") for k, v in (overrides or {}).items()})
+        for key, default in cls.MORE_FILES.items():
+            if key in given:
+                given = _from_file(_parsed(path, given[key])) | given
+            elif default.exists():
+                given = _from_file(default) | given
         return cls._build(given)
 
     @classmethod
@@ -115,10 +130,13 @@ class Settings:
         return frozenset(cls._by_key()) | cls.KEYS_WITHOUT_EFFECT | cls.REFUSED_KEYS.keys()
 
     def as_properties(self) -> dict[str, str]:
-        """Return all settings with effect by key, as texts of the configuration file."""
+        """Return all settings with effect by key, as texts of the configuration file.
+
+        Secrets are left out: administration commands show the result.
+        """
         texts: dict[str, str] = {}
-        for key, (name, _) in self._by_key().items():
-            value = getattr(self, name)
+        for key, (name, declared) in self._by_key().items():
+            value = None if declared.secret else getattr(self, name)
             if isinstance(value, bool):
                 texts[key] = "true" if value else "false"
             elif isinstance(value, tuple):
@@ -151,9 +169,9 @@ class Settings:
         """
 
     @classmethod
-    def _by_key(cls) -> dict[str, tuple[str, Callable[[str], Any]]]:
+    def _by_key(cls) -> dict[str, tuple[str, _Setting]]:
         declared = ((f.name, f.metadata.get("setting")) for f in dataclasses.fields(cls))
-        return {entry.key: (name, entry.parse) for name, entry in declared if entry is not None}
+        return {entry.key: (name, entry) for name, entry in declared if entry is not None}
 
     @classmethod
     def _from_environment(cls, env: Mapping[str, str]) -> dict[str, _Given]:
@@ -177,8 +195,8 @@ class Settings:
     @classmethod
     def _parse(cls, given: Mapping[str, _Given]) -> dict[str, Any]:
         return {
-            name: _parsed(parse, given[key])
-            for key, (name, parse) in cls._by_key().items()
+            name: _parsed(declared.parse, given[key])
+            for key, (name, declared) in cls._by_key().items()
             if key in given
         }
 
@@ -199,7 +217,7 @@ class Settings:
 
 def environment_name(key: str) -> str:
     """Return the environment variable of a key: ``POCKETMQ_LISTEN_PORT`` for ``listenPort``."""
-    bare = key.removeprefix(OWN_PREFIX)
+    bare = key.removeprefix(OWN_PREFIX).replace(".", "_")
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", bare)
     return ENVIRONMENT_PREFIX + words.upper()
 
@@ -273,11 +291,12 @@ def multiple_of(unit: int, low: int, high: int) -> Callable[[str], int]:
 
 def choice(*names: str) -> Callable[[str], str]:
     """Return a parser of one of these names, in any case."""
+    by_lower = {name.lower(): name for name in names}
 
     def parse(text: str) -> str:
-        if text.upper() not in names:
+        if text.lower() not in by_lower:
             raise ValueError("must be " + " or ".join(names))
-        return text.upper()
+        return by_lower[text.lower()]
 
     return parse
 

@@ -60,13 +60,7 @@ class Tls:
         if self.ca is None:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:
-            try:
-                context.load_verify_locations(self.ca)
-            except OSError as failure:
-                raise TlsError(
-                    f"the CA file {self.ca} can't be used: {_reason(failure)}; give a PEM file "
-                    "with certificates"
-                ) from None
+            load_trust(context, self.ca)
         if self.cert is not None:
             load_pair(context, self.cert, self.key, self.key_password)
         elif self.key is not None:
@@ -123,6 +117,20 @@ def tls_from_environment(env: Mapping[str, str] | None = None) -> TlsOption:
     if not parts or TRUTHS.get(switch.lower()) is False:
         return switch or None
     return parts if switch.lower() in TRUTHS or not switch else {"ca": switch, **parts}
+
+
+def load_trust(context: ssl.SSLContext, ca: str | Path) -> None:
+    """Load the certificates of authorities into a context.
+
+    Raises:
+        TlsError: the file can't be read, or has no certificates.
+    """
+    try:
+        context.load_verify_locations(ca)
+    except OSError as failure:
+        raise TlsError(
+            f"the CA file {ca} can't be used: {_reason(failure)}; give a PEM file with certificates"
+        ) from None
 
 
 def load_pair(

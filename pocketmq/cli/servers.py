@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
@@ -27,7 +28,9 @@ from pocketmq.serving import (
 from remoting import process_limits as descriptors
 from remoting.access.audit import own_file
 from remoting.errors import RemotingError
+from remoting.server_tls import TlsServerSettings
 from remoting.settings import ConfigError
+from remoting.tls import TlsError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -38,7 +41,7 @@ MAX_WORKERS = 64
 """Of ``--workers``: more than there are cores don't increase throughput."""
 
 EXPECTED = (
-    *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError),
+    *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError, TlsError),
     OSError,
 )
 """Errors that are shown without a traceback."""
@@ -149,6 +152,13 @@ def standalone(
                 "pocketmqAuditLog": own_file(broker.audit_log, "nameserver"),
             }
         )
+        names = [one.name for one in fields(TlsServerSettings) if one.name.startswith("tls_")]
+        nameserver = replace(nameserver, **{name: getattr(broker, name) for name in names})
+        if broker.tls_server_mode == "enforcing" and not broker.use_tls:
+            raise ConfigError(
+                "tls.server.mode=enforcing needs useTLS=true and tls.client.trustCertPath here, "
+                "because the broker registers with the name server"
+            )
         _serve(standalone_parts(nameserver, broker), options)
 
 

@@ -129,11 +129,20 @@ def cut(
     )
 
 
+_TLS_HANDSHAKE: Final = 0x1603
+"""The first two bytes of a TLS connection: a handshake record, and the major version."""
+
+
 def _check_length(length: int, max_frame_bytes: int) -> None:
     if length < _LENGTH.size:
         raise FrameError(f"a frame's length of {length} leaves no room for its header")
     # The field is read as unsigned, so a negative length is a very large one.
     if length > max_frame_bytes - _LENGTH.size:
+        if length >> 16 == _TLS_HANDSHAKE:
+            raise FrameError(
+                "a TLS handshake, but TLS is off here: set tls.server.certPath and "
+                "tls.server.keyPath, and tls.server.mode to permissive or enforcing"
+            )
         raise FrameError(f"a frame of {length + _LENGTH.size} bytes is above {max_frame_bytes}")
 
 

@@ -24,14 +24,14 @@ class Cluster:
 
     Args:
         root: for the brokers' stores.
-        settings: RocketMQ's keys for all brokers.
+        settings: RocketMQ's keys for all brokers; those of TLS are the name server's too.
     """
 
     def __init__(self, root: Path, **settings: str) -> None:
         self._root = root
         self._settings = {**SMALL_FILES, **settings}
         self._ports: dict[str, int] = {}
-        self.name_server = NameServer(NameServerConfig(listen_port=0))
+        self.name_server = self._make_name_server(0)
         self.brokers: dict[str, Broker] = {}
 
     @property
@@ -82,5 +82,9 @@ class Cluster:
         """Replace the name server by an empty one at its address."""
         port = int(self.nameserver.rpartition(":")[2])
         await self.name_server.stop()
-        self.name_server = NameServer(NameServerConfig(listen_port=port))
+        self.name_server = self._make_name_server(port)
         await self.name_server.start()
+
+    def _make_name_server(self, port: int) -> NameServer:
+        tls = {key: value for key, value in self._settings.items() if key.startswith("tls.")}
+        return NameServer(NameServerConfig.from_sources(overrides={**tls, "listenPort": str(port)}))

@@ -32,7 +32,9 @@ def test_changes_are_stored_in_the_file_that_was_read(tmp_path: Path) -> None:
     assert elsewhere.config_store_path == Path("/x")
 
 
-@pytest.mark.parametrize("key", ["useTLS", "enableControllerInNamesrv", "supportActingMaster"])
+@pytest.mark.parametrize(
+    "key", ["tls.test.mode.enable", "enableControllerInNamesrv", "supportActingMaster"]
+)
 def test_what_would_be_dangerous_to_ignore_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         config(**{key: "true"})

@@ -1,0 +1,194 @@
+"""Accepts connections with and without TLS on the same port.
+
+The first byte decides (cf. NettyRemotingServer.TlsModeHandler): 22 begins a TLS handshake, and no
+frame of RocketMQ. It is peeked, so that TLS reads it again; therefore sockets are accepted here,
+and get their transport when the byte has arrived. Until a handshake ends, a peer is bounded by
+``handshake_timeout`` and ``max_handshakes``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Final
+
+from remoting.addresses import address_text
+from remoting.connection import Connection
+from remoting.endpoint import Endpoint
+from remoting.limits import ServerLimits
+from remoting.log import Log
+from remoting.server_tls import ServerTls
+from remoting.tasks import Supervisor
+
+_log = Log("remoting")
+
+_HANDSHAKE: Final = b"\x16"
+"""The type of a TLS record that begins a handshake."""
+
+_SCARCE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+_SCARCE_PAUSE: Final = 1.0
+"""Seconds without accepting when descriptors or memory are short, as in asyncio."""
+
+_OLD_VERSIONS: Final = {"UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW"}
+
+
+class TlsListener:
+    """The listening sockets of one server, and the handshakes of its new connections.
+
+    Args:
+        endpoint: of the connections.
+        limits: of the server.
+        tls: the certificate.
+        factory: makes the connection of an accepted socket.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        limits: ServerLimits,
+        tls: ServerTls,
+        factory: Callable[[], Connection],
+    ) -> None:
+        self._endpoint = endpoint
+        self._limits = limits
+        self._tls = tls
+        self._factory = factory
+        self._tasks = Supervisor(f"{endpoint.name} TLS")
+        self._handshakes: dict[asyncio.Task[bool], None] = {}
+        """In the order of their beginning."""
+        self.sockets: list[socket.socket] = []
+
+    @property
+    def handshakes(self) -> int:
+        """The number of accepted sockets that are no connections yet."""
+        return len(self._handshakes)
+
+    async def start(self, host: str, port: int, backlog: int) -> None:
+        """Listen on all addresses of ``host``.
+
+        Raises:
+            OSError: it can't listen there.
+        """
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                sock = socket.create_server(address[:2], family=family, backlog=backlog)
+                self.sockets.append(sock)
+                sock.setblocking(False)
+        except OSError:
+            await self.stop()
+            raise
+        for sock in self.sockets:
+            self._tasks.spawn(self._accept(sock), "accept")
+
+    async def stop(self) -> None:
+        """Stop listening, and close the sockets whose handshake has not ended."""
+        await self._tasks.close()
+        for sock in self.sockets:
+            sock.close()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, peer = await loop.sock_accept(listener)
+            except OSError as failure:
+                # Otherwise the peer has gone before it was accepted.
+                if failure.errno in _SCARCE:
+                    _log.error("connections can't be accepted", reason=str(failure))
+                    await asyncio.sleep(_SCARCE_PAUSE)
+                continue
+            if len(self._handshakes) >= self._limits.max_handshakes:
+                oldest = next(iter(self._handshakes))
+                del self._handshakes[oldest]
+                oldest.cancel()
+                self._failed("crowded", address_text(peer[:2]), "ended: too many are unfinished")
+            task = self._tasks.spawn(
+                self._connect(sock, peer[:2]),
+                "handshake",
+                on_done=partial(self._ended, sock),
+            )
+            self._handshakes[task] = None
+            # A burst of connections must not keep others from being served.
+            await asyncio.sleep(0)
+
+    def _ended(self, sock: socket.socket, task: asyncio.Task[bool]) -> None:
+        self._handshakes.pop(task, None)
+        if task.cancelled() or not task.result():
+            sock.close()
+
+    async def _connect(self, sock: socket.socket, address: tuple[str, int]) -> bool:
+        """Make a connection of an accepted socket; return whether a transport owns the socket."""
+        context, owned, peer = None, False, address_text(address)
+        try:
+            async with asyncio.timeout(self._limits.handshake_timeout):
+                # A connection that is too many refuses itself, without a handshake.
+                if not self._endpoint.reason_to_refuse(address[0]):
+                    first = await _peek(sock)
+                    if first == _HANDSHAKE:
+                        context = self._tls.context
+                    elif not first:
+                        return False
+                    elif self._tls.enforcing:
+                        self._failed("plain", peer, "no TLS, and tls.server.mode is enforcing")
+                        return False
+                owned = True
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    self._factory,
+                    sock,
+                    ssl=context,
+                    ssl_handshake_timeout=self._limits.handshake_timeout if context else None,
+                    ssl_shutdown_timeout=self._limits.close_timeout if context else None,
+                )
+        except OSError as failure:
+            self._failed(*_why_failed(failure, peer))
+        return owned
+
+    def _failed(self, reason: str, peer: str, text: str) -> None:
+        counters = self._endpoint.counters
+        name = f"tls_failed_{reason}"
+        setattr(counters, name, getattr(counters, name) + 1)
+        self._endpoint.peer_log.write("TLS handshake failed", remote=peer, reason=text)
+
+
+async def _peek(sock: socket.socket) -> bytes:
+    """Return the first byte, which stays to be read; empty if the peer has closed."""
+    loop = asyncio.get_running_loop()
+    while True:
+        with suppress(BlockingIOError):
+            return sock.recv(1, socket.MSG_PEEK)
+        readable = asyncio.Event()
+        loop.add_reader(sock, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(sock)
+
+
+def _why_failed(failure: OSError, peer: str) -> tuple[str, str, str]:
+    """Return the reason in ``Counters.tls_failed_<reason>``, the peer, and the text for the log."""
+    if isinstance(failure, ssl.SSLCertVerificationError):
+        return "certificate", peer, f"its certificate is refused: {failure.verify_message}"
+    if isinstance(failure, ssl.SSLError) and not isinstance(failure, ssl.SSLEOFError):
+        words = failure.reason or ""
+        if words == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            return (
+                "certificate",
+                peer,
+                "it has no certificate; tls.server.need.client.auth is require",
+            )
+        if words in _OLD_VERSIONS:
+            return "version", peer, "it offers no TLS version from 1.2 on"
+        if "ALERT" in words:
+            return "rejected", peer, f"it refuses this server: {words.lower().replace('_', ' ')}"
+        return "invalid", peer, words.lower().replace("_", " ") or str(failure)
+    # asyncio's own timeout of handshakes is a ConnectionAbortedError.
+    if isinstance(failure, TimeoutError | ConnectionAbortedError):
+        return "slow", peer, "it did not end in time"
+    return "closed", peer, "closed by the peer; it may not trust this server's certificate"
