@@ -9,7 +9,6 @@ and get their transport when the byte has arrived. Until a handshake ends, a pee
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
@@ -30,7 +29,6 @@ _log = Log("remoting")
 _HANDSHAKE: Final = b"\x16"
 """The type of a TLS record that begins a handshake."""
 
-_SCARCE: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _SCARCE_PAUSE: Final = 1.0
 """Seconds without accepting when descriptors or memory are short, as in asyncio."""
 
@@ -59,8 +57,8 @@ class TlsListener:
         self._tls = tls
         self._factory = factory
         self._tasks = Supervisor(f"{endpoint.name} TLS")
-        self._handshakes: dict[asyncio.Task[bool], None] = {}
-        """In the order of their beginning."""
+        self._handshakes: dict[asyncio.Task[bool], str] = {}
+        """The addresses of the peers, in the order in which they were accepted."""
         self.sockets: list[socket.socket] = []
 
     @property
@@ -98,29 +96,31 @@ class TlsListener:
         while True:
             try:
                 sock, peer = await loop.sock_accept(listener)
+            except ConnectionAbortedError:
+                continue  # the peer has gone before it was accepted
             except OSError as failure:
-                # Otherwise the peer has gone before it was accepted.
-                if failure.errno in _SCARCE:
-                    _log.error("connections can't be accepted", reason=str(failure))
-                    await asyncio.sleep(_SCARCE_PAUSE)
+                # Usually descriptors or memory are short.
+                _log.error("connections can't be accepted", reason=str(failure))
+                await asyncio.sleep(_SCARCE_PAUSE)
                 continue
             if len(self._handshakes) >= self._limits.max_handshakes:
                 oldest = next(iter(self._handshakes))
-                del self._handshakes[oldest]
                 oldest.cancel()
-                self._failed("crowded", address_text(peer[:2]), "ended: too many are unfinished")
+                remote = self._handshakes.pop(oldest)
+                self._failed("crowded", remote, "ended for a new one: too many are unfinished")
             task = self._tasks.spawn(
-                self._connect(sock, peer[:2]),
-                "handshake",
-                on_done=partial(self._ended, sock),
+                self._connect(sock, peer[:2]), "handshake", on_done=partial(self._ended, sock)
             )
-            self._handshakes[task] = None
+            self._handshakes[task] = address_text(peer[:2])
             # A burst of connections must not keep others from being served.
             await asyncio.sleep(0)
 
     def _ended(self, sock: socket.socket, task: asyncio.Task[bool]) -> None:
         self._handshakes.pop(task, None)
-        if task.cancelled() or not task.result():
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            _log.error("accepting a connection failed", exc_info=failure)
+        if task.cancelled() or failure is not None or not task.result():
             sock.close()
 
     async def _connect(self, sock: socket.socket, address: tuple[str, int]) -> bool:
