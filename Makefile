@@ -48,18 +48,18 @@ unit: setup               ## the unit tests
 
 test: setup               ## the tests in their small size; the last lines list the skipped ones
 ifdef CI
-	$(PYTEST) -m "not spark" --cov --cov-report= $(COVERED)
+	$(PYTEST) --cov --cov-report= $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
-	$(PYTEST) -m "not spark" $(COVERED:%=--ignore=%)
+	$(PYTEST) $(COVERED:%=--ignore=%) --ignore=tests/spark
 	$(MAKE) spark
 else
 	$(PYTEST)
 endif
 
 spark: setup $(OLDER_SPARK) ## the tests that start Spark, with the newest PySpark and an older one
-	$(PYTEST) -m spark
-	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) -m spark --ignore=tests/spark/pipelines
+	$(PYTEST) tests/spark
+	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) tests/spark --ignore=tests/spark/pipelines
 
 $(OLDER_SPARK): requirements-spark-4.2.lock
 	rm -rf $@
@@ -86,9 +86,10 @@ house: setup              ## count files and classes; list import cycles, duplic
 cover:                    ## make test as CI runs it: with branch coverage, and a skipped test fails
 	$(MAKE) test CI=true
 
+# Left out is what runs the same code with the core as without.
 plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
-	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not packaging and not spark and not slow and not monitoring" \
-	    --ignore=tests/integration/benchmarks
+	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow and not monitoring" \
+	    $(COVERED) tests/scenarios tests/chaos tests/fuzz tests/docs/test_documents.py --ignore=tests/integration/benchmarks
 
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
