@@ -25,7 +25,7 @@ from client.heartbeat import (
     group_of,
 )
 from client.lifecycle import Lifecycle, LifecycleState
-from client.limits import HEARTBEAT_TIMEOUT, MAX_REQUESTS
+from client.limits import HEARTBEAT_TIMEOUT, MAX_BROKERS_KNOWN, MAX_REQUESTS
 from client.name_servers import NameServers, RouteKeeper
 from client.remote import Remote
 from client.routes import FaultTable, RouteTable
@@ -108,8 +108,7 @@ class ClientContext:
         members: producers and consumers that heartbeats describe.
         remote: sends requests to any address.
         replies: requests to consumers that wait for their reply.
-        send_answers: the ext fields of the last answer to a send, by broker name; only of sends
-            through interceptors.
+        send_answers: the fields given to ``keep_send_answer``, by broker name.
         name_servers, routes, faults, heartbeats: see their modules.
     """
 
@@ -297,6 +296,12 @@ class ClientContext:
     def probe(self, address: str) -> None:
         """Send a heartbeat after an unanswered request, to detect a dead connection."""
         self.heartbeats.probe(address)
+
+    def keep_send_answer(self, broker: str, fields: tuple[tuple[str, str], ...]) -> None:
+        """Keep the ext fields of a broker's last answer to a send, for interceptors."""
+        if len(self.send_answers) >= MAX_BROKERS_KNOWN:
+            self.send_answers.clear()
+        self.send_answers[broker] = fields
 
     # Requests of peers
 

@@ -11,7 +11,6 @@ it: what can't be sent is dropped, counted and logged.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
@@ -44,7 +43,8 @@ from client.positions import check_topic_name
 from client.producer.columns import is_timed
 from client.producer.producer import Producer, serde_of, shared_producer
 from client.serde import Serde, raw
-from remoting.log import Log
+from remoting.clock import SystemClock
+from remoting.log import Log, RateLimitedLog
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.trace import (
     ConsumeResult,
@@ -98,7 +98,7 @@ class MessageTrace(Interceptor):
         check_topic_name(topic)
         self.topic = topic
         self.dropped = 0
-        self._reported_at = float("-inf")
+        self._log = RateLimitedLog(SystemClock(), _log.warning, interval=REPORT_PERIOD, burst=1)
 
     def bind(self, part: InterceptedPart) -> Interceptor:
         """See ``Interceptor``."""
@@ -107,15 +107,12 @@ class MessageTrace(Interceptor):
 
     def _lost(self, count: int, why: str) -> None:
         self.dropped += count
-        now = time.monotonic()
-        if now - self._reported_at >= REPORT_PERIOD:
-            self._reported_at = now
-            _log.warning(
-                "message trace is dropped; the messages themselves are not affected",
-                topic=self.topic,
-                dropped=self.dropped,
-                why=why,
-            )
+        self._log.write(
+            "message trace is dropped; the messages themselves are not affected",
+            topic=self.topic,
+            dropped=self.dropped,
+            why=why,
+        )
 
 
 class _BoundTrace(Interceptor):
@@ -184,23 +181,34 @@ class _BoundTrace(Interceptor):
             body_bytes = len(self._serde.dumps(message.body))
         except Exception:  # noqa: BLE001 - the message is sent: its trace must not fail it
             body_bytes = 0
+        record = self._record("Pub", message, receipt.id, receipt.offset_id)
         self._sender.append(
-            TraceRecord(
-                kind="Pub",
+            replace(
+                record,
                 time_ms=began_ms,
                 region=answer.get(properties.MSG_REGION) or DEFAULT_REGION,
-                group=self._group,
-                topic=message.topic,
-                message_id=receipt.id,
-                tags=message.tag or "",
-                keys=" ".join(message.keys),
-                store_host=_host_of(receipt.offset_id),
                 body_bytes=body_bytes,
-                cost_ms=self._now_ms() - began_ms,
+                cost_ms=record.time_ms - began_ms,
                 message_type=kind,
                 offset_id=receipt.offset_id,
                 success=receipt.status is SendStatus.OK,
             )
+        )
+
+    def _record(
+        self, kind: str, message: Message[Any], message_id: str, offset_id: str
+    ) -> TraceRecord:
+        """Return what the records of a producer have in common."""
+        return TraceRecord(
+            kind=kind,
+            time_ms=self._now_ms(),
+            region=DEFAULT_REGION,
+            group=self._group,
+            topic=message.topic,
+            message_id=message_id,
+            tags=message.tag or "",
+            keys=" ".join(message.keys),
+            store_host=_host_of(offset_id),
         )
 
     async def end_transaction(
@@ -209,21 +217,13 @@ class _BoundTrace(Interceptor):
         state: TransactionState,
         proceed: Callable[[], Awaitable[bool]],
     ) -> bool:
-        message = transaction.message
+        message, message_id = transaction.message, transaction.id
         if message.topic != self._topic:
             self._sender.append(
-                TraceRecord(
-                    kind="EndTransaction",
-                    time_ms=self._now_ms(),
-                    region=DEFAULT_REGION,
-                    group=self._group,
-                    topic=message.topic,
-                    message_id=transaction.id,
-                    tags=message.tag or "",
-                    keys=" ".join(message.keys),
-                    store_host=_host_of(transaction.offset_id),
+                replace(
+                    self._record("EndTransaction", message, message_id, transaction.offset_id),
                     message_type=TracedMessageType.COMMIT,
-                    transaction_id=transaction.id,
+                    transaction_id=message_id,
                     state=STATE_NAMES[state],
                     from_check=transaction.checks > 0,
                 )

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 import pocketmq
 from broker import fast_path
 from broker.store.results import SYNC_BUCKETS_SECONDS
-from broker.store.retention_policy import bounds
+from broker.store.retention_policy import used_limits
 from broker.traffic import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
 from pocketmq.process import Durations, RequestTimes
 from remoting.docs import DOCS
@@ -418,7 +418,7 @@ def _retention(broker: Broker) -> Iterator[Metric]:
     for path, use in deleted.places:
         used.add_metric([str(path)], use.ratio)
         free.add_metric([str(path)], use.free)
-        for limit, share in bounds(config, use).items():
+        for limit, share in used_limits(config, use).items():
             limits.add_metric([str(path), limit], share)
     yield used
     yield free

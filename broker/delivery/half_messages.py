@@ -106,11 +106,11 @@ def takes_a_place(record: RecordView) -> bool:
 
 def takes_place_of(record: RecordView, half: RecordView) -> bool:
     """Whether a record is a half message committed, stored again by a check, or discarded."""
-    return record.physical_offset > half.physical_offset and _sent(record) == _sent(half)
+    return record.physical_offset > half.physical_offset and _unchanged(record) == _unchanged(half)
 
 
-def _sent(record: RecordView) -> tuple[object, ...]:
-    """What a message has in common with its half messages."""
+def _unchanged(record: RecordView) -> tuple[object, ...]:
+    """Return what stays the same when a half message is committed, stored again or discarded."""
     text = replaced(record.properties_text, _CHECK_TIMES, b"")
     return text, record.stored_body, record.born_timestamp_ms, record.born_host_bytes
 

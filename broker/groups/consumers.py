@@ -1,11 +1,11 @@
 """Consumer groups and their members (cf. ConsumerManager, ConsumerGroupInfo). No I/O.
 
 A group has one consume type, one message model, one start position, and one subscription per topic.
-Each heartbeat overwrites them, and drops the topics that it doesn't contain, unless another
-PocketMQ member has them. That is RocketMQ's rule but for the exception, and its hazard: members
-that subscribe differently keep overwriting each other. Therefore each member's ``Profile`` is kept
-as well. It contains what all members must agree on, in a comparable form: without versions, the
-order of tags, and the retry topic that clients add automatically.
+Each heartbeat overwrites them, and drops the topics that it doesn't contain. So members that
+subscribe differently keep overwriting each other. All that is RocketMQ's rule; only here topics
+that a PocketMQ member subscribes to are not dropped. Each member's ``Profile`` is kept as well. It
+contains what all members must agree on, in a comparable form: without versions, the order of tags,
+and the retry topic that clients add automatically.
 
 Connections are opaque keys, and callers pass in the time. Calls that change a group return whether
 its members must be notified.

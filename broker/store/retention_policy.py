@@ -142,7 +142,7 @@ def missing_bytes(config: RetentionConfig, use: DiskUse) -> int:
     )
 
 
-def bounds(config: RetentionConfig, use: DiskUse) -> dict[str, float]:
+def used_limits(config: RetentionConfig, use: DiskUse) -> dict[str, float]:
     """Return the used shares of a disk, 0 to 1, above which unexpired files are deleted and above
     which no message is accepted, by the names of RocketMQ's settings.
 

@@ -177,7 +177,8 @@ class ConcurrentDispatcher(Dispatcher[T]):
         assigned.begin(run)
         given = queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        staying = self._breaker.count(outcomes, queue.counts)
+        queue.counts.add(outcome for _, outcome in outcomes)
+        staying = self._breaker.count(outcomes)
         try:
             kept = await self._unreturned(outcomes, staying)
         finally:

@@ -36,11 +36,9 @@ from client.consumer.outcome import (
     TIMED_OUT,
     Decision,
     MessageOutcome,
-    OutcomeKind,
     outcome_of,
 )
 from client.consumer.process_queue import Run
-from client.consumer.rates import TopicCounts
 from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped
 from client.events import ConsumptionPaused, HandlerTimedOut, LoopBlocked
@@ -370,12 +368,8 @@ class Breaker:
         self.paused = None
         self._failed.clear()
 
-    def count(
-        self,
-        outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]],
-        counts: TopicCounts,
-    ) -> set[int]:
-        """Count the outcomes of one handler call, also in the counts of the topic.
+    def count(self, outcomes: Iterable[tuple[ReceivedMessage[Any], MessageOutcome]]) -> set[int]:
+        """Count the outcomes of one handler call.
 
         Of a batch only the first failed message counts. A message counts once, however often it is
         retried.
@@ -386,10 +380,6 @@ class Breaker:
         """
         failed = []
         for message, outcome in outcomes:
-            if outcome.verdict is OutcomeKind.DONE:
-                counts.done += 1
-            else:
-                counts.failed += 1
             if outcome.error is not None:
                 failed.append((message, outcome.error))
             elif outcome is not TIMED_OUT:

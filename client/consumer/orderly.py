@@ -321,7 +321,8 @@ class OrderlyDispatcher(Dispatcher[T]):
         """
         given = assigned.process_queue.outcomes
         outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
-        kept = self._breaker.count(outcomes, assigned.process_queue.counts)
+        assigned.process_queue.counts.add(outcome for _, outcome in outcomes)
+        kept = self._breaker.count(outcomes)
         rest = 0.0
         for message, outcome in outcomes:
             pause: float | None = None

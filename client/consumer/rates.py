@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from client.consumer.outcome import MessageOutcome, OutcomeKind
 from remoting.protocol.bodies.clients import ConsumeStatus
 
 SAMPLE_PERIOD: Final = 10.0
@@ -37,6 +38,14 @@ class TopicCounts:
     failed: int = 0
     """Messages that it did not, counted each time."""
     handling_time: float = 0.0
+
+    def add(self, outcomes: Iterable[MessageOutcome]) -> None:
+        """Count the outcomes of a handler's call that was not simply successful."""
+        for outcome in outcomes:
+            if outcome.verdict is OutcomeKind.DONE:
+                self.done += 1
+            else:
+                self.failed += 1
 
 
 _Sample = tuple[float, dict[str, TopicCounts]]

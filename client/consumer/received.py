@@ -204,7 +204,7 @@ class ReceivedMessage(RecordView, Generic[T]):
 
     @property
     def outcome(self) -> MessageOutcome | None:
-        """What the application called of the methods below, until the handler has ended."""
+        """The outcome that one of the methods below has set; None: none, or it is carried out."""
         settler = self._answer.settler
         return None if settler is None else settler.outcome(self)
 

@@ -414,7 +414,7 @@ class GroupMember:
         own: frozenset[MessageQueue],
     ) -> Iterator[QueuesUnread]:
         """Yield the topics whose queues are shared with members that don't subscribe to them."""
-        for topic, members in everybody.useless().items():
+        for topic, members in everybody.unread_shares().items():
             view = views.get(topic)
             theirs = set() if view is None else self._rebalancer.shares_of(members, view)
             queues = tuple(sorted(theirs - own))

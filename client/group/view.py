@@ -79,22 +79,22 @@ class GroupMembers:
         """The members that are not PocketMQ's, sorted; empty if all have the same topics."""
         return tuple(sorted({one for some in self.topics if not some.ours for one in some.members}))
 
-    def without(self, topic: str) -> set[str]:
+    def unsubscribed(self, topic: str) -> set[str]:
         """Return the members that don't subscribe to a topic."""
         having = {one for some in self.topics if topic in some.topics for one in some.members}
         return {one for some in self.topics for one in some.members} - having
 
     def sharing(self, topic: str, own: str) -> tuple[str, ...]:
         """Return the members that share a topic's queues, ``own`` among them, sorted."""
-        left_out = set() if self.foreign else self.without(topic) - {own}
+        left_out = set() if self.foreign else self.unsubscribed(topic) - {own}
         return tuple(one for one in self.ids if one not in left_out)
 
-    def useless(self) -> dict[str, tuple[str, ...]]:
+    def unread_shares(self) -> dict[str, tuple[str, ...]]:
         """Return the members that share a topic's queues without subscribing to it, by topic."""
         if not self.foreign:
             return {}
         topics = {topic for some in self.topics for topic in some.topics}
-        found = {topic: self.without(topic) for topic in sorted(topics)}
+        found = {topic: self.unsubscribed(topic) for topic in sorted(topics)}
         return {topic: tuple(sorted(ids)) for topic, ids in found.items() if ids}
 
 

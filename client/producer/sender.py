@@ -32,7 +32,6 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
-from client.limits import MAX_BROKERS_KNOWN
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
@@ -567,10 +566,7 @@ class Sender:
             self._fail(delivery)
             return
         if self._keeps_answers:
-            kept = self._context.send_answers
-            if len(kept) >= MAX_BROKERS_KNOWN:
-                kept.clear()
-            kept[queue.broker_name] = answer.pairs or ()
+            self._context.keep_send_answer(queue.broker_name, answer.pairs or ())
         if stored.queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, stored.queue_id)
         status = SendStatus(answer.code)

@@ -139,10 +139,10 @@ def test_all_readers_of_a_topic_see_the_same_members_and_all_others_are_left_out
         seen = {everybody.sharing(topic, own) for own in readers}
         if all(ours for _, ours in group.values()):
             assert seen == {readers}
-            assert everybody.useless() == {}
+            assert everybody.unread_shares() == {}
         else:
             assert seen == {ids}
-            assert {*everybody.useless().get(topic, ())} == {*ids} - {*readers}
+            assert {*everybody.unread_shares().get(topic, ())} == {*ids} - {*readers}
 
 
 def test_a_member_counts_as_a_reader_before_the_broker_has_its_new_subscription():
