@@ -24,6 +24,7 @@ NEEDS = {
     "bench": ("cc",),
     "spark": ("java",),
     "monitoring": ("prometheus", "promtool"),
+    "systemd": ("systemd-analyze",),
 }
 
 settings.register_profile(

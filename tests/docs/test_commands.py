@@ -33,11 +33,18 @@ DOCTOR_FOUND_SOMETHING = 1
 
 
 def commands(document: Path) -> list[list[str]]:
-    """Return the commands of each block and systemd unit, with continuation lines joined."""
+    """Return the commands of each block, with continuation lines joined.
+
+    To docs/deploy.md belong those of the systemd units in deploy/.
+    """
     shown = [block.replace("\\\n", " ").splitlines() for block in blocks(document, "console")]
-    units = re.findall(r"^ExecStart=/opt/pocketmq/bin/(.*)$", document.read_text(), re.MULTILINE)
+    units = [
+        re.findall(r"^ExecStart=/opt/pocketmq/bin/(.*)$", unit.read_text(), re.MULTILINE)
+        for unit in sorted((HOME / "deploy").glob("*.service"))
+        if document.name == "deploy.md"
+    ]
     typed = [[line[2:] for line in block if line.startswith("$ ")] for block in shown]
-    return [*typed, *([line] for line in units)]
+    return [*typed, *units]
 
 
 @dataclass

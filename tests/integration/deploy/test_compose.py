@@ -155,3 +155,11 @@ def test_a_health_check_tests_every_server_of_its_command_and_no_other() -> None
             assert service.health == ["pocketmq", "health", f"--{kind}", asked]
         else:
             assert facts["healthcheck"] == {"disable": True}
+
+
+def test_no_service_has_rights_that_it_does_not_need() -> None:
+    for facts in load()["services"].values():
+        assert facts["read_only"] is True
+        assert facts["cap_drop"] == ["ALL"]
+        assert facts["security_opt"] == ["no-new-privileges:true"]
+        assert not facts.keys() & {"privileged", "cap_add", "user"}
