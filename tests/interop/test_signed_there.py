@@ -75,6 +75,24 @@ async def test_clients_and_admins_pass(there: Apache, codec: str) -> None:
                 await all_handled.wait()
 
 
+async def test_requests_and_replies_pass(there: Apache) -> None:
+    async def answer(message: client.ReceivedMessage[bytes]) -> None:
+        await replier.reply(message, b"re: " + message.body)
+
+    async with client.Instance(there.nameserver, credentials=KEYS) as instance:
+        await instance.admin().create_topic("SignedAsks", queues=2)
+        replier = instance.producer(group="signed-replier")
+        requester = instance.producer(group="signed-requester")
+        async with instance.push_consumer(
+            group="signed-replier",
+            subscribe={"SignedAsks": "*"},
+            handler=answer,
+            start_from=client.FIRST,
+        ):
+            reply = await requester.request("SignedAsks", b"1", timeout=60)
+    assert reply.body == b"re: 1"
+
+
 @pytest.mark.parametrize(
     "keys", [None, client.Credentials(KEYS.access_key, "wrong"), client.Credentials("nobody", "x")]
 )
