@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from remoting.protocol.signing import Credentials
 from tests.interop.apache import HERE, TOOLS
 
 BUILD_TIMEOUT = 300.0
@@ -17,9 +18,17 @@ RUN_TIMEOUT = 120.0
 
 
 class GoClient:
-    """The program in ``go``, built once; the test is skipped where there is no Go."""
+    """The program in ``go``, built once; the test is skipped where there is no Go.
 
-    def __init__(self) -> None:
+    Args:
+        credentials: what it signs its requests with; None: it does not.
+    """
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        self._environment = dict(os.environ)
+        if credentials is not None:
+            self._environment["ACCESS_KEY"] = credentials.access_key
+            self._environment["SECRET_KEY"] = credentials.secret_key
         if shutil.which("go") is None:
             pytest.skip("needs Go")
         source = HERE / "go"
@@ -44,6 +53,7 @@ class GoClient:
             text=True,
             timeout=RUN_TIMEOUT,
             check=False,
+            env=self._environment,
         )
         lines = done.stdout.splitlines()
         facts = [line.split("\t") for line in lines if "\t" in line]
@@ -59,6 +69,7 @@ class GoClient:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env=self._environment,
         )
         try:
             yield process

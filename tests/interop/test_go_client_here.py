@@ -1,4 +1,4 @@
-"""The unmodified Go client at our broker: transactions, requests and replies."""
+"""The unmodified Go client at our broker: transactions, requests and replies, also signed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from tests.interop.goclient import GoClient
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 
-@pytest.fixture(scope="module")
-def go() -> GoClient:
-    return GoClient()
+ACCOUNTS = {
+    "operator": {"admin": True},
+    "go-client": {"defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"},
+}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[testing.StandaloneServer]:
+@pytest.fixture(scope="module", params=["unsigned", "signed"])
+def server(request: pytest.FixtureRequest) -> Iterator[testing.StandaloneServer]:
     settings = {
         "transactionTimeOut": "300",
         "transactionCheckInterval": "300",
@@ -28,26 +29,38 @@ def server() -> Iterator[testing.StandaloneServer]:
         # A handler that can't reply tries again soon.
         "messageDelayLevel": "1s 1s 1s",
     }
-    with testing.broker(settings=settings) as running:
+    accounts = ACCOUNTS if request.param == "signed" else None
+    with testing.broker(settings=settings, accounts=accounts) as running:
         yield running
 
 
-async def made(nameserver: str, topic: str) -> str:
-    async with client.Admin(nameserver) as admin:
+@pytest.fixture
+def keys(server: testing.StandaloneServer) -> client.Credentials | None:
+    return server.credentials.get("go-client")
+
+
+@pytest.fixture
+def go(keys: client.Credentials | None) -> GoClient:
+    return GoClient(keys)
+
+
+async def made(server: testing.StandaloneServer, topic: str) -> str:
+    operator = server.credentials.get("operator")
+    async with client.Admin(server.nameserver, credentials=operator) as admin:
         await admin.create_topic(topic, queues=4)
     return topic
 
 
 async def test_a_go_producer_commits_rolls_back_and_is_asked(
-    go: GoClient, server: testing.StandaloneServer
+    go: GoClient, server: testing.StandaloneServer, keys: client.Credentials | None
 ) -> None:
-    topic = await made(server.nameserver, "go-deals")
+    topic = await made(server, "go-deals")
 
     asked = await asyncio.to_thread(go.run, "deal", server.nameserver, topic)
 
     assert sorted(asked) == [["asked", "unknown 0"], ["asked", "unknown 1"]]
     async with client.PullConsumer(
-        server.nameserver, group="reading", start_from=client.BEGIN
+        server.nameserver, group="reading", start_from=client.BEGIN, credentials=keys
     ) as reader:
         reader.assign(await reader.queues(topic))
         stored: list[bytes] = []
@@ -57,22 +70,23 @@ async def test_a_go_producer_commits_rolls_back_and_is_asked(
 
 
 async def test_our_consumer_answers_a_go_requester(
-    go: GoClient, server: testing.StandaloneServer
+    go: GoClient, server: testing.StandaloneServer, keys: client.Credentials | None
 ) -> None:
-    topic = await made(server.nameserver, "go-asks")
+    topic = await made(server, "go-asks")
 
     async def answer(message: client.ReceivedMessage[bytes]) -> None:
         # Refused at first: this client sends its heartbeat after its first request.
         await producer.reply(message, b"re: " + message.body, properties={"number": "7"})
 
     async with (
-        client.Producer(server.nameserver, group="answering") as producer,
+        client.Producer(server.nameserver, group="answering", credentials=keys) as producer,
         client.PushConsumer(
             server.nameserver,
             group="answering",
             subscribe={topic: "*"},
             handler=answer,
             start_from=client.FIRST,
+            credentials=keys,
         ),
     ):
         replies = await asyncio.to_thread(go.run, "ask", server.nameserver, topic)
@@ -81,15 +95,22 @@ async def test_our_consumer_answers_a_go_requester(
 
 
 async def test_a_go_consumer_answers_our_requester(
-    go: GoClient, server: testing.StandaloneServer
+    go: GoClient, server: testing.StandaloneServer, keys: client.Credentials | None
 ) -> None:
-    topic = await made(server.nameserver, "we-ask-go")
+    topic = await made(server, "we-ask-go")
     with go.running("answer", server.nameserver, topic) as answering:
         assert answering.stdout is not None
         await asyncio.to_thread(next, (line for line in answering.stdout if "ready" in line))
 
-        async with client.Producer(server.nameserver, group="asking") as producer:
+        async with client.Producer(server.nameserver, group="asking", credentials=keys) as producer:
             replies = [await producer.request(topic, b"%d" % n, timeout=30) for n in range(2)]
 
     assert [reply.body for reply in replies] == [b"re: 0", b"re: 1"]
     assert [reply.properties for reply in replies] == [{"number": "7"}] * 2
+
+
+@pytest.mark.parametrize("server", ["signed"], indirect=True)
+async def test_a_go_client_without_keys_is_refused(server: testing.StandaloneServer) -> None:
+    topic = await made(server, "go-refused")
+    with pytest.raises(AssertionError, match="No accessKey is configured"):
+        await asyncio.to_thread(GoClient().run, "deal", server.nameserver, topic)

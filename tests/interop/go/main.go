@@ -1,5 +1,5 @@
 // The unmodified Go client of Apache RocketMQ, driven from the tests. One fact a line, fields
-// separated by tabs.
+// separated by tabs. It signs its requests if ACCESS_KEY and SECRET_KEY are set.
 //
 //	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
 //	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
@@ -23,6 +23,10 @@ import (
 	"github.com/apache/rocketmq-client-go/v2/primitive"
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
+
+func credentials() primitive.Credentials {
+	return primitive.Credentials{AccessKey: os.Getenv("ACCESS_KEY"), SecretKey: os.Getenv("SECRET_KEY")}
+}
 
 func say(fields ...string) {
 	fmt.Println(strings.Join(fields, "\t"))

@@ -34,7 +34,8 @@ func (l listener) CheckLocalTransaction(message *primitive.MessageExt) primitive
 func deal(servers primitive.NamesrvAddr, topic string) {
 	asked := make(chan string, 100)
 	dealer := started(rocketmq.NewTransactionProducer(listener{asked},
-		producer.WithNameServer(servers), producer.WithGroupName("go-dealers")))
+		producer.WithNameServer(servers), producer.WithGroupName("go-dealers"),
+		producer.WithCredentials(credentials())))
 	for _, end := range []string{"commit", "rollback", "unknown"} {
 		for number := 0; number < 2; number++ {
 			body := fmt.Sprintf("%s %d", end, number)
