@@ -11,7 +11,8 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ QUEUES = 4
 RUN_TIMEOUT = 120.0
 
 Fact = dict[str, Any]
-Run = Callable[[str, str, int], list[Fact]]
 
 
 @pytest.fixture(scope="module")
@@ -67,32 +67,57 @@ def server() -> Iterator[testing.StandaloneServer]:
         yield running
 
 
-@pytest.fixture
-def run(library: Path, server: testing.StandaloneServer, tmp_path: Path) -> Run:
-    """Run ``program.py`` to its end; return the JSON that it printed."""
+@dataclass(frozen=True)
+class CppClient:
+    """``program.py``, which writes its logs into the home directory.
 
-    def to_the_end(what: str, topic: str, count: int = COUNT) -> list[Fact]:
-        program = str(CPP / "program.py")
-        done = subprocess.run(
-            [sys.executable, program, what, server.nameserver, topic, str(count)],
+    Attributes:
+        library: the C++ client and its binding.
+        home: its home directory.
+        server: where it sends to and reads from.
+        account: whose keys sign its requests; None: it does not sign.
+    """
+
+    library: Path
+    home: Path
+    server: testing.StandaloneServer
+    account: str | None = None
+
+    def attempt(
+        self, what: str, topic: str, count: int = COUNT
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end."""
+        env = {**os.environ, "PYTHONPATH": str(self.library), "HOME": str(self.home)}
+        if self.account is not None:
+            keys = self.server.credentials[self.account]
+            env |= {"ACCESS_KEY": keys.access_key, "SECRET_KEY": keys.secret_key}
+        program = [str(CPP / "program.py"), what, self.server.nameserver, topic, str(count)]
+        return subprocess.run(
+            [sys.executable, *program],
             capture_output=True,
             text=True,
             timeout=RUN_TIMEOUT,
             check=False,
-            # It writes its logs into the home directory.
-            env={**os.environ, "PYTHONPATH": str(library), "HOME": str(tmp_path)},
+            env=env,
         )
+
+    def __call__(self, what: str, topic: str, count: int = COUNT) -> list[Fact]:
+        """Run to the end without a failure; return the JSON that it printed."""
+        done = self.attempt(what, topic, count)
         assert done.returncode == 0, done.stdout + done.stderr
         return [json.loads(line) for line in done.stdout.splitlines()]
 
-    return to_the_end
+
+@pytest.fixture
+def run(library: Path, server: testing.StandaloneServer, tmp_path: Path) -> CppClient:
+    return CppClient(library, tmp_path, server)
 
 
 def bodies(messages: list[Fact]) -> list[str]:
     return sorted(message["body"] for message in messages)
 
 
-def test_sends_with_every_method_and_pulls_what_it_sent(run: Run) -> None:
+def test_sends_with_every_method_and_pulls_what_it_sent(run: CppClient) -> None:
     receipts = run("send", "cpp-pull", COUNT)
     assert [(one["way"], one["status"]) for one in receipts] == [
         (way, "OK") for way in ("sync", "orderly") for _ in range(COUNT)
@@ -110,7 +135,7 @@ def test_sends_with_every_method_and_pulls_what_it_sent(run: Run) -> None:
             assert message["queue"] == int(number) % QUEUES
 
 
-def test_a_push_consumer_gets_everything_and_failed_messages_again(run: Run) -> None:
+def test_a_push_consumer_gets_everything_and_failed_messages_again(run: CppClient) -> None:
     run("send", "cpp-push", COUNT)
 
     messages = run("push", "cpp-push", len(BODIES))
@@ -121,7 +146,7 @@ def test_a_push_consumer_gets_everything_and_failed_messages_again(run: Run) -> 
     assert {one["topic"] for one in messages} == {"cpp-push"}
 
 
-def test_an_orderly_push_consumer_gets_each_queue_in_order(run: Run) -> None:
+def test_an_orderly_push_consumer_gets_each_queue_in_order(run: CppClient) -> None:
     run("send", "cpp-orderly", COUNT)
 
     messages = run("push-orderly", "cpp-orderly", len(BODIES))
@@ -132,7 +157,7 @@ def test_an_orderly_push_consumer_gets_each_queue_in_order(run: Run) -> None:
         assert offsets == sorted(offsets)
 
 
-def test_delayed_messages_arrive_when_due(run: Run) -> None:
+def test_delayed_messages_arrive_when_due(run: CppClient) -> None:
     receipts = run("send-delayed", "cpp-delayed", 2)
     assert [one["status"] for one in receipts] == ["OK"] * 4
 
@@ -142,3 +167,23 @@ def test_delayed_messages_arrive_when_due(run: Run) -> None:
         f"{way} {n} 中" for way in ("delayed", "timed") for n in (0, 1)
     }
     assert all(one["waited_ms"] >= 1000 for one in messages)
+
+
+def test_a_signed_client_sends_pulls_and_consumes_and_others_are_refused(
+    library: Path, tmp_path: Path
+) -> None:
+    accounts = {
+        "cpp-client": {"defaultTopicPerm": "PUB|SUB", "defaultGroupPerm": "SUB"},
+        "cpp-reader": {"defaultTopicPerm": "SUB", "defaultGroupPerm": "SUB"},
+    }
+    with testing.broker(accounts=accounts) as server:
+        run = CppClient(library, tmp_path, server, "cpp-client")
+        run("send", "cpp-signed")
+        assert bodies(run("pull", "cpp-signed")) == BODIES
+        run("push-orderly", "cpp-signed", len(BODIES))
+        for account in (None, "cpp-reader"):
+            refused = CppClient(library, tmp_path, server, account).attempt("send", "cpp-signed")
+            assert refused.returncode != 0
+        assert len(run("pull", "cpp-signed")) == len(BODIES)
+        assert "No accessKey is configured" in server.log
+        assert "cpp-reader needs PUB on this topic" in server.log

@@ -1,11 +1,13 @@
 """The C++ client's part of a test: ``program.py WHAT NAMESERVER TOPIC COUNT``.
 
 Each line that it prints is a JSON object: a receipt or a message. The group has the topic's name.
+Requests are signed if ``ACCESS_KEY`` and ``SECRET_KEY`` are set.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ from rocketmq.ffi import dll
 CONSUME_SUCCESS, RECONSUME_LATER = 0, 1
 PATIENCE = 60.0
 """Seconds to wait for the next message."""
+
+SEND_TIMEOUT_MS = 60_000
 
 _printing = Lock()
 
@@ -49,13 +53,17 @@ def tell_of(message: RecvMessage) -> None:
 @contextmanager
 def started(member: Any, nameserver: str) -> Iterator[Any]:
     member.set_namesrv_addr(nameserver)
+    if "ACCESS_KEY" in os.environ:
+        keys = os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"]
+        member.set_session_credentials(*keys, "channel")
     member.start()
     yield member
     member.shutdown()
 
 
 def send(nameserver: str, topic: str, count: int, ways: dict[str, Callable[..., Any]]) -> None:
-    with started(Producer(topic), nameserver) as producer:
+    # With its own 3 s it repeats a message when the machine is so busy that the answer is late.
+    with started(Producer(topic, timeout=SEND_TIMEOUT_MS), nameserver) as producer:
         for way, call in ways.items():
             for number in range(count):
                 message = Message(topic)
