@@ -2,6 +2,9 @@
 from client import blocking as blocking
 from client import serde as serde
 from client.admin import Admin as Admin
+from client.admin.access import AccessRules as AccessRules
+from client.admin.access import AccessVersion as AccessVersion
+from client.admin.access import Account as Account
 from client.admin.base import BrokerInfo as BrokerInfo
 from client.admin.descriptions import GroupDescription as GroupDescription
 from client.admin.descriptions import Member as Member
@@ -112,6 +115,9 @@ __all__ = [
     "LAST",
     "ROLLBACK",
     "AccessDenied",
+    "AccessRules",
+    "AccessVersion",
+    "Account",
     "Admin",
     "AlreadySettled",
     "Averagely",

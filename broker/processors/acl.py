@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from remoting.connection import Connection
 
 _LISTS: Final = ("topicPerms", "groupPerms")
-_TEXTS: Final = ("accessKey", "secretKey", "whiteRemoteAddress")
+_KEYS: Final = ("accessKey", "secretKey")
 _DEFAULTS: Final = ("defaultTopicPerm", "defaultGroupPerm")
 
 
@@ -63,7 +63,9 @@ class AclProcessor:
         """Handle UPDATE_AND_CREATE_ACL_CONFIG: create an account, or change what is given."""
         header = command.read(CreateAccessConfigRequestHeader)
         fields = command.fields
-        given = {key: fields[key] for key in _TEXTS if fields.get(key)}
+        given = {key: fields[key] for key in _KEYS if fields.get(key)}
+        if (white := fields.get("whiteRemoteAddress")) is not None:
+            given["whiteRemoteAddress"] = white
         for key in _DEFAULTS:
             if text := fields.get(key):
                 if text not in PERMISSIONS:
@@ -72,7 +74,12 @@ class AclProcessor:
                         f"{key}={text}: must be one of {', '.join(PERMISSIONS)}",
                     )
                 given[key] = text
-        lists = {key: fields[key].split(",") for key in _LISTS if fields.get(key)}
+        # An empty list, which Java's tools never send, removes what is there.
+        lists: dict[str, list[str]] = {
+            key: [text for text in fields[key].split(",") if text]
+            for key in _LISTS
+            if key in fields
+        }
         if header.admin is not None:
             given["admin"] = str(header.admin).lower()
 

@@ -1,7 +1,8 @@
-"""Administration of topics, groups, offsets and brokers."""
+"""Administration of topics, groups, offsets, brokers and accounts."""
 
 from __future__ import annotations
 
+from client.admin.access import AccessAdmin
 from client.admin.base import sharing
 from client.admin.cluster import ClusterAdmin
 from client.admin.groups import Lag, QueueLag
@@ -12,7 +13,7 @@ from client.context import ClientContext
 __all__ = ["Admin", "Lag", "QueueLag"]
 
 
-class Admin(ClusterAdmin, ResetAdmin, MessageAdmin):
+class Admin(ClusterAdmin, ResetAdmin, MessageAdmin, AccessAdmin):
     """Administers a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
 
     Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or

@@ -5,6 +5,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Generic, Self, TypeVar, Unpack, overload
 
+from client.admin.access import AccessRules, AccessVersion
 from client.admin.base import BrokerInfo
 from client.admin.descriptions import GroupDescription, Member
 from client.admin.groups import Lag
@@ -402,6 +403,44 @@ class Admin:
             UsageError: a message doesn't contain its original topic, and ``topic`` isn't given.
             PocketMQError: a message could not be sent; those before it were sent.
         """
+
+    def access_rules(self, address: str) -> AccessRules:
+        """Return the accounts and the white list of the broker at an address."""
+
+    def put_account(
+        self,
+        address: str,
+        access_key: str,
+        *,
+        secret_key: str | None = None,
+        admin: bool | None = None,
+        default_topic: str | None = None,
+        default_group: str | None = None,
+        topics: Mapping[str, str] | None = None,
+        groups: Mapping[str, str] | None = None,
+        white_address: str | None = None,
+    ) -> None:
+        """Create an account at a broker, or change what is given; see ``Account``.
+
+        A new secret has effect at once: requests signed with the old one are denied.
+
+        Args:
+            secret_key: necessary for a new account.
+            topics, groups: all its permissions. ``{}`` removes them, which Apache's brokers refuse.
+        """
+
+    def delete_account(self, address: str, access_key: str) -> None:
+        """Delete an account at a broker."""
+
+    def put_white_list(self, address: str, addresses: Iterable[str]) -> None:
+        """Replace the white list of a broker.
+
+        Args:
+            addresses: patterns such as ``10.1.2.*``; see the table in docs/security.md.
+        """
+
+    def access_versions(self, address: str) -> dict[str, AccessVersion]:
+        """Return the versions of a broker's files of accounts by path; PocketMQ has one."""
 
     def __init__(
         self, nameservers: Addresses | None = None, **options: Unpack[ClientArguments]

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     ),
     "store": ("pocketmq.cli.store:store", "Inspect, verify and copy a store's directory."),
     "cluster": ("pocketmq.cli.cluster:cluster", "Show brokers and their clusters."),
+    "acl": ("pocketmq.cli.acl:acl", "Manage accounts, their permissions and white lists."),
     "send": ("pocketmq.cli.send:send", "Send messages from arguments, a file or stdin."),
     "read": ("pocketmq.cli.read:read", "Read messages to the terminal, a file or a pipe."),
     "consume": ("pocketmq.cli.consume:consume", "Read messages as a member of a group."),

@@ -19,6 +19,10 @@ class PlainAccessConfig(Body):
     topic_perms: list[str] = field(default_factory=list)
     group_perms: list[str] = field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Return its name, and no secret."""
+        return f"PlainAccessConfig({self.access_key!r})"
+
 
 class AclConfig(Body):
     """Answer to GET_BROKER_CLUSTER_ACL_CONFIG (cf. GetBrokerClusterAclConfigResponseBody)."""

@@ -19,14 +19,15 @@ from tests.integration.bad_input.peer import PATIENCE
 
 
 class CommandLine:
-    """Calls commands against one name server."""
+    """Calls commands against one name server, with more variables of the environment."""
 
-    def __init__(self, nameserver: str) -> None:
+    def __init__(self, nameserver: str, **environment: str) -> None:
         self.nameserver = nameserver
+        self.environment = environment
 
     def result(self, *arguments: str, stdin: str | bytes | None = None) -> Result:
         """Run a command; return its result with any exit code; fail at a traceback."""
-        result = CliRunner(env={"NAMESRV_ADDR": self.nameserver}).invoke(
+        result = CliRunner(env={"NAMESRV_ADDR": self.nameserver, **self.environment}).invoke(
             root, list(arguments), input=stdin, prog_name="pocketmq"
         )
         if result.exception is not None and not isinstance(result.exception, SystemExit):

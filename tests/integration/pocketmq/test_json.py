@@ -15,6 +15,7 @@ import click
 
 import client
 from client import blocking
+from pocketmq import testing
 from pocketmq.cli import root
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
@@ -170,6 +171,25 @@ def test_every_command_prints_numbers_as_numbers(
     call("store", "copy", arguments=[str(server.store), str(tmp_path / "copy")])
     call("group", "delete", arguments=[group, "--yes"])
     call("topic", "delete", arguments=[name, "--yes"])
+    with testing.broker(accounts={"operator": {"admin": True}}) as guarded:
+        keys = guarded.credentials["operator"]
+        cli = CommandLine(
+            guarded.nameserver,
+            POCKETMQ_ACCESS_KEY=keys.access_key,
+            POCKETMQ_SECRET_KEY=keys.secret_key,
+        )
+        fresh = str(tmp_path / "keys.yml")
+        call("acl", "user", "set", arguments=["billing", "--new-keys", fresh])
+        for kind in ("topic", "group"):
+            call("acl", kind, "set", arguments=["orders", "billing", "SUB"])
+            call("acl", kind, "list")
+            call("acl", kind, "delete", arguments=["orders", "billing"])
+        call("acl", "user", "list")
+        call("acl", "user", "get", arguments=["billing"])
+        call("acl", "user", "delete", arguments=["billing", "--yes"])
+        call("acl", "whitelist", "set", arguments=["10.1.2.3", "--yes"])
+        call("acl", "whitelist", "get")
+        call("acl", "version")
     assert seen.keys() == set(json_commands()) - SERVE_OR_SHOW_OFF
     assert json.loads(seen["message", "dlq", "list"])
     assert json.loads(seen["group", "members"])
