@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
+from pocketmq import certificates
 from remoting.access.accounts import dump
 from remoting.protocol.signing import Credentials
 
@@ -195,6 +196,7 @@ class StandaloneServer(ServerProcess):
         store: its directory.
         credentials: the keys of the accounts by access key; also of ``pocketmq-broker``, an
             administrator with whose keys the broker registers at its name server.
+        tls: the option ``tls`` for clients; None without TLS.
     """
 
     def __init__(
@@ -202,8 +204,10 @@ class StandaloneServer(ServerProcess):
         store: Path,
         settings: Mapping[str, str],
         credentials: Mapping[str, Credentials] | None = None,
+        tls: str | None = None,
     ) -> None:
         self.store = store
+        self.tls = tls
         self.credentials = credentials or {}
         self._settings = {**SMALL_STORE, **settings}
         super().__init__(self._arguments("0", "0"))
@@ -241,6 +245,7 @@ def broker(
     store: Path | None = None,
     settings: Mapping[str, str] | None = None,
     accounts: Mapping[str, Mapping[str, object]] | None = None,
+    tls: bool = False,
 ) -> Iterator[StandaloneServer]:
     """Run a name server and a broker during the ``with`` block.
 
@@ -251,25 +256,36 @@ def broker(
             ["orders=SUB"]}, "operator": {"admin": True}}``. The keys of an account are those of
             RocketMQ's ``plain_acl.yml``; without a ``secretKey`` it gets a random one. The server's
             ``credentials["billing"]`` is for the client. By default nobody needs an account.
+        tls: make a certificate, and refuse connections without TLS unless ``settings`` has another
+            ``tls.server.mode``. The server's ``tls`` is for the client. The program openssl must be
+            installed.
 
     Raises:
         ServerError: the server did not start, or did not stop cleanly.
+        CertificateError: no certificate could be made.
     """
     directory = store or Path(tempfile.mkdtemp(prefix="pocketmq-"))
-    settings, credentials = dict(settings or {}), {}
-    if accounts is not None:
-        credentials = _write_accounts(directory / "config", accounts)
-        settings |= {
-            "aclEnable": "true",
-            "pocketmqCredentials": str(directory / "config" / _KEYS),
-        }
-    server = StandaloneServer(directory, settings, credentials)
     try:
-        server.start()
-        yield server
-        server.stop()
+        settings, credentials, ca = dict(settings or {}), {}, None
+        if accounts is not None:
+            credentials = _write_accounts(directory / "config", accounts)
+            settings |= {
+                "aclEnable": "true",
+                "pocketmqCredentials": str(directory / "config" / _KEYS),
+            }
+        if tls:
+            made = certificates.make(Path(tempfile.mkdtemp(dir=directory, prefix="tls-")))
+            ca = str(made.ca)
+            secure = {"tls.server.mode": "enforcing", "useTLS": "true"}
+            settings = {**made.settings, **secure, "tls.client.trustCertPath": ca, **settings}
+        server = StandaloneServer(directory, settings, credentials, ca)
+        try:
+            server.start()
+            yield server
+            server.stop()
+        finally:
+            server.kill()
     finally:
-        server.kill()
         if store is None:
             shutil.rmtree(directory, ignore_errors=True)
 

@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "health": ("pocketmq.cli.health:health", "Check whether a server answers."),
     "doctor": ("pocketmq.cli.doctor:doctor", "Check a cluster for problems, and show remedies."),
     "bench": ("pocketmq.cli.bench:bench", "Measure throughput and latency of a cluster."),
+    "tls": ("pocketmq.cli.tls:tls", "Make certificates for tests."),
     "demo": ("pocketmq.cli.demo:demo", "Send, read and verify 336,776 flights."),
     "completion": ("pocketmq.cli.completion:completion", "Print the shell's completion script."),
 }

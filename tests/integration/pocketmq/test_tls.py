@@ -1,0 +1,91 @@
+"""``pocketmq tls self-signed``, and test brokers with TLS."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import client
+from client import blocking
+from pocketmq import testing
+from pocketmq.cli import root
+from remoting.clock import SystemClock
+from remoting.server_tls import ServerTls, TlsServerSettings
+
+
+def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
+    return CliRunner(env=env).invoke(root, ["tls", "self-signed", *arguments])
+
+
+def test_the_settings_that_are_printed_work(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "tls"
+    result = run("mq.example.com", "10.0.0.2", "fd00::1", "--out", str(out), "--days", "20")
+    assert result.exit_code == 0, result.output
+    printed = dict(line.split("=") for line in result.output.splitlines() if line[0] != "#")
+    tls = ServerTls.of(TlsServerSettings.from_sources(overrides=printed), SystemClock())
+    assert tls is not None
+    tls.open()
+    assert tls.days_left == 19
+    assert sorted(file.name for file in out.iterdir()) == ["ca.pem", "server.key", "server.pem"]
+    assert (out / "server.key").stat().st_mode & 0o777 == 0o600
+    context = ssl.create_default_context(cafile=str(out / "ca.pem"))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    for name in ("mq.example.com", "10.0.0.2", "fd00::1", "localhost", "127.0.0.1"):
+        handshake(tls.context, context, name)
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        handshake(tls.context, context, "10.0.0.3")
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, name: str) -> None:
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = server.wrap_bio(to_server, to_client, server_side=True)
+    theirs = client.wrap_bio(to_client, to_server, server_hostname=name)
+    for side in (theirs, ours, theirs):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert theirs.getpeercert()
+
+
+def test_files_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "server.key").write_text("mine")
+    result = run("--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert "server.key exists; remove it" in result.output
+    assert (tmp_path / "server.key").read_text() == "mine"
+    assert not (tmp_path / "ca.pem").exists()
+
+
+def test_what_openssl_refuses_is_an_error(tmp_path: Path) -> None:
+    result = run("a,b", "--out", str(tmp_path))
+    assert result.exit_code == 1
+    assert "openssl x509 failed" in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_openssl_there_is_advice(tmp_path: Path) -> None:
+    result = run("--out", str(tmp_path / "tls"), env={"PATH": str(tmp_path)})
+    assert result.exit_code == 1
+    assert "the openssl program is missing: install it" in result.output
+
+
+def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
+    with testing.broker(tls=True, accounts={"billing": {"admin": True}}) as server:
+        keys = server.credentials["billing"]
+
+        def send(tls: str | None) -> None:
+            with blocking.Producer(
+                server.nameserver, group="test", tls=tls, credentials=keys
+            ) as producer:
+                producer.send("orders", b"tea")
+
+        send(server.tls)
+        with pytest.raises(client.Unavailable, match="set the option tls"):
+            send(None)
+        server.stop()
+        server.restart()
+        send(server.tls)
