@@ -12,7 +12,7 @@ from pocketmq import certificates
 MAX_DAYS: Final = 3650
 
 
-@click.group()
+@click.group(epilog="Example: pocketmq tls self-signed mq.example.com --out ./tls")
 def tls() -> None:
     """Make certificates for tests."""
 
@@ -28,7 +28,13 @@ def tls() -> None:
     show_default=True,
     help="The directory for the files.",
 )
-@click.option("--days", type=click.IntRange(1, MAX_DAYS), default=365, show_default=True)
+@click.option(
+    "--days",
+    type=click.IntRange(1, MAX_DAYS),
+    default=365,
+    show_default=True,
+    help="How long it is valid.",
+)
 def self_signed(names: tuple[str, ...], out: Path, days: int) -> None:
     """Make a certificate for a server, of an authority that is made too.
 

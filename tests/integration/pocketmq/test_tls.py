@@ -77,15 +77,16 @@ def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
     with testing.broker(tls=True, accounts={"billing": {"admin": True}}) as server:
         keys = server.credentials["billing"]
 
-        def send(tls: str | None) -> None:
-            with blocking.Producer(
-                server.nameserver, group="test", tls=tls, credentials=keys
-            ) as producer:
-                producer.send("orders", b"tea")
+        def brokers(tls: str | None) -> int:
+            with blocking.Admin(server.nameserver, tls=tls, credentials=keys) as admin:
+                return len(admin.brokers())
 
-        send(server.tls)
+        assert brokers(server.tls) == 1
         with pytest.raises(client.Unavailable, match="set the option tls"):
-            send(None)
+            brokers(None)
         server.stop()
         server.restart()
-        send(server.tls)
+        with blocking.Producer(
+            server.nameserver, group="test", tls=server.tls, credentials=keys
+        ) as producer:
+            producer.send("orders", b"tea")
