@@ -27,7 +27,7 @@ from typing import Any
 
 MODULES = {
     "client.admin": "Admin",
-    "client.admin.access": "AccessRules AccessVersion Account",
+    "client.admin.access": "AccessRules AccessVersion AccountInfo",
     "client.admin.base": "BrokerInfo",
     "client.admin.messages": "DeadMessage Redrive",
     "client.admin.descriptions": "GroupDescription Member",

@@ -4,7 +4,7 @@ from client import serde as serde
 from client.admin import Admin as Admin
 from client.admin.access import AccessRules as AccessRules
 from client.admin.access import AccessVersion as AccessVersion
-from client.admin.access import Account as Account
+from client.admin.access import AccountInfo as AccountInfo
 from client.admin.base import BrokerInfo as BrokerInfo
 from client.admin.descriptions import GroupDescription as GroupDescription
 from client.admin.descriptions import Member as Member
@@ -117,7 +117,7 @@ __all__ = [
     "AccessDenied",
     "AccessRules",
     "AccessVersion",
-    "Account",
+    "AccountInfo",
     "Admin",
     "AlreadySettled",
     "Averagely",

@@ -32,7 +32,7 @@ DENY: Final = "DENY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class AccountInfo:
     """What an account may do at one broker; a permission is DENY, PUB, SUB or PUB|SUB.
 
     Attributes:
@@ -60,7 +60,7 @@ class AccessRules(NamedTuple):
         white_list: the addresses whose requests aren't checked.
     """
 
-    accounts: dict[str, Account]
+    accounts: dict[str, AccountInfo]
     white_list: list[str]
 
 
@@ -101,7 +101,7 @@ class AccessAdmin(AdminBase):
         groups: Mapping[str, str] | None = None,
         white_address: str | None = None,
     ) -> None:
-        """Create an account at a broker, or change what is given; see ``Account``.
+        """Create an account at a broker, or change what is given; see ``AccountInfo``.
 
         A new secret has effect at once: requests signed with the old one are denied.
 
@@ -205,8 +205,8 @@ class AccessAdmin(AdminBase):
             raise
 
 
-def _account(config: PlainAccessConfig) -> Account:
-    return Account(
+def _account(config: PlainAccessConfig) -> AccountInfo:
+    return AccountInfo(
         access_key=config.access_key,
         admin=config.admin,
         default_topic=config.default_topic_perm or DENY,

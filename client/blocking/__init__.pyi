@@ -420,7 +420,7 @@ class Admin:
         groups: Mapping[str, str] | None = None,
         white_address: str | None = None,
     ) -> None:
-        """Create an account at a broker, or change what is given; see ``Account``.
+        """Create an account at a broker, or change what is given; see ``AccountInfo``.
 
         A new secret has effect at once: requests signed with the old one are denied.
 

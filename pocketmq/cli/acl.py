@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 import client
-from client import AccessRules, Account, BrokerInfo
+from client import AccessRules, AccountInfo, BrokerInfo
 from pocketmq import output
 from pocketmq.cli.acl_rules import (
     PERMISSIONS,
@@ -230,7 +230,7 @@ def set_(
         if model is None:
             if like is not None:
                 raise click.ClickException(str(unknown(like)))
-            model = Account(access_key=name)
+            model = AccountInfo(access_key=name)
         account = replace(
             model,
             admin=model.admin if administers is None else administers,

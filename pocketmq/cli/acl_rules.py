@@ -8,7 +8,7 @@ from typing import Final, Literal
 import click
 
 import client
-from client import AccessRules, Account, BrokerInfo
+from client import AccessRules, AccountInfo, BrokerInfo
 from pocketmq import output
 from pocketmq.cli.broker_config import brokers_option
 from pocketmq.cli.completion import group_names, topic_names
@@ -58,7 +58,7 @@ def unknown(name: str) -> client.UsageError:
     )
 
 
-def _effective(account: Account, kind: Kind, name: str) -> tuple[str, str]:
+def _effective(account: AccountInfo, kind: Kind, name: str) -> tuple[str, str]:
     """Return an account's permission on a topic or group, and where it comes from."""
     if account.admin and not account.topics and not account.groups:
         return "PUB|SUB", "admin"
@@ -78,7 +78,7 @@ def permissions(kind: Kind) -> click.Group:
 
     commands.epilog = f"Example: pocketmq acl {kind} list"
 
-    def listed(account: Account) -> Mapping[str, str]:
+    def listed(account: AccountInfo) -> Mapping[str, str]:
         return account.topics if kind == "topic" else account.groups
 
     @commands.command(
