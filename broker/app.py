@@ -202,16 +202,18 @@ class Broker:
         await open_store(self.store)
         self._store_open = True
         await self._load()
-        self.processors = Processors.of(self.state)
+        rights = permissions(self.state)
+        self.guard = await self._make_guard(rights) if self.config.acl_enable else None
+        self.processors = Processors.of(
+            self.state, account_of=self.guard.account_of if self.guard else None
+        )
         await self.processors.transactions.load()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
         table = self.processors.table()
-        rights = permissions(self.state)
         path, name = self.config.audit_path, self.config.broker_name
         self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
-        if self.config.acl_enable:
-            self.guard = await self._make_guard(rights)
+        if self.guard is not None:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
         handler: Handler = RequestDispatcher(self.state, table)
         if self.audit is not None:

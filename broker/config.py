@@ -14,12 +14,14 @@ import ipaddress
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
+from broker.quotas import NO_LIMITS, Rates, RatesByKind, parse_rates
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from remoting.access.audit import AUTO, audit_path, audit_setting
@@ -194,6 +196,8 @@ _AT_RUN_TIME = """
     diskSpaceWarningLevelRatio cleanFileForciblyEnable deleteFileBatchMax cleanResourceInterval
     pocketmqDiskCleanFreeBytes pocketmqDiskFullFreeBytes
     pocketmqMaxTopics pocketmqMaxGroups pocketmqPullMaxMessages pocketmqPullMaxBytes
+    pocketmqMaxTopicMessagesPerSecond pocketmqMaxTopicBytesPerSecond
+    pocketmqMaxAccountMessagesPerSecond pocketmqMaxAccountBytesPerSecond
 """
 
 RUNTIME_KEYS: Final = frozenset(_AT_RUN_TIME.split())
@@ -420,6 +424,20 @@ class BrokerConfig(TlsServerSettings):
         "pocketmqMaxRequestsInFlight", integer(1, 65_536), MAX_IN_PROGRESS_REQUESTS
     )
     """Requests in progress of one connection; the broker reads the next when one is answered."""
+    max_topic_messages_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+        "pocketmqMaxTopicMessagesPerSecond", parse_rates, NO_LIMITS
+    )
+    """Messages that are sent to a topic, and that each group pulls from it; see ``quotas``."""
+    max_topic_bytes_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+        "pocketmqMaxTopicBytesPerSecond", parse_rates, NO_LIMITS
+    )
+    max_account_messages_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+        "pocketmqMaxAccountMessagesPerSecond", parse_rates, NO_LIMITS
+    )
+    """Messages that an account sends, and that it pulls; needs ``aclEnable``."""
+    max_account_bytes_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+        "pocketmqMaxAccountBytesPerSecond", parse_rates, NO_LIMITS
+    )
     limits: BrokerLimits = LIMITS
     """Fixed limits of the broker; only tests change them."""
     pull_max_messages: int = setting("pocketmqPullMaxMessages", integer(1, 65_536), 1024)
@@ -443,6 +461,13 @@ class BrokerConfig(TlsServerSettings):
                 "use brokerId=0, and a brokerName of its own for every broker"
             )
         self._check_disk_bounds()
+        account_rates = self.max_account_messages_per_second, self.max_account_bytes_per_second
+        if not self.acl_enable and any(rates.limits_any for rates in account_rates):
+            raise ConfigError(
+                "quotas of accounts (pocketmqMaxAccountMessagesPerSecond, "
+                "pocketmqMaxAccountBytesPerSecond) need aclEnable=true: without it, requests "
+                "belong to no account"
+            )
 
     def changes(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return what these values change at run time, as texts; nothing is changed yet.
@@ -559,6 +584,16 @@ class BrokerConfig(TlsServerSettings):
             hold_ms=self.destroy_maped_file_interval_forcibly_ms,
             retry_ms=self.redelete_hanged_file_interval_ms,
         )
+
+    @cached_property
+    def rates(self) -> RatesByKind:
+        """The quotas on messages and bytes per second."""
+        return {
+            ("topic", "messages"): self.max_topic_messages_per_second,
+            ("topic", "bytes"): self.max_topic_bytes_per_second,
+            ("account", "messages"): self.max_account_messages_per_second,
+            ("account", "bytes"): self.max_account_bytes_per_second,
+        }
 
     @property
     def sync_flush(self) -> bool:

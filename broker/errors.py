@@ -11,6 +11,7 @@ from broker.limits import MAX_BROKER_NAME_LENGTH, MAX_CLIENT_ID_LENGTH, MAX_REMA
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Extra
 
 
 class StartError(Exception):
@@ -27,12 +28,14 @@ class RequestRefused(Exception):
     Args:
         code: the response code.
         remark: the response's remark.
+        extra: ext fields of the response.
     """
 
-    def __init__(self, code: int, remark: str) -> None:
+    def __init__(self, code: int, remark: str, *, extra: Extra = ()) -> None:
         super().__init__(remark)
         self.code = code
         self.remark = remark
+        self.extra = extra
 
 
 FAQ: Final = "\nSee http://rocketmq.apache.org/docs/faq/ for further details."

@@ -176,7 +176,7 @@ class Host:
             wanted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
             return None
-        if wanted.records is not None:
+        if wanted.records is not None or self._processors.quotas.limits_topic(fields.topic):
             return None
         # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)

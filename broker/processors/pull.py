@@ -30,6 +30,7 @@ from broker.limits import (
     SHORT_SUBSCRIPTION_LENGTH,
 )
 from broker.processors.offsets import OffsetProcessor
+from broker.quotas import Allowance, Quotas, take
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes
 from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
@@ -103,6 +104,7 @@ class HeldPull:
         command: the request.
         connection: the client's connection.
         header: the request's header.
+        allowance: the quotas that limit it.
         pieces: on the fast path, returns the frame of an answer with messages, from the result and
             the request's opaque; None: the answer is encoded as usual.
     """
@@ -111,6 +113,7 @@ class HeldPull:
     connection: Connection
     header: PullMessageRequestHeader
     pieces: Callable[[GetResult, int], Sequence[bytes | memoryview]] | None = None
+    allowance: Allowance = ()
 
     def drop_unneeded(self) -> None:
         """Drop everything that another run doesn't need: headers may be large, and pulls many."""
@@ -124,10 +127,11 @@ class HeldPull:
 class PullProcessor:
     """Handles pulls, and wakes parked ones."""
 
-    __slots__ = ("_offsets", "_state", "_woken")
+    __slots__ = ("_offsets", "_quotas", "_state", "_woken")
 
-    def __init__(self, state: BrokerState, offsets: OffsetProcessor) -> None:
+    def __init__(self, state: BrokerState, offsets: OffsetProcessor, quotas: Quotas) -> None:
         self._state = state
+        self._quotas = quotas
         self._offsets = offsets
         self._woken: list[ParkedPull] = []
 
@@ -138,6 +142,9 @@ class PullProcessor:
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
         wanted = self.admit(held)
+        held.allowance = self._quotas.of_pull(
+            command, connection, header.topic, header.consumer_group
+        )
         online = self._state.consumers.groups.get(header.consumer_group)
         if online is not None:
             now, offset = self._state.clock.monotonic(), header.queue_offset
@@ -198,6 +205,9 @@ class PullProcessor:
                 # The message that woke it was just stored and is in memory, so ``wait`` is off.
                 wanted = self.admit(held)
                 result = self._state.store.get(**self.get_args(held.header, wanted), wait=False)
+                if result.status is GetStatus.FOUND:
+                    # Other pulls may have used it up since this one was parked.
+                    self._quotas.check(held.allowance, held.connection)
                 if (
                     wanted.records is not None
                     and result.status is GetStatus.NO_MATCHED_MESSAGE
@@ -207,7 +217,7 @@ class PullProcessor:
                     continue
                 reply = self.answer(held, wanted.codes, result, suspend=False)
             except RequestRefused as refused:
-                reply = held.command.reply(refused.code, refused.remark)
+                reply = held.command.reply(refused.code, refused.remark, extra=refused.extra)
             except Exception:  # noqa: BLE001 - whatever fails is answered
                 _log.exception("parked pull failed", topic=parked.topic, queue=parked.queue_id)
                 reply = held.command.reply(
@@ -404,6 +414,7 @@ class PullProcessor:
         counters.pulls_found += 1
         counters.messages_pulled += result.count
         counters.bytes_pulled += result.size
+        take(held.allowance, result.count, result.size)
         header = held.header
         self._state.traffic.got(header.consumer_group, header.topic, result.count, result.size)
         if held.pieces is not None:

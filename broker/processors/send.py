@@ -27,13 +27,14 @@ from broker.new_topics import NewTopics, NotYet
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
 from broker.processors.transactions import TransactionProcessor
+from broker.quotas import Allowance, Quotas, take
 from broker.state import BrokerState
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, Extra
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.send import (
     ReplyMessageRequestHeader,
@@ -100,11 +101,12 @@ def added_properties(config: BrokerConfig) -> bytes:
 
 
 class _Target(NamedTuple):
-    """The topic and queue of an admitted message, and whether it is a dead letter."""
+    """The topic and queue of an admitted message, whether it is a dead letter, and its quotas."""
 
     config: TopicConfig
     queue_id: int
     dead: bool
+    allowance: Allowance
 
 
 class SendProcessor:
@@ -115,15 +117,21 @@ class SendProcessor:
         "_extra",
         "_levels_ms",
         "_new_topics",
+        "_quotas",
         "_state",
         "_timers",
         "_transactions",
     )
 
     def __init__(
-        self, state: BrokerState, transactions: TransactionProcessor, timers: TimerProcessor
+        self,
+        state: BrokerState,
+        transactions: TransactionProcessor,
+        timers: TimerProcessor,
+        quotas: Quotas,
     ) -> None:
         self._state = state
+        self._quotas = quotas
         self._transactions = transactions
         self._timers = timers
         self._added = added_properties(state.config)
@@ -150,7 +158,7 @@ class SendProcessor:
         except NotYet as wait:
             return self._serve_when_ready(command, connection, header, wait.ready)
         except RequestRefused as refused:
-            return self._refuse(command, refused.code, refused.remark)
+            return self._refuse(command, refused.code, refused.remark, refused.extra)
         except LimitReached as error:
             return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         except BodyError as error:
@@ -174,7 +182,7 @@ class SendProcessor:
         try:
             target = self._admit(command, connection, header, paced=False)
         except RequestRefused as refused:
-            return self._refuse(command, refused.code, refused.remark)
+            return self._refuse(command, refused.code, refused.remark, refused.extra)
         except LimitReached as error:
             return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
         # The receive buffer is not ours any more once the client is waited for.
@@ -188,7 +196,7 @@ class SendProcessor:
             if result.status is PutStatus.OK:
                 message_id = self._offset_id(result.physical_offset)
                 queue_offset = result.queue_offset
-                self._count(message.topic, 1, len(body), result)
+                self._count(message.topic, 1, len(body), result, target.allowance)
         reply = self._reply(command, message_id, target.queue_id, queue_offset)
         if failure is None:
             self._state.counters.replies_pushed += 1
@@ -282,7 +290,7 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
-        self._count(message.topic, 1, len(command.body), result)
+        self._count(message.topic, 1, len(command.body), result, target.allowance)
         self._state.counters.messages_delayed += level > 0 or due_ms is not None
         self._state.counters.transactions_prepared += half
         if target.dead:
@@ -355,7 +363,8 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
-        self._count(target.config.topic_name, len(messages), len(command.body), result)
+        name, body_bytes = target.config.topic_name, len(command.body)
+        self._count(name, len(messages), body_bytes, result, target.allowance)
         if target.dead:
             for message in messages:
                 self._record_dead_letter(message, connection)
@@ -375,8 +384,9 @@ class SendProcessor:
     def admits(self, command: Command, connection: Connection, header: SendHeader) -> bool:
         """Return whether the fast path may store sends with such a header in its topic and queue.
 
-        It may not if the topic must be created or saved, if the queue must be chosen, if the
-        message is a retry, or if the send is refused. Those are checked one by one here.
+        It may not if the topic must be created or saved, if a quota limits it, if the queue must be
+        chosen, if the message is a retry, or if the send is refused. Those are checked one by one
+        here.
         """
         topic = self._state.topics.get(header.topic)
         if (
@@ -386,6 +396,7 @@ class SendProcessor:
             or len(header.topic) > MAX_TOPIC_LENGTH
             or header.topic.startswith(names.RETRY_PREFIX)
             or self._state.changes.topic_pending(header.topic) is not None
+            or self._quotas.limits_topic(header.topic)
         ):
             return False
         try:
@@ -430,6 +441,8 @@ class SendProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"Sending message to topic[{header.topic}] is forbidden.",
             )
+        # Before the topic is created: what is refused for now changes nothing.
+        allowance = self._quotas.of_send(command, connection, header.topic)
         if topic is None:
             if paced and self._may_make(header):
                 self._new_topics.check(connection, header.topic)
@@ -442,8 +455,10 @@ class SendProcessor:
             )
         if header.topic.startswith(names.RETRY_PREFIX) and self._is_dead(command, header):
             group = header.topic.removeprefix(names.RETRY_PREFIX)
-            return _Target(dead_letter_topic(self._state, group), 0, dead=True)
-        return _Target(topic, self._queue(topic, header.queue_id), dead=False)
+            dead = dead_letter_topic(self._state, group)
+            return _Target(dead, 0, dead=True, allowance=allowance)
+        queue_id = self._queue(topic, header.queue_id)
+        return _Target(topic, queue_id, dead=False, allowance=allowance)
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> int:
         if queue_id >= 0:
@@ -556,11 +571,13 @@ class SendProcessor:
             extra=self._extra,
         )
 
-    def _refuse(self, command: Command, code: int, remark: str) -> Command | None:
+    def _refuse(
+        self, command: Command, code: int, remark: str, extra: Extra = ()
+    ) -> Command | None:
         self._state.counters.sends_failed += 1
         if command.is_oneway:
             return None
-        return command.reply(code, remark, extra=self._extra)
+        return command.reply(code, remark, extra=(*self._extra, *extra))
 
     def _when_safe(self, reply: Command, target: _Target, end_offset: int, *, wait: bool) -> Reply:
         saved = self._state.changes.topic_pending(target.config.topic_name)
@@ -581,14 +598,21 @@ class SendProcessor:
         return ids.offset_id_of(self._state.packed_host, physical_offset)
 
     def _count(
-        self, topic: str, messages: int, body_bytes: int, result: PutResult | BatchPutResult
+        self,
+        topic: str,
+        messages: int,
+        body_bytes: int,
+        result: PutResult | BatchPutResult,
+        allowance: Allowance,
     ) -> None:
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
         places = result[1]
         begin = places if isinstance(places, int) else places[0]
-        self._state.traffic.put(topic, messages, result.end_offset - begin)
+        size = result.end_offset - begin
+        self._state.traffic.put(topic, messages, size)
+        take(allowance, messages, size)
 
 
 async def _after(saved: Awaitable[bool], reply: Command | Awaitable[Command]) -> Command:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from broker.delivery.redelivery import postpone, retries_exhausted, retry_level, sent_back
 from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
+from broker.quotas import Allowance, Quotas, take
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
 from broker.traffic import SENT_BACK, add, key_of
@@ -31,10 +32,11 @@ if TYPE_CHECKING:
 class SendBackProcessor:
     """Handles messages that consumers send back."""
 
-    __slots__ = ("_levels_ms", "_state")
+    __slots__ = ("_levels_ms", "_quotas", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, quotas: Quotas) -> None:
         self._state = state
+        self._quotas = quotas
         self._levels_ms = state.config.delay_levels_ms
 
     async def send_back(self, command: Command, connection: Connection) -> Command:
@@ -51,9 +53,10 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
+        allowance = self._quotas.of_send(command, connection, topic.topic_name)
         record = await self._record(connection, header.offset)
         message = self._message(record, header, settings, command.version, topic.topic_name)
-        await self._put(message, header.group, connection)
+        await self._put(message, header.group, connection, allowance)
         await self._topics_saved(header.group)
         return command.reply()
 
@@ -108,7 +111,9 @@ class SendBackProcessor:
             if (saved := self._state.changes.topic_pending(name)) is not None:
                 await saved
 
-    async def _put(self, message: PendingMessage, group: str, connection: Connection) -> None:
+    async def _put(
+        self, message: PendingMessage, group: str, connection: Connection, allowance: Allowance
+    ) -> None:
         """Store a message; with SYNC_FLUSH, wait until it is on disk."""
         store = self._state.store
         result = store.put(message)
@@ -120,6 +125,7 @@ class SendBackProcessor:
         key = key_of(topic if topic in self._state.topics else message.topic, group)
         size = result.end_offset - result.physical_offset
         add(self._state.traffic.count(SENT_BACK, key), 1, size)
+        take(allowance, 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.record_dead_letter(message, group, connection)
         if not store.sync_flush:

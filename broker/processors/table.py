@@ -30,6 +30,7 @@ from broker.processors.stats import StatsProcessor
 from broker.processors.timers import TimerProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
+from broker.quotas import AccountOf, Quotas
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
 from remoting.log import RateLimitedLog
@@ -49,6 +50,7 @@ class Processors:
     """The processors of one broker."""
 
     offload: Offload
+    quotas: Quotas
     send: SendProcessor
     send_back: SendBackProcessor
     transactions: TransactionProcessor
@@ -65,8 +67,20 @@ class Processors:
     monitor: GroupMonitor
 
     @classmethod
-    def of(cls, state: BrokerState, call_later: CallLater = call_later) -> Processors:
-        """Create the processors for ``state``; ``call_later`` schedules their notifications."""
+    def of(
+        cls,
+        state: BrokerState,
+        call_later: CallLater = call_later,
+        account_of: AccountOf | None = None,
+    ) -> Processors:
+        """Create the processors for ``state``.
+
+        Args:
+            state: what they work on.
+            call_later: schedules their notifications.
+            account_of: see ``Quotas``.
+        """
+        quotas = Quotas(lambda: state.config.rates, state.clock, account_of)
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
@@ -74,11 +88,12 @@ class Processors:
         timers = TimerProcessor(state)
         return cls(
             offload,
-            SendProcessor(state, transactions, timers),
-            SendBackProcessor(state),
+            quotas,
+            SendProcessor(state, transactions, timers, quotas),
+            SendBackProcessor(state, quotas),
             transactions,
             timers,
-            PullProcessor(state, offsets),
+            PullProcessor(state, offsets, quotas),
             ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later)),
             ClientCallbackProcessor(state),
             offsets,
@@ -205,7 +220,7 @@ class RequestDispatcher:
 
     def _failure(self, command: Command, error: Exception) -> Command:
         if isinstance(error, RequestRefused):
-            return command.reply(error.code, error.remark)
+            return command.reply(error.code, error.remark, extra=error.extra)
         if isinstance(error, StoreBusy):
             return command.reply(ResponseCode.SYSTEM_BUSY, str(error))
         if isinstance(error, (ProtocolError, LimitReached, StoreError)):

@@ -100,6 +100,10 @@ class Guard:
         """Return whether the global white list has the address: nothing is checked."""
         return self.file.rules.trusts(connection.remote[0])
 
+    def account_of(self, command: Command, connection: Connection) -> str | None:
+        """Return whose account a request that has passed is; None if it needed no signature."""
+        return None if self.trusts(connection) else command.fields.get(ACCESS_KEY)
+
     def check(self, command: Command, connection: Connection) -> str | None:
         """Return why a request is denied, None if it may be served; without lookups."""
         return self._judge(command, connection)[1]

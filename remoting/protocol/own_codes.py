@@ -24,6 +24,9 @@ The answer to GET_CONSUMER_LIST_BY_GROUP also contains the members' topics if it
 member and these differ (``bodies.stats.MemberTopics``), so that PocketMQ members can leave out
 those that don't subscribe to a topic.
 
+Quotas. A request above one of the broker's quotas is answered SYSTEM_BUSY, and the ext field
+``RETRY_AFTER`` says how long to wait. PocketMQ's clients do so; others retry as they do.
+
 A PocketMQ orderly consumer that a failing message has stopped reports it in the ext field
 ``BLOCKED`` of its heartbeat, a JSON list of ``BlockedQueue``; without the field, no queue is
 blocked.
@@ -57,6 +60,9 @@ TAKE_LOCKS: Final = "pmqTakeLocks"
 
 BLOCKED: Final = "pmqBlocked"
 """Ext field of a heartbeat: JSON list of ``BlockedQueue``."""
+
+RETRY_AFTER: Final = "pmqRetryAfterMs"
+"""Ext field of a SYSTEM_BUSY: in how many milliseconds the broker expects to accept the request."""
 
 STRATEGY: Final = "pmqStrategy"
 """Ext field of a heartbeat: the name of the consumer's allocation strategy, such as ``AVG``. The

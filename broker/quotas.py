@@ -1,0 +1,321 @@
+"""Quotas: how many messages and bytes per second a topic or an account may send, and may pull.
+
+Each is a token bucket of one second. A request passes while the bucket has a token, and takes what
+it turns out to need, which may leave the bucket in debt: batches, and messages larger than the
+bucket, pass like others and delay what comes after them. So in any time t, rate x (t + 1 s) and the
+rest of one request pass.
+
+Sends and pulls have buckets of their own, and the pulls of a topic one for each group: a group that
+catches up takes nothing from producers or from other groups. What is counted are stored records:
+messages with their properties, not requests.
+
+A refusal is SYSTEM_BUSY with the time to wait. These times follow each other at the quota's rate,
+so that clients who obey them don't all return at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import product, starmap
+from math import ceil
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import structlog
+
+from broker.errors import RequestRefused
+from broker.traffic import key_of
+from remoting.clock import Clock
+from remoting.log import RateLimitedLog
+from remoting.protocol.codes import ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.own_codes import RETRY_AFTER
+
+if TYPE_CHECKING:
+    from remoting.connection import Connection
+
+_log = structlog.get_logger("broker")
+
+BURST_SECONDS: Final = 1.0
+"""What a bucket holds, as time at its rate: clients send in bursts, and rates are per second."""
+
+SPREAD_SECONDS: Final = 1.0
+"""The most that refused requests are told to wait longer than necessary, to spread their return;
+well within the timeout of sends, which is 3 s."""
+
+MAX_BUCKETS: Final = 20_000
+"""Buckets of one quota, some 200 bytes each; more names than that are seldom active at a time. Of
+further ones, the least recently used is dropped, and full when it is needed again."""
+
+MAX_RATE: Final = 2**53
+"""The highest rate: a float counts single bytes up to there."""
+
+MESSAGES: Final = "messages"
+BYTES: Final = "bytes"
+
+_SHOWN: Final = 128
+"""Characters of an access key in a remark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """A rate per second for all names, and exceptions for some; 0 means no limit."""
+
+    default: int = 0
+    by_name: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def of(self, name: str) -> int:
+        """Return the rate of a name."""
+        return self.by_name.get(name, self.default)
+
+    @property
+    def limits_any(self) -> bool:
+        """Whether any name has a limit."""
+        return self.default > 0 or any(self.by_name.values())
+
+    def __str__(self) -> str:
+        """Return the text that ``parse_rates`` parses."""
+        return ";".join((str(self.default), *(f"{n}={rate}" for n, rate in self.by_name.items())))
+
+
+NO_LIMITS: Final = Rates()
+
+
+def parse_rates(text: str) -> Rates:
+    """Parse a rate, and exceptions by name: ``1000;orders=5000;audit=0``."""
+    first, *others = (part.strip() for part in text.removesuffix(";").split(";"))
+    if "=" in first:
+        first, others = "0", [first, *others]
+    by_name: dict[str, int] = {}
+    for part in others:
+        # The key of an account may contain the sign.
+        name, _, rate = part.rpartition("=")
+        if not name or name in by_name:
+            raise _not_rates()
+        by_name[name] = _rate(rate)
+    return Rates(_rate(first), by_name)
+
+
+def _rate(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > len(str(MAX_RATE)):
+        raise _not_rates()
+    if (rate := int(text)) > MAX_RATE:
+        raise _not_rates()
+    return rate
+
+
+def _not_rates() -> ValueError:
+    return ValueError(
+        f"must be a rate per second from 0 (no limit) to {MAX_RATE}, and exceptions by name: "
+        "1000;orders=5000;audit=0"
+    )
+
+
+RatesByKind = Mapping[tuple[str, str], Rates]
+"""The rates by subject and unit; see ``Kind``."""
+
+
+class Bucket:
+    """A token bucket that may be in debt. Times are in monotonic seconds."""
+
+    __slots__ = ("_last", "_level", "_promised", "_refilled_at", "rate")
+
+    def __init__(self, rate: int, now: float) -> None:
+        self.rate = rate
+        self._level = max(rate * BURST_SECONDS, 1.0)
+        self._refilled_at = now
+        self._promised = now
+        self._last = 1
+
+    def wait(self, now: float) -> float:
+        """Return in how many seconds a request may pass; 0: now."""
+        gained = (now - self._refilled_at) * self.rate
+        self._level = min(self._level + gained, max(self.rate * BURST_SECONDS, 1.0))
+        self._refilled_at = now
+        return 0.0 if self._level >= 1 else (1 - self._level) / self.rate
+
+    def take(self, amount: int) -> None:
+        """Take what a request that has passed needed."""
+        self._level -= amount
+        self._last = amount
+
+    def turn(self, now: float) -> float:
+        """Return how many seconds a refused request should wait, and count on its return then.
+
+        It is expected to need as much as the last one.
+        """
+        ready = now + self.wait(now)
+        at = max(self._promised, ready)
+        self._promised = min(at + self._last / self.rate, ready + SPREAD_SECONDS)
+        return at - now
+
+
+class Kind(NamedTuple):
+    """What a quota limits: messages or bytes (``unit``) that a topic or an account sends or pulls.
+
+    Its fields are the labels of the metric of refusals.
+    """
+
+    subject: str
+    unit: str
+    verb: str
+
+
+KINDS: Final = tuple(
+    starmap(Kind, product(("topic", "account"), (MESSAGES, BYTES), ("send", "pull")))
+)
+
+
+class Quota(NamedTuple):
+    """The bucket that limits some requests of a topic or account, and its name."""
+
+    kind: Kind
+    name: str
+    bucket: Bucket
+
+
+Allowance = tuple[Quota, ...]
+"""The quotas that limit a request; usually none."""
+
+
+def take(allowance: Allowance, messages: int, size: int) -> None:
+    """Take what a request needed, as the number and the bytes of its records."""
+    for quota in allowance:
+        quota.bucket.take(messages if quota.kind.unit == MESSAGES else size)
+
+
+class _Buckets:
+    """The buckets of one kind of quota."""
+
+    __slots__ = ("_by_key", "_kind", "_now", "rates")
+
+    def __init__(self, kind: Kind, rates: Rates, now: Callable[[], float]) -> None:
+        self.rates = rates
+        self._kind = kind
+        self._now = now
+        self._by_key: dict[str, Bucket] = {}
+
+    def find(self, name: str, key: str) -> Quota | None:
+        """Return the quota of a topic or account, with the bucket of ``key``; None if unlimited."""
+        rate = self.rates.of(name)
+        if not rate:
+            return None
+        bucket = self._by_key.pop(key, None)
+        if bucket is None:
+            if len(self._by_key) >= MAX_BUCKETS:
+                del self._by_key[next(iter(self._by_key))]
+            bucket = Bucket(rate, self._now())
+        # The dictionary is in the order of use.
+        self._by_key[key] = bucket
+        return Quota(self._kind, name, bucket)
+
+
+AccountOf = Callable[[Command, "Connection"], str | None]
+
+
+class Quotas:
+    """The quotas of a broker.
+
+    Args:
+        rates: returns the rates; another object after a change.
+        clock: the time.
+        account_of: returns whose a request is, after its signature was checked; None if it is
+            nobody's. Without it no account is limited.
+
+    Attributes:
+        refusals: refused requests of each kind.
+    """
+
+    def __init__(
+        self,
+        rates: Callable[[], RatesByKind],
+        clock: Clock,
+        account_of: AccountOf | None = None,
+    ) -> None:
+        self.refusals = dict.fromkeys(KINDS, 0)
+        self._rates = rates
+        self._configured: RatesByKind | None = None
+        self._now = clock.monotonic
+        self._account_of = account_of
+        self._tables: dict[Kind, _Buckets] = {}
+        self._log = RateLimitedLog(clock, _log.warning, burst=1)
+
+    def limits_topic(self, topic: str) -> bool:
+        """Return whether a quota limits the topic."""
+        self._configure()
+        return any(
+            kind.subject == "topic" and table.rates.of(topic)
+            for kind, table in self._tables.items()
+        )
+
+    def of_send(self, command: Command, connection: Connection, topic: str) -> Allowance:
+        """Return the quotas that limit a send to a topic.
+
+        Raises:
+            RequestRefused: one of them is used up.
+        """
+        self._configure()
+        return self._find("send", topic, topic, command, connection) if self._tables else ()
+
+    def of_pull(
+        self, command: Command, connection: Connection, topic: str, group: str
+    ) -> Allowance:
+        """Return the quotas that limit a group's pull from a topic.
+
+        Raises:
+            RequestRefused: one of them is used up.
+        """
+        self._configure()
+        if not self._tables:
+            return ()
+        return self._find("pull", topic, key_of(topic, group), command, connection)
+
+    def check(self, allowance: Allowance, connection: Connection) -> None:
+        """Raise ``RequestRefused`` if one of a request's quotas is used up."""
+        now = self._now()
+        used_up = [quota for quota in allowance if quota.bucket.wait(now)]
+        if not used_up:
+            return
+        waits = [quota.bucket.turn(now) for quota in used_up]
+        wait_ms = ceil(max(waits) * 1000)
+        kind, name, bucket = used_up[waits.index(max(waits))]
+        self.refusals[kind] += 1
+        setting = f"pocketmqMax{kind.subject.title()}{kind.unit.title()}PerSecond"
+        text = (
+            f"{kind.subject} {name[:_SHOWN]} has used up its quota of {bucket.rate} {kind.unit} a "
+            f"second for {kind.verb}s ({setting}); try again in {wait_ms} ms"
+        )
+        self._log.write("request above a quota", remote=connection.remote_text, reason=text)
+        raise RequestRefused(ResponseCode.SYSTEM_BUSY, text, extra=((RETRY_AFTER, str(wait_ms)),))
+
+    def _find(
+        self, verb: str, topic: str, key: str, command: Command, connection: Connection
+    ) -> Allowance:
+        names = {"topic": (topic, key)}
+        if self._account_of is not None:
+            account = self._account_of(command, connection)
+            if account is not None:
+                names["account"] = account, account
+        found = (
+            table.find(*names[kind.subject])
+            for kind, table in self._tables.items()
+            if kind.verb == verb and kind.subject in names
+        )
+        allowance = tuple(quota for quota in found if quota is not None)
+        self.check(allowance, connection)
+        return allowance
+
+    def _configure(self) -> None:
+        """Use changed settings; a quota that has not changed keeps its buckets."""
+        rates_of = self._rates()
+        if rates_of is self._configured:
+            return
+        self._configured = rates_of
+        before, self._tables = self._tables, {}
+        for kind in KINDS:
+            rates = rates_of[kind.subject, kind.unit]
+            if rates.limits_any:
+                table = before.get(kind)
+                if table is None or table.rates != rates:
+                    table = _Buckets(kind, rates, self._now)
+                self._tables[kind] = table
