@@ -21,7 +21,7 @@ from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
-from broker.quotas import NO_LIMITS, Rates, RatesByKind, parse_rates
+from broker.quotas import NO_LIMITS, QuotaRates, RatesByKind, parse_rates
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from remoting.access.audit import AUTO, audit_path, audit_setting
@@ -424,18 +424,18 @@ class BrokerConfig(TlsServerSettings):
         "pocketmqMaxRequestsInFlight", integer(1, 65_536), MAX_IN_PROGRESS_REQUESTS
     )
     """Requests in progress of one connection; the broker reads the next when one is answered."""
-    max_topic_messages_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+    max_topic_messages_per_second: QuotaRates = setting(  # noqa: RUF009 - declares a field
         "pocketmqMaxTopicMessagesPerSecond", parse_rates, NO_LIMITS
     )
     """Messages that are sent to a topic, and that each group pulls from it; see ``quotas``."""
-    max_topic_bytes_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+    max_topic_bytes_per_second: QuotaRates = setting(  # noqa: RUF009 - declares a field
         "pocketmqMaxTopicBytesPerSecond", parse_rates, NO_LIMITS
     )
-    max_account_messages_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+    max_account_messages_per_second: QuotaRates = setting(  # noqa: RUF009 - declares a field
         "pocketmqMaxAccountMessagesPerSecond", parse_rates, NO_LIMITS
     )
     """Messages that an account sends, and that it pulls; needs ``aclEnable``."""
-    max_account_bytes_per_second: Rates = setting(  # noqa: RUF009 - declares a field
+    max_account_bytes_per_second: QuotaRates = setting(  # noqa: RUF009 - declares a field
         "pocketmqMaxAccountBytesPerSecond", parse_rates, NO_LIMITS
     )
     limits: BrokerLimits = LIMITS

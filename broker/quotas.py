@@ -58,7 +58,7 @@ _SHOWN: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class QuotaRates:
     """A rate per second for all names, and exceptions for some; 0 means no limit."""
 
     default: int = 0
@@ -78,10 +78,10 @@ class Rates:
         return ";".join((str(self.default), *(f"{n}={rate}" for n, rate in self.by_name.items())))
 
 
-NO_LIMITS: Final = Rates()
+NO_LIMITS: Final = QuotaRates()
 
 
-def parse_rates(text: str) -> Rates:
+def parse_rates(text: str) -> QuotaRates:
     """Parse a rate, and exceptions by name: ``1000;orders=5000;audit=0``."""
     first, *others = (part.strip() for part in text.removesuffix(";").split(";"))
     if "=" in first:
@@ -93,7 +93,7 @@ def parse_rates(text: str) -> Rates:
         if not name or name in by_name:
             raise _not_rates()
         by_name[name] = _rate(rate)
-    return Rates(_rate(first), by_name)
+    return QuotaRates(_rate(first), by_name)
 
 
 def _rate(text: str) -> int:
@@ -111,8 +111,8 @@ def _not_rates() -> ValueError:
     )
 
 
-RatesByKind = Mapping[tuple[str, str], Rates]
-"""The rates by subject and unit; see ``Kind``."""
+RatesByKind = Mapping[tuple[str, str], QuotaRates]
+"""The rates by subject and unit; see ``QuotaKind``."""
 
 
 class Bucket:
@@ -150,7 +150,7 @@ class Bucket:
         return at - now
 
 
-class Kind(NamedTuple):
+class QuotaKind(NamedTuple):
     """What a quota limits: messages or bytes (``unit``) that a topic or an account sends or pulls.
 
     Its fields are the labels of the metric of refusals.
@@ -162,14 +162,14 @@ class Kind(NamedTuple):
 
 
 KINDS: Final = tuple(
-    starmap(Kind, product(("topic", "account"), (MESSAGES, BYTES), ("send", "pull")))
+    starmap(QuotaKind, product(("topic", "account"), (MESSAGES, BYTES), ("send", "pull")))
 )
 
 
 class Quota(NamedTuple):
     """The bucket that limits some requests of a topic or account, and its name."""
 
-    kind: Kind
+    kind: QuotaKind
     name: str
     bucket: Bucket
 
@@ -189,7 +189,7 @@ class _Buckets:
 
     __slots__ = ("_by_key", "_kind", "_now", "rates")
 
-    def __init__(self, kind: Kind, rates: Rates, now: Callable[[], float]) -> None:
+    def __init__(self, kind: QuotaKind, rates: QuotaRates, now: Callable[[], float]) -> None:
         self.rates = rates
         self._kind = kind
         self._now = now
@@ -219,8 +219,8 @@ class Quotas:
     Args:
         rates: returns the rates; another object after a change.
         clock: the time.
-        account_of: returns whose a request is, after its signature was checked; None if it is
-            nobody's. Without it no account is limited.
+        account_of: returns the account of a request whose signature was checked; None if it has
+            none. Without it no account is limited.
 
     Attributes:
         refusals: refused requests of each kind.
@@ -237,7 +237,7 @@ class Quotas:
         self._configured: RatesByKind | None = None
         self._now = clock.monotonic
         self._account_of = account_of
-        self._tables: dict[Kind, _Buckets] = {}
+        self._tables: dict[QuotaKind, _Buckets] = {}
         self._log = RateLimitedLog(clock, _log.warning, burst=1)
 
     def limits_topic(self, topic: str) -> bool:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 import pocketmq
 from broker import fast_path
-from broker.quotas import Kind
+from broker.quotas import QuotaKind
 from broker.store.results import SYNC_BUCKETS_SECONDS
 from broker.store.retention_policy import used_limits
 from broker.traffic import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
@@ -226,7 +226,7 @@ def _messages(broker: Broker) -> Iterator[Metric]:
         failed=counters.replies_failed,
     )
     quotas = CounterMetricFamily(
-        "pocketmq_quota_refusals", "Requests above a quota.", labels=Kind._fields
+        "pocketmq_quota_refusals", "Requests above a quota.", labels=QuotaKind._fields
     )
     for kind, refusals in broker.processors.quotas.refusals.items():
         quotas.add_metric(kind, refusals)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
-from broker.quotas import MAX_BUCKETS, SPREAD_SECONDS, Bucket, Kind, Rates, parse_rates
+from broker.quotas import MAX_BUCKETS, SPREAD_SECONDS, Bucket, QuotaKind, QuotaRates, parse_rates
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
@@ -88,14 +88,14 @@ def test_refused_requests_return_one_after_the_other_at_the_rate() -> None:
 @pytest.mark.parametrize(
     ("text", "rates"),
     [
-        ("0", Rates()),
-        ("1000", Rates(1000)),
-        ("1000; orders=500;audit=0;", Rates(1000, {"orders": 500, "audit": 0})),
-        ("%RETRY%g=5", Rates(0, {"%RETRY%g": 5})),
-        ("0;a=b=7", Rates(0, {"a=b": 7})),
+        ("0", QuotaRates()),
+        ("1000", QuotaRates(1000)),
+        ("1000; orders=500;audit=0;", QuotaRates(1000, {"orders": 500, "audit": 0})),
+        ("%RETRY%g=5", QuotaRates(0, {"%RETRY%g": 5})),
+        ("0;a=b=7", QuotaRates(0, {"a=b": 7})),
     ],
 )
-def test_a_rate_has_exceptions_by_name(text: str, rates: Rates) -> None:
+def test_a_rate_has_exceptions_by_name(text: str, rates: QuotaRates) -> None:
     assert parse_rates(text) == rates
     assert parse_rates(str(rates)) == rates
 
@@ -119,7 +119,7 @@ def test_quotas_of_accounts_need_accounts() -> None:
 
 
 def test_sends_above_the_rate_of_their_topic_are_refused_and_pass_later(make_bench: MakeBench):
-    bench = make_bench(max_topic_messages_per_second=Rates(5, {"Free": 0}))
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(5, {"Free": 0}))
     assert [bench.send("T").code for _ in range(7)] == [0] * 5 + [BUSY] * 2
     refused = bench.send("T")
     wait = retry_after(refused)
@@ -133,14 +133,14 @@ def test_sends_above_the_rate_of_their_topic_are_refused_and_pass_later(make_ben
     assert bench.send("Other").code == 0
     bench.clock.advance(wait)
     assert [bench.send("T").code for _ in range(4)] == [0] * 3 + [BUSY]
-    assert bench.processors.quotas.refusals[Kind("topic", "messages", "send")] == 4
+    assert bench.processors.quotas.refusals[QuotaKind("topic", "messages", "send")] == 4
     before = bench.store.end_offset
     assert bench.ask(send_command("T", oneway=True)) is None
     assert bench.store.end_offset == before
 
 
 def test_a_batch_counts_its_messages(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_messages_per_second=Rates(10))
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(10))
     body = batch.encode([(0, b"x", b"")] * 25)
     many = send_command("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
     assert bench.must(many).code == 0
@@ -150,7 +150,7 @@ def test_a_batch_counts_its_messages(make_bench: MakeBench) -> None:
 
 
 def test_a_message_larger_than_the_burst_passes_and_delays_the_next(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_bytes_per_second=Rates(1000))
+    bench = make_bench(max_topic_bytes_per_second=QuotaRates(1000))
     assert bench.send("T", bytes(10_000)).code == 0
     size = bench.store.end_offset
     assert size > 10_000, "properties and the record's head count"
@@ -161,7 +161,7 @@ def test_a_message_larger_than_the_burst_passes_and_delays_the_next(make_bench: 
 
 
 def test_each_group_pulls_from_a_topic_at_its_rate(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_messages_per_second=Rates(10))
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(10))
     for _ in range(3):
         for _ in range(10):
             assert bench.send("T").code == 0
@@ -181,11 +181,11 @@ def test_each_group_pulls_from_a_topic_at_its_rate(make_bench: MakeBench) -> Non
     assert bench.send("T").code == 0, "sends are counted apart"
     bench.clock.advance(2.101)
     assert pull(30, "g").code == 0
-    assert bench.processors.quotas.refusals[Kind("topic", "messages", "pull")] == 1
+    assert bench.processors.quotas.refusals[QuotaKind("topic", "messages", "pull")] == 1
 
 
 def test_parked_pulls_that_wake_together_are_within_the_quota(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_messages_per_second=Rates(2))
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(2))
     bench.topic("T")
     woken: list[Any] = []
     bench.state.store.on_arrival = lambda *event: woken.extend(
@@ -202,7 +202,7 @@ def test_parked_pulls_that_wake_together_are_within_the_quota(make_bench: MakeBe
 
 
 def test_a_message_sent_back_counts_as_sent_to_the_retry_topic(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_messages_per_second=Rates(0, {"%RETRY%g": 1}))
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(0, {"%RETRY%g": 1}))
     assert bench.send("T").code == 0
     header = ConsumerSendMsgBackRequestHeader(offset=0, group="g", delay_level=1)
     back = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
@@ -213,7 +213,9 @@ def test_a_message_sent_back_counts_as_sent_to_the_retry_topic(make_bench: MakeB
 
 
 def test_changed_rates_apply_at_once_and_unchanged_ones_go_on(make_bench: MakeBench) -> None:
-    bench = make_bench(max_topic_messages_per_second=Rates(1), max_topic_bytes_per_second=Rates(9))
+    bench = make_bench(
+        max_topic_messages_per_second=QuotaRates(1), max_topic_bytes_per_second=QuotaRates(9)
+    )
 
     def configure(text: bytes) -> int:
         return bench.must(Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=text)).code
@@ -228,7 +230,7 @@ def test_changed_rates_apply_at_once_and_unchanged_ones_go_on(make_bench: MakeBe
 
 
 def test_the_buckets_are_bounded_and_the_longest_unused_is_dropped(make_bench: MakeBench) -> None:
-    quotas = make_bench(max_topic_messages_per_second=Rates(1)).processors.quotas
+    quotas = make_bench(max_topic_messages_per_second=QuotaRates(1)).processors.quotas
     command, connection = Command.request(RequestCode.SEND_MESSAGE_V2), FakeConnection()
     buckets = [quotas.of_send(command, connection, f"T{n}")[0].bucket for n in range(MAX_BUCKETS)]
     assert quotas.of_send(command, connection, "T0")[0].bucket is buckets[0]
