@@ -340,6 +340,7 @@ class Broker:
             offsets_lost=tables.lost_offsets and self.store.end_offset > 0,
             named_before=tables.named_before,
             why_not_compiled=fast_path.WHY,
+            tls=self.tls,
             room=self._room,
         )
         # The store was opened before the settings saved in it were read.

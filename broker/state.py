@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broker.store.engine import MessageStore, PendingMessage
     from broker.topic_spread import TopicSpread
     from remoting.connection import Connection
+    from remoting.server_tls import ServerTls
 
 _log = structlog.get_logger("broker")
 
@@ -109,6 +110,8 @@ class BrokerState:
     """The broker name in the store before this start, if it was another one."""
     why_not_compiled: str = ""
     """Why the compiled fast path isn't used; empty if it is."""
+    tls: ServerTls | None = None
+    """The certificate for connections with TLS; None for no TLS."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 DROP_REASONS: Final = ("bad_frame", "idle", "slow_frame", "slow_reader", "hoarding", "slow_close")
 """Suffixes of the attributes ``Counters.dropped_<reason>``."""
 
+TLS_FAILURES: Final = (
+    *("certificate", "closed", "crowded", "invalid", "plain", "rejected", "slow", "version"),
+)
+"""Suffixes of the attributes ``Counters.tls_failed_<reason>``."""
 
 OTHERS: Final = "(others)"
 """The label of what is counted together: items above the broker's limit."""
@@ -99,6 +103,7 @@ class MetricsPage(Collector):
         for name, server in servers:
             lost.add_metric([name], server.audit.lost if server.audit is not None else 0)
         yield lost
+        yield from _certificates(servers)
         family = HistogramMetricFamily(
             "pocketmq_request_seconds",
             "How long handlers worked on requests, without waiting for disk or messages.",
@@ -124,6 +129,25 @@ class MetricsPage(Collector):
             yield _registration(broker)
 
 
+def _certificates(servers: Iterable[tuple[str, NameServer | Broker]]) -> Iterator[Metric]:
+    expiry = GaugeMetricFamily(
+        "pocketmq_tls_certificate_expiry_timestamp_seconds",
+        "When the certificate for TLS expires, in seconds since 1970.",
+        labels=["server"],
+    )
+    broken = GaugeMetricFamily(
+        "pocketmq_tls_files_broken",
+        "1 if changed TLS files can't be used, so that the ones before are still in use.",
+        labels=["server"],
+    )
+    for name, server in servers:
+        if server.tls is not None:
+            expiry.add_metric([name], server.tls.expires_at)
+            broken.add_metric([name], int(bool(server.tls.problem)))
+    yield expiry
+    yield broken
+
+
 def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
     # A metric family may appear only once on the page, so it gets a row per server.
     rows = list(servers)
@@ -131,6 +155,10 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         "connections": (
             "Open connections.",
             lambda counters: counters.connections_accepted - counters.connections_closed,
+        ),
+        "tls_connections": (
+            "Open connections with TLS.",
+            lambda counters: counters.tls_connections,
         ),
         "requests_in_progress": (
             "Requests being handled.",
@@ -154,6 +182,7 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
             "connections_refused_address",
             "Connections refused because their address has too many.",
         ),
+        ("tls_handshakes", "tls_accepted", "TLS handshakes that ended well."),
         ("frames_received", "frames_in", "Frames received."),
         ("received_bytes", "bytes_in", "Bytes received."),
         ("sent_bytes", "bytes_out", "Bytes sent."),
@@ -174,6 +203,15 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         for reason in DROP_REASONS:
             dropped.add_metric([server, reason], getattr(counters, f"dropped_{reason}"))
     yield dropped
+    failed = CounterMetricFamily(
+        "pocketmq_tls_handshakes_failed",
+        "TLS handshakes that failed, by reason.",
+        labels=["server", "reason"],
+    )
+    for server, counters in rows:
+        for reason in TLS_FAILURES:
+            failed.add_metric([server, reason], getattr(counters, f"tls_failed_{reason}"))
+    yield failed
 
 
 def _loop(stalls: Durations) -> Iterator[Metric]:

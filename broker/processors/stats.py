@@ -357,9 +357,19 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_retention(state),
         **_store_files(state),
         **_descriptors(state),
+        **_certificate(state),
         "pocketmqOpenToNetwork": "true" if state.config.open_to_network else "false",
         "pocketmqCore": "python" if state.why_not_compiled else "compiled",
         "pocketmqWhyNotCompiled": state.why_not_compiled,
+    }
+
+
+def _certificate(state: BrokerState) -> dict[str, str]:
+    if state.tls is None:
+        return {}
+    return {
+        "pocketmqTlsDaysLeft": str(state.tls.days_left),
+        "pocketmqTlsProblem": state.tls.problem,
     }
 
 

@@ -19,6 +19,7 @@ from remoting.process_limits import ENOUGH
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
+from remoting.server_tls import EXPIRY_WARNING_DAYS
 
 
 def core(why: str, broker: str = "") -> CheckResult:
@@ -198,6 +199,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
     yield from _damage(name, table)
     yield from _transactions(case, name, table)
     yield from _descriptors(name, table)
+    yield from _certificate(name, table)
 
 
 def _advice(address: str) -> str:
@@ -327,6 +329,25 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "start the broker with a higher hard limit (ulimit -Hn, LimitNOFILE= of a systemd "
             "unit), or raise pocketmqMaxConnections if the limit is high; close idle clients",
         )
+
+
+def _certificate(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
+    """Report a broker's certificate that expires soon, or whose new files can't be used."""
+    try:
+        days = int(table.get("pocketmqTlsDaysLeft", ""))
+    except ValueError:
+        return
+    docs = f"see {DOCS}security.md#at-servers"
+    if problem := table.get("pocketmqTlsProblem"):
+        remedy = f"correct the files, then {name} uses them by itself; {docs}"
+        yield failed("TLS", f"{name} still uses its files from before: {problem}", remedy)
+    if days >= EXPIRY_WARNING_DAYS:
+        yield ok("TLS", f"{name}'s certificate is valid for {days} days")
+        return
+    found = f"expires in {days} days" if days >= 0 else "has expired"
+    verdict = warning if days >= 0 else failed
+    remedy = f"replace its files, then {name} uses them by itself; {docs}"
+    yield verdict("TLS", f"{name}'s certificate {found}", remedy)
 
 
 def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:

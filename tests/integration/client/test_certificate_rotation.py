@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import client
+from pocketmq.metrics_page import MetricsPage
+from pocketmq.process import LoopMonitor, RequestTimes
 from remoting.pool import ConnectionPool
 from remoting.tls import Tls
 from tests.harness.certificates import Pair, self_signed
@@ -67,3 +69,19 @@ async def test_certificates_are_replaced_under_load_without_a_failed_send(tmp_pa
                 assert (await pool.get(f"127.0.0.1:{broker.port - 2}")).is_tls, "the VIP port"
             stats = await admin.topic_stats("orders")
             assert sum(queue.max_offset for queue in stats.values()) == sent
+            page = MetricsPage(
+                [cluster.name_server], [broker], RequestTimes(), LoopMonitor().stalls
+            )
+            shown = {
+                (sample.name, sample.labels["server"]): sample.value
+                for metric in page.collect()
+                for sample in metric.samples
+                if sample.name.startswith("pocketmq_tls_") and "reason" not in sample.labels
+            }
+            for name, server in (("broker", broker), ("nameserver", cluster.name_server)):
+                assert server.tls is not None
+                expiry = shown["pocketmq_tls_certificate_expiry_timestamp_seconds", name]
+                assert expiry == server.tls.expires_at
+                assert shown["pocketmq_tls_files_broken", name] == 0
+                assert shown["pocketmq_tls_connections", name] >= 1
+                assert shown["pocketmq_tls_handshakes_total", name] >= 3

@@ -84,6 +84,13 @@ def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
         assert brokers(server.tls) == 1
         with pytest.raises(client.Unavailable, match="set the option tls"):
             brokers(None)
+        env = {
+            "POCKETMQ_ACCESS_KEY": keys.access_key,
+            "POCKETMQ_SECRET_KEY": keys.secret_key,
+            "NAMESRV_ADDR": server.nameserver,
+        }
+        doctor = CliRunner(env=env).invoke(root, ["doctor", "--tls-ca", server.tls or ""])
+        assert "broker-a's certificate is valid for 364 days" in doctor.output
         server.stop()
         server.restart()
         with blocking.Producer(

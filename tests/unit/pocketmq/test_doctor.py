@@ -205,6 +205,34 @@ def test_connections_that_are_or_will_be_refused_are_noticed(
     assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
 
 
+@pytest.mark.parametrize(
+    ("days", "problem", "found"),
+    [
+        ("14", "", ["a's certificate is valid for 14 days"]),
+        ("13", "", ["a's certificate expires in 13 days"]),
+        ("-1", "", ["a's certificate has expired"]),
+        (
+            "30",
+            "mismatch",
+            [
+                "a still uses its files from before: mismatch",
+                "a's certificate is valid for 30 days",
+            ],
+        ),
+    ],
+)
+def test_a_certificate_to_replace_is_reported(
+    servers: Servers, days: str, problem: str, found: list[str]
+) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(
+        pocketmqTlsDaysLeft=days, pocketmqTlsProblem=problem
+    )
+    checks = [one for one in results(servers) if one.check == "TLS"]
+    assert [one.found for one in checks] == found
+    is_good = not problem and days == "14"
+    assert is_good == (not [one for one in bad(servers) if one.check == "TLS"])
+
+
 @pytest.mark.parametrize(("age_ms", "count"), [(0, 0), (60_000, 0), (600_000, 1)])
 def test_transactions_that_nobody_ends_are_reported(
     servers: Servers, age_ms: int, count: int

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
-from pocketmq.metrics_page import DROP_REASONS
+import pytest
+
+from pocketmq.metrics_page import DROP_REASONS, TLS_FAILURES
 from remoting.counters import Counters
 
 
-def test_every_reason_to_drop_a_peer_is_on_the_page() -> None:
-    counted = [field.name.removeprefix("dropped_") for field in fields(Counters)]
-    assert set(DROP_REASONS) == {
-        name for name, field in zip(counted, fields(Counters), strict=True) if name != field.name
-    }
+@pytest.mark.parametrize(
+    ("prefix", "reasons"), [("dropped_", DROP_REASONS), ("tls_failed_", TLS_FAILURES)]
+)
+def test_every_reason_is_on_the_page(prefix: str, reasons: Sequence[str]) -> None:
+    names = [field.name for field in fields(Counters)]
+    counted = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    assert sorted(reasons) == sorted(counted)
