@@ -23,7 +23,7 @@ import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -36,6 +36,9 @@ START_TIMEOUT: Final = 30.0
 
 STOP_TIMEOUT: Final = 20.0
 """Seconds for a clean stop, after which the process is killed."""
+
+LOGS_VARIABLE: Final = "POCKETMQ_TEST_LOGS"
+"""Environment variable of a directory that keeps the whole logs of the servers."""
 
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
@@ -120,7 +123,7 @@ class ServerProcess:
         assert process.stdout is not None
         # Read stderr continuously: a full pipe would block the server.
         self._reader = threading.Thread(
-            target=self._log.extend, args=(process.stderr,), daemon=True
+            target=self._keep_log, args=(process.stderr, process.pid), daemon=True
         )
         self._reader.start()
         line = _read_line(process.stdout, START_TIMEOUT)
@@ -167,6 +170,18 @@ class ServerProcess:
     def resume(self) -> None:
         """Resume the process (SIGCONT)."""
         os.kill(self.pid, signal.SIGCONT)
+
+    def _keep_log(self, lines: IO[str], pid: int) -> None:
+        directory = os.environ.get(LOGS_VARIABLE)
+        with ExitStack() as stack:
+            file = None
+            if directory:
+                path = Path(directory) / f"{self.command[0]}-{pid}.log"
+                file = stack.enter_context(path.open("a", encoding="utf-8"))
+            for line in lines:
+                self._log.append(line)
+                if file is not None:
+                    file.write(line)
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:

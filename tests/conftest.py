@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.planted import planted_secrets_stay_hidden, pytest_runtest_makereport
 from tests.sizes import SIZE, size
+
+__all__ = ["planted_secrets_stay_hidden", "pytest_runtest_makereport"]
 
 GOLDEN = Path(__file__).parent / "golden"
 NEEDS = {

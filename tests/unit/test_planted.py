@@ -1,0 +1,58 @@
+"""The search for planted secrets finds them: in output, in logs, and in the process list."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tour import HOME
+
+TESTS = """
+import logging, subprocess, sys
+
+def test_prints():
+    print("secret-of-print")
+
+def test_logs():
+    logging.getLogger("any").warning("planted-token-of-log")
+
+def test_starts_a_process():
+    command = [sys.executable, "-c", "import time; time.sleep(10)", "pocketmq", "secret-of-process"]
+    subprocess.Popen(command)  # ends by itself, after the session
+
+def test_leaves_a_log(tmp_path):
+    (tmp_path / "audit.log.1").write_text("planted-secret-of-file")
+
+def test_is_innocent(tmp_path):
+    (tmp_path / "keys.yml").write_text("secret-of-nobody")
+"""
+
+
+def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.planted", "-p", "no:cacheprovider"]
+    run = subprocess.run(
+        [*command, "-rA", f"--rootdir={tmp_path}", str(tmp_path / "test_it.py")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+        env={
+            **{name: value for name, value in os.environ.items() if "XDIST" not in name},
+            "PYTHONPATH": str(HOME),
+        },
+        timeout=60,
+        check=False,
+    )
+    assert run.returncode == 1
+    for where in (
+        "'Captured stdout call' has the planted secret secret-of-print",
+        "'Captured log call' has the planted secret planted-token-of-log",
+        "the process list had secret-of-process",
+        "audit.log.1 has planted-secret-of-file",
+    ):
+        assert where in run.stdout
+    assert "secret-of-nobody" not in run.stdout
+    assert "PASSED test_it.py::test_is_innocent" in run.stdout
