@@ -86,10 +86,14 @@ house: setup              ## count files and classes; list import cycles, duplic
 cover:                    ## make test as CI runs it: with branch coverage, and a skipped test fails
 	$(MAKE) test CI=true
 
-# Left out is what runs the same code with the core as without.
-plain: setup              ## the suite without the compiled core, uvloop, orjson and isal
-	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow and not monitoring" \
-	    $(COVERED) tests/scenarios tests/chaos tests/fuzz tests/docs/test_documents.py --ignore=tests/integration/benchmarks
+# Tests that say nothing about running without the core: they compare both, are about tools, or run
+# commands, whose client and broker have tests of their own.
+SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks \
+    integration/benchmarks integration/deploy integration/pocketmq integration/scripts)
+
+plain: setup              ## the tests of what differs without the compiled core, uvloop, orjson and isal
+	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow" \
+	    $(COVERED) tests/scenarios tests/chaos tests/fuzz tests/docs/test_documents.py $(SAME:%=--ignore=%)
 
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

@@ -1,6 +1,6 @@
 """Compiles the core where there is a compiler; POCKETMQ_REQUIRE_CORE=1 makes a failure an error."""
 
-from os import environ
+from os import cpu_count, environ
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,8 +23,9 @@ with TemporaryDirectory() as build:  # one that stays would hold modules that ar
     for module in modules:
         module.extra_compile_args = flags
         module.optional = not required
+    options = {"build": {"build_base": build}, "build_ext": {"parallel": cpu_count() or 1}}
     try:
-        setup(ext_modules=modules, options={"build": {"build_base": build}})
+        setup(ext_modules=modules, options=options)
     except SystemExit as failure:
         why = " (POCKETMQ_REQUIRE_CORE=1 asks for the compiled core)" if required else ""
         raise SystemExit(f"{failure}{why}") from failure

@@ -15,7 +15,7 @@ from tests.chaos.retention_load import QUEUES, SENDERS, TOPIC, Load, send
 from tests.chaos.small_disk import CAPACITY, Held, SmallDisk, deleted_bytes, open_files
 from tests.sizes import size
 
-SECONDS = size(test=30.0, ci=90.0, soak=3600.0)
+SECONDS = size(test=30.0, ci=45.0, soak=3600.0)
 LOG_FILE = 1 << 20
 QUEUE_FILE = 20 * 500
 WATCHED = 30

@@ -14,7 +14,7 @@ from tests.sizes import size
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this interpreter")
 
-RUNS = size(test=30_000, ci=100_000, soak=2_000_000)
+RUNS = size(test=30_000, ci=60_000, soak=2_000_000)
 SEEDS_PER_FILE = 8
 
 
