@@ -434,10 +434,11 @@ class Connection(asyncio.Protocol):
 
         RocketMQ's servers never do so in TLS 1.3, which does not ask for it.
         """
-        if self._lost.done():
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:  # ended
             return
         # Twice: the transport may be about to write more.
-        arrived = _all_acknowledged(self._transport.get_extra_info("socket"))
+        arrived = _all_acknowledged(sock)
         if arrived and had_arrived:
             self._transport.abort()
         else:

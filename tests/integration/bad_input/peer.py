@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import ssl
 import struct
 import urllib.request
 from collections.abc import Iterator
@@ -34,15 +35,23 @@ def frame(header: bytes, body: bytes = b"", *, serialize: int = 0) -> bytes:
 
 
 class Peer:
-    """One connection; to be used in a ``with`` block."""
+    """One connection, with TLS if a context is given; to be used in a ``with`` block."""
 
-    def __init__(self, address: str, *, receive_buffer_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        receive_buffer_bytes: int | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
         if receive_buffer_bytes is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self.socket.settimeout(PATIENCE)
         self.socket.connect((host, int(port)))
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname=host)
         self._opaques = count(1)
         self._unread = b""
 
@@ -59,7 +68,7 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         """Send bytes; ignore that the server may have closed already."""
-        with suppress(ConnectionError):
+        with suppress(ConnectionError, ssl.SSLEOFError):
             self.socket.sendall(data)
 
     def ask(self, command: Command) -> Command:
