@@ -282,19 +282,19 @@ def apache(
 
 
 @contextmanager
-def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterator[str]:
+def second_broker(version: str, home: Path, nameserver: str, name: str) -> Iterator[str]:
     """Run another broker in a running cluster; yield its address.
 
     Args:
         version: as of the first.
         home: An empty directory, or one that is to be made.
-        first: What runs already.
+        nameserver: of the cluster.
         name: Its name.
     """
     home.mkdir(exist_ok=True)
     port = free_ports(10)
     lines = [
-        f"namesrvAddr={first.nameserver}",
+        f"namesrvAddr={nameserver}",
         "mappedFileSizeCommitLog=67108864",
         f"brokerName={name}",
     ]
@@ -302,7 +302,7 @@ def second_broker(version: str, home: Path, first: Apache, name: str) -> Iterato
     process = start(command, home, home / "broker.log")
     try:
         wait_until_listening(port)
-        _wait_until_registered(first.nameserver, port, brokers=2)
+        _wait_until_registered(nameserver, port, brokers=2)
         yield f"127.0.0.1:{port}"
     finally:
         process.kill()

@@ -1,4 +1,4 @@
-"""Apache's name servers add topics registered singly or in portions."""
+"""Registrations: ours at Apache's name servers, and those of Apache's brokers at ours."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ import pytest
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
 from broker.topics import TopicTable
+from client import AccessDenied, blocking
+from pocketmq import testing
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command, start
+from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command, second_broker, start
 from tests.ports import free_port, wait_until_listening
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -68,3 +70,17 @@ async def test_topics_registered_singly_and_in_portions_are_all_listed(nameserve
         assert await asyncio.ensure_future(registration.changed()) == [True]
         assert set(topics.table) <= await known(pool, nameserver)
         await registration.stop()
+
+
+def test_a_broker_of_apache_registers_unsigned_from_the_white_list(tmp_path: Path) -> None:
+    accounts = {"operator": {"admin": True}}
+    with (
+        testing.broker(accounts=accounts) as server,
+        blocking.Admin(server.nameserver, credentials=server.credentials["operator"]) as admin,
+    ):
+        with blocking.Admin(server.nameserver) as stranger, pytest.raises(AccessDenied):
+            stranger.topics()
+        admin.put_white_list(server.broker, ["127.0.0.1"])
+        with second_broker("4.9.7", tmp_path, server.nameserver, "of-apache") as address:
+            found = {broker.name: broker.address for broker in admin.brokers()}
+    assert found == {"broker-a": server.broker, "of-apache": address}

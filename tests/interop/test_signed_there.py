@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 import client
+from remoting.log import ROOT as LOGGERS
 from spark_connector import connections
 from spark_connector.errors import BrokerError
+from tests.integration.pocketmq.conftest import CommandLine
 from tests.integration.spark_connector.querying import batch_reader, numbers, rows
 from tests.integration.spark_connector.writing import batch, received, write
 from tests.interop.apache import Apache
@@ -120,6 +123,46 @@ def test_the_command_line_passes_with_a_file(there: Apache, keys_file: Path) -> 
     refused = run("topic", "create", "Uncommanded")
     assert refused.returncode == 1
     assert "POCKETMQ_CREDENTIALS" in refused.stderr
+
+
+def test_accounts_are_administered_at_4_9_and_5_3_says_how(
+    there: Apache, keys_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # As commands do, which are processes otherwise; undone at the end.
+    caplog.set_level(logging.ERROR, logger=LOGGERS)
+    cli = CommandLine(there.nameserver, POCKETMQ_CREDENTIALS=str(keys_file))
+
+    def shown(*words: str) -> list[list[str]]:
+        text = cli("acl", *words)
+        assert KEYS.secret_key not in text
+        return [line.split("\t") for line in text.splitlines()]
+
+    if cli.result("acl", "user", "list").exit_code:
+        for words in (("user", "list"), ("version",), ("whitelist", "set", "10.1.2.3")):
+            assert "mqadmin (createUser, createAcl)" in cli.fails("acl", *words)
+        return
+    fresh = str(tmp_path / "fresh.yml")
+    given = ("--topic", "orders=PUB", "--group", "readers=SUB", "--white-address", "10.1.2.3")
+    shown("user", "set", "billing", "--new-keys", fresh, "--default-topic", "SUB", *given)
+    # What isn't given stays, although Apache's broker wants the whole account.
+    shown("user", "set", "billing", "--admin")
+    shown("topic", "set", "bills", "billing", "DENY")
+    shown("user", "set", "billing", "--white-address", "")
+    row = next(row for row in shown("user", "list") if row[0] == "billing")
+    assert row == [
+        *("billing", "yes", "bills=DENY,orders=PUB", "readers=SUB", "SUB", "DENY", "-", "broker-a")
+    ]
+    with client.blocking.Admin(there.nameserver, credentials=fresh) as admin:
+        assert "billing" in admin.access_rules(there.broker).accounts
+    shown("topic", "delete", "bills", "billing")
+    assert "set it to DENY" in cli.fails("acl", "topic", "delete", "orders", "billing")
+    shown("whitelist", "set", "10.1.2.3", "10.1.3.*")
+    assert [row[0] for row in shown("whitelist", "get")] == ["10.1.2.3", "10.1.3.*"]
+    shown("whitelist", "set", "--clear")
+    assert shown("whitelist", "get") == []
+    shown("user", "delete", "billing")
+    assert [row[0] for row in shown("user", "list")] == [KEYS.access_key]
+    assert int(shown("version")[0][1]) >= 7
 
 
 def test_spark_writes_and_reads(

@@ -49,7 +49,10 @@ def apaches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     from tests.interop.apache import apache, second_broker
 
     home = tmp_path_factory.mktemp("apache")
-    with apache("4.9.7", home) as first, second_broker("4.9.7", home / "b", first, BROKERS[1]):
+    with (
+        apache("4.9.7", home) as first,
+        second_broker("4.9.7", home / "b", first.nameserver, BROKERS[1]),
+    ):
         yield Running("apache", first.nameserver)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from client.context import context_of
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from remoting.credentials import read_credentials
+from remoting.log import ROOT as LOGGERS
 from tests.integration.pocketmq.conftest import CommandLine
 
 SECRET = "a-secret-from-stdin"
@@ -31,8 +33,10 @@ def guarded() -> Iterator[StandaloneServer]:
 
 
 @pytest.fixture
-def acl(guarded: StandaloneServer) -> CommandLine:
+def acl(guarded: StandaloneServer, caplog: pytest.LogCaptureFixture) -> CommandLine:
     """Run commands with the keys of an administrator."""
+    # As commands do; undone at the end.
+    caplog.set_level(logging.ERROR, logger=LOGGERS)
     keys = guarded.credentials["operator"]
     environment = {"POCKETMQ_ACCESS_KEY": keys.access_key, "POCKETMQ_SECRET_KEY": keys.secret_key}
     return CommandLine(guarded.nameserver, **environment)
