@@ -1,12 +1,15 @@
 """The guard: checks the signature of each request, and what its account may do.
 
 The checks and their texts are those of 4.9.7 (cf. PlainPermissionManager.validate); a denial is
-answered as there, with code 1 and the name of Java's exception, which clients look for.
+answered as there, with code 1 and the name of Java's exception, which clients look for. Only an
+unknown account is answered like a wrong signature, and takes as long: a stranger doesn't learn
+which accounts exist. The log names the reason.
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,6 +48,9 @@ _SHOWN: Final = 128
 
 MAX_ORDERS: Final = 256
 """Sets of ext fields whose order is kept; the requests of all clients have some 50."""
+
+_NOBODY: Final = Account(access_key="", secret_key=secrets.token_bytes(32))
+"""The account that unknown keys are checked with: no signature matches."""
 
 _NAMES: Final = {DENY: "DENY", PUB: "PUB", SUB: "SUB"}
 _log = Log("access")
@@ -147,9 +153,7 @@ class Guard:
         name = fields.get(ACCESS_KEY)
         if not name:
             return None, "No accessKey is configured"
-        account = rules.accounts.get(name)
-        if account is None:
-            return None, f"No acl config for {name[:_SHOWN]}"
+        account = rules.accounts.get(name, _NOBODY)
         if account.white(address):
             return None, None
         if not self._signatures.is_valid(command, fields, account.secret_key):
@@ -167,11 +171,14 @@ class Guard:
 
     def _deny(self, command: Command, connection: Connection, denial: str) -> Command | None:
         self.denied += 1
+        reason, name = denial, command.fields.get(ACCESS_KEY)
+        if name and name not in self.file.rules.accounts:
+            reason = f"No acl config for {name[:_SHOWN]}"
         self._denials.write(
-            "request denied", remote=connection.remote_text, code=command.code, reason=denial
+            "request denied", remote=connection.remote_text, code=command.code, reason=reason
         )
         if self._on_denied is not None:
-            self._on_denied(command, connection, denial)
+            self._on_denied(command, connection, reason)
         if command.is_oneway:
             return None
         return command.reply(ResponseCode.SYSTEM_ERROR, f"{EXCEPTION}: {denial}")

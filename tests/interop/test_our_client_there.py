@@ -223,3 +223,11 @@ async def test_lists_producers_clones_offsets_and_changes_settings(there: Apache
         (broker,) = await admin.brokers()
         await admin.update_broker_config(broker.address, {"fileReservedTime": "71"})
         assert (await admin.broker_config(broker.address))["fileReservedTime"] == "71"
+
+
+async def test_a_broker_without_accounts_is_a_clear_error(there: Apache) -> None:
+    async with client.Admin(there.nameserver, request_timeout=0.5) as admin:
+        with pytest.raises((client.NotSupported, client.RequestTimeout)) as refused:
+            await admin.access_rules(there.broker)
+    is_5 = isinstance(refused.value, client.NotSupported)
+    assert ("createUser" if is_5 else "without aclEnable=true") in str(refused.value)
