@@ -184,7 +184,14 @@ class RemoteError(PocketMQError):
 
 
 class SystemBusy(RemoteError):
-    """Code 2 or 215: the broker is overloaded and rejects requests at the moment."""
+    """Code 2 or 215: the broker is overloaded, or one of its quotas is used up at the moment.
+
+    Attributes:
+        retry_after: the seconds after which the broker expects to accept the request; 0 if it
+            doesn't say.
+    """
+
+    retry_after: float = 0.0
 
 
 class NotSupported(RemoteError):
@@ -343,12 +350,14 @@ def remote_error(
     group: str | None = None,
     broker: str | None = None,
     account: str | None = None,
+    retry_after: float = 0.0,
 ) -> RemoteError:
     """Return the typed error for a response ``code``.
 
     Args:
         what: names the rejected request.
         account: who signed it; None if nobody did.
+        retry_after: see ``SystemBusy``.
     """
     kind, hint = _BY_CODE.get(code, (RemoteError, None))
     if code in {1, 16} and _OF_ACCESS.search(remark or "") is not None:
@@ -359,7 +368,7 @@ def remote_error(
             else "sign with an account's keys: credentials=, --credentials or POCKETMQ_CREDENTIALS"
         )
     words = (remark or "").partition("\n")[0].strip() or "no reason given"
-    return kind(
+    error = kind(
         f"{what} was refused with code {code}: {words}",
         code=code,
         remark=remark,
@@ -369,3 +378,6 @@ def remote_error(
         broker=broker,
         hint=hint,
     )
+    if isinstance(error, SystemBusy):
+        error.retry_after = retry_after
+    return error

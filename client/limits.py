@@ -147,6 +147,9 @@ RETRY_DELAY_FIRST: Final = 0.05
 RETRY_DELAY_MAX: Final = 0.5
 """The longest pause between attempts: a client resumes soon after a broker is back."""
 
+RETRY_AFTER_MAX: Final = 60.0
+"""The longest time that a client waits because a broker says so, before it asks again."""
+
 REPORT_PERIOD: Final = 30.0
 """Minimum time between two log lines about the same lasting problem."""
 

@@ -18,7 +18,7 @@ from client.errors import (
     Unavailable,
     remote_error,
 )
-from client.wire.backoff import Backoff
+from client.wire.backoff import Backoff, retry_after
 from remoting.credentials import Signer
 from remoting.errors import (
     AnswerTimeout,
@@ -116,6 +116,7 @@ class Remote:
                 group=group,
                 broker=address,
                 account=self.account,
+                retry_after=retry_after(answer),
             )
         return answer
 

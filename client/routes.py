@@ -16,7 +16,7 @@ LatencyFaultTolerance, MQFaultStrategy).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -280,22 +280,22 @@ class RoundRobin:
         queues: Sequence[MessageQueue],
         faults: FaultTable,
         now: float,
-        avoid: str | None = None,
+        avoid: Container[str] = (),
     ) -> MessageQueue:
-        """Return the next queue of an available broker other than ``avoid``.
+        """Return the next queue of an available broker that isn't in ``avoid``.
 
-        If there is none, the next queue of any broker other than ``avoid``; if there is none
+        If there is none, the next queue of any broker that isn't in ``avoid``; if there is none
         either, the next queue. ``queues`` can't be empty.
 
         Args:
-            avoid: name of the broker that has just failed.
+            avoid: names of brokers, such as the one that has just failed.
         """
         count = len(queues)
         second: MessageQueue | None = None
         start = self._index
         for step in range(count):
             queue = queues[(start + step) % count]
-            if queue.broker_name == avoid:
+            if queue.broker_name in avoid:
                 continue
             if faults.available(queue.broker_name, now):
                 self._index = (start + step + 1) & INDEX_MASK

@@ -25,7 +25,7 @@ from client.limits import CARRIED_COMMIT, PULL_TIMEOUT, REPORT_PERIOD, REQUEST_T
 from client.remote import read_header, unavailable
 from client.routes import address_of
 from client.serde import Serde
-from client.wire.backoff import Backoff
+from client.wire.backoff import Backoff, retry_after
 from client.wire.offsets import pull_header
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, RemotingError
@@ -218,6 +218,7 @@ class Fetcher(Generic[T, S]):
                 group=self._group,
                 broker=address,
                 account=self._context.remote.account,
+                retry_after=retry_after(answer),
             )
         after = self._header(answer, address).next_begin_offset
         if after != offset:
@@ -339,6 +340,10 @@ class Fetcher(Generic[T, S]):
                 self._owner.refused(self._queue, error)
             elif not isinstance(error, Unavailable):
                 raise error
+        elif error.retry_after:
+            # The broker's quota: it knows better than growing pauses do.
+            await asyncio.sleep(error.retry_after)
+            return
         await self._pause()
 
     def _recovered(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from itertools import repeat
 from typing import Final
@@ -36,7 +36,7 @@ from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
 from client.routes import RoundRobin, Route, by_sharding_key
-from client.wire.backoff import Backoff
+from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, RemotingError
@@ -105,6 +105,7 @@ class Delivery:
         attempts: number of attempts that were written.
         backoff: the pauses between attempts; None before the first one.
         busy: number of attempts rejected by a busy broker; ``retries`` doesn't limit them.
+        not_before: when brokers that were busy may be tried again, by their names.
         queue: the queue of the current or last attempt.
         failed_broker: the broker of the last failed attempt, to be avoided by the next one; empty
             if no broker was reached; None: no attempt has failed.
@@ -122,6 +123,7 @@ class Delivery:
         "deadline",
         "error",
         "failed_broker",
+        "not_before",
         "queue",
         "request",
         "settled",
@@ -136,6 +138,7 @@ class Delivery:
         self.busy = 0
         self.queue: MessageQueue | None = request.queue
         self.failed_broker: str | None = None
+        self.not_before: dict[str, float] = {}
         self.unknown = False
         self.settled = False
         self.error: PocketMQError | None = None
@@ -145,6 +148,13 @@ class Delivery:
     def exhausted(self, retries: int) -> bool:
         """Return whether no retry is left. Attempts that wrote nothing don't count."""
         return retries == 0 or self.attempts - self.busy > retries
+
+    def avoid(self, now: float) -> set[str]:
+        """Return the brokers that shouldn't get the next attempt, if there are others."""
+        avoided = {broker for broker, when in self.not_before.items() if when > now}
+        if self.failed_broker and self.failed_broker not in self.not_before:
+            avoided.add(self.failed_broker)
+        return avoided
 
     def judge(
         self, answer: Command, code: int, group: str, address: str, account: str | None = None
@@ -161,6 +171,7 @@ class Delivery:
             group=group,
             broker=address,
             account=account,
+            retry_after=retry_after(answer),
         )
         if verdict is SendVerdict.BUSY:
             self.busy += 1
@@ -281,7 +292,7 @@ class Sender:
             queue = message.queue
             if message.sharding_key is not None:
                 queue = by_sharding_key(route.writable, message.sharding_key)
-            queue = queue or self._choose(route, None)
+            queue = queue or self._choose(route)
             address = self._address(route, queue)
         except PocketMQError as error:
             raise as_send_error(error) from error.__cause__
@@ -374,7 +385,7 @@ class Sender:
         route = self._context.routes.table.get(delivery.request.topic)
         if route is None or not route.writable:
             return False
-        queue = delivery.request.queue or self._choose(route, None)
+        queue = delivery.request.queue or self._choose(route)
         address = route.master(queue.broker_name)
         if address is None:
             return False
@@ -467,7 +478,8 @@ class Sender:
         request = delivery.request
         try:
             route = await self._route(request.topic, delivery.deadline - self._now())
-            delivery.queue = queue = request.queue or self._choose(route, delivery.failed_broker)
+            avoid = delivery.avoid(self._now())
+            delivery.queue = queue = request.queue or self._choose(route, avoid)
             address = self._address(route, queue)
         except PocketMQError as error:
             delivery.error = error
@@ -490,12 +502,15 @@ class Sender:
         route = self._context.routes.table.get(delivery.request.topic)
         if route is not None and delivery.request.queue is None:
             now = self._loop.time()
-            others = {queue.broker_name for queue in route.writable} - {delivery.failed_broker}
+            others = {queue.broker_name for queue in route.writable} - delivery.avoid(self._now())
             if any(self._faults.available(broker, now) for broker in others):
                 return True
-        if delivery.backoff is None:
-            delivery.backoff = Backoff(self._random)
-        pause = delivery.backoff.next()
+        # The earliest time that a broker has named; else growing pauses.
+        pause = min(delivery.not_before.values(), default=0.0) - self._now()
+        if pause <= 0:
+            if delivery.backoff is None:
+                delivery.backoff = Backoff(self._random)
+            pause = delivery.backoff.next()
         if self._now() + pause >= delivery.deadline:
             return False
         await asyncio.sleep(pause)
@@ -504,7 +519,7 @@ class Sender:
     async def _route(self, topic: str, timeout: float) -> Route:
         return await self._context.routes.to_write(topic, self._options.default_queues, timeout)
 
-    def _choose(self, route: Route, avoid: str | None) -> MessageQueue:
+    def _choose(self, route: Route, avoid: Container[str] = ()) -> MessageQueue:
         turn = self._round_robins.get(route.topic)
         if turn is None:
             if len(self._round_robins) >= MAX_ROUND_ROBINS:
@@ -540,6 +555,9 @@ class Sender:
             self._settle(delivery, queue, answer)
         else:
             delivery.failed_broker = queue.broker_name
+            delivery.not_before.pop(queue.broker_name, None)
+            if wait := retry_after(answer):
+                delivery.not_before[queue.broker_name] = now + wait
             if verdict is not SendVerdict.BUSY:
                 self._context.routes.invalidate(queue.topic)
         return verdict
@@ -550,6 +568,7 @@ class Sender:
         queue = delivery.queue
         assert queue is not None
         delivery.failed_broker = queue.broker_name
+        delivery.not_before.pop(queue.broker_name, None)
         self._faults.failed(queue.broker_name, self._loop.time())
         self._context.routes.invalidate(queue.topic)
         if isinstance(failure, AnswerTimeout):

@@ -1,10 +1,24 @@
-"""Growing pauses with jitter between attempts."""
+"""Pauses between attempts: growing ones with jitter, and those that a busy broker names."""
 
 from __future__ import annotations
 
 import random
+from typing import Final
 
-from client.limits import RETRY_DELAY_FIRST, RETRY_DELAY_MAX
+from client.limits import RETRY_AFTER_MAX, RETRY_DELAY_FIRST, RETRY_DELAY_MAX
+from remoting.protocol.command import Command
+from remoting.protocol.own_codes import RETRY_AFTER
+
+_DIGITS: Final = 9
+"""Digits of a plausible time in milliseconds; ``int`` refuses texts of thousands of digits."""
+
+
+def retry_after(answer: Command) -> float:
+    """Return the seconds to wait that a refusal names, at most ``RETRY_AFTER_MAX``; 0 if none."""
+    text = answer.fields.get(RETRY_AFTER, "")
+    if not (text.isascii() and text.isdigit()):
+        return 0.0
+    return RETRY_AFTER_MAX if len(text) > _DIGITS else min(int(text) / 1000, RETRY_AFTER_MAX)
 
 
 class Backoff:

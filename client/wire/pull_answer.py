@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from client.wire.backoff import retry_after
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
@@ -76,11 +77,13 @@ class PullRefused:
         reason: the response code and remark.
         hint: what to do about it; if not empty, retrying is useless.
         is_busy: the broker is overloaded and may accept the pull later.
+        retry_after: the seconds to wait that it names; 0 if none.
     """
 
     reason: str
     hint: str = ""
     is_busy: bool = False
+    retry_after: float = 0.0
 
 
 PullMeaning: TypeAlias = Covered | Gone | Ends | NoTopic | PullRefused
@@ -100,7 +103,7 @@ def judge_pull(
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return NoTopic(reason)
         is_busy = answer.code in {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
-        return PullRefused(reason, hints.get(answer.code, ""), is_busy)
+        return PullRefused(reason, hints.get(answer.code, ""), is_busy, retry_after(answer))
     try:
         header = answer.read(PullMessageResponseHeader)
     except HeaderError as problem:

@@ -30,6 +30,7 @@ class ParcelDelivery:
         address: the broker of that attempt.
         sent_at: the time of that attempt, monotonic seconds.
         why: the reason of the last failure.
+        not_before: when a busy broker may be tried again, monotonic seconds.
         maybe_stored: whether an attempt was sent and not answered.
     """
 
@@ -42,6 +43,7 @@ class ParcelDelivery:
     address: str = ""
     sent_at: float = 0.0
     why: str = ""
+    not_before: float = 0.0
     maybe_stored: bool = False
 
     @property

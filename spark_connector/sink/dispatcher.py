@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from client.routes import FaultTable, RoundRobin
-from client.wire.backoff import Backoff
+from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict
 from remoting.blocking import BlockingConnection
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
@@ -287,7 +287,7 @@ class ParcelDispatcher:
         turn = self._turns.get(topic)
         if turn is None:
             turn = self._turns[topic] = RoundRobin(self._random.getrandbits(31))
-        avoid = delivery.queue.broker_name if delivery.queue else None
+        avoid = (delivery.queue.broker_name,) if delivery.queue else ()
         return turn.next(self._routes.queues(topic), self._faults, self._clock(), avoid)
 
     def _channel(self, address: str) -> Channel:
@@ -366,6 +366,8 @@ class ParcelDispatcher:
                 self.counts.unconfirmed += delivery.parcel.messages
                 self._sleep(delivery.backoff.next())
             return
+        if wait := retry_after(answer):
+            delivery.not_before = self._clock() + wait
         if verdict is SendVerdict.BUSY:
             self.counts.busy += 1
         else:
@@ -408,12 +410,19 @@ class ParcelDispatcher:
     def _pause(self, delivery: ParcelDelivery) -> None:
         """Sleep before another attempt, unless another broker can be tried at once.
 
+        After a refusal that names a time, sleep in any case: a quota is usually the same at all
+        brokers.
+
         Raises:
             BrokerError: the deadline of the delivery has passed.
         """
         now = self._clock()
         if now >= delivery.deadline:
             raise self._error(delivery)
+        when, delivery.not_before = delivery.not_before, 0.0
+        if when:
+            self._sleep(max(min(when, delivery.deadline) - now, 0.0))
+            return
         if delivery.parcel.queue is None and delivery.queue is not None:
             brokers = {queue.broker_name for queue in self._routes.queues(delivery.parcel.topic)}
             others = brokers - {delivery.queue.broker_name}

@@ -358,7 +358,7 @@ class RangeReader:
         if is_final or waited >= self._options.read_timeout:
             position = self._ahead.position
             raise answers.refused(self._partition, position, answer.reason, answer.hint)
-        self._retry(answer.reason)
+        self._retry(answer.reason, answer.retry_after)
 
     def _failed(self, error: RemotingError) -> None:
         waited = self._retries.failed(self._clock())
@@ -367,8 +367,8 @@ class RangeReader:
             raise answers.unreachable(self._partition, position, str(error), waited) from error
         self._retry(str(error))
 
-    def _retry(self, reason: str) -> None:
-        """Pause, and continue at the broker's next address."""
+    def _retry(self, reason: str, pause: float = 0.0) -> None:
+        """Pause, by default for a growing time, and continue at the broker's next address."""
         self._ahead.restart()
         self.counts.failures += 1
         if self._retries.failures == 1:
@@ -380,7 +380,7 @@ class RangeReader:
                 reason=reason,
             )
         self._address = (self._address + 1) % len(self._partition.addresses)
-        self._sleep(self._retries.pause())
+        self._sleep(pause or self._retries.pause())
 
     def _end_at(self, offset: int) -> None:
         """End the range at an offset and count the rest as lost."""

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from tests.clock import ManualClock
 from tests.integration.broker.client import TIMEOUT
 from tests.integration.remoting.peers import ended, until
+from tests.unit.broker.harness import fields_of
 
 FLOODER = ("127.0.0.2", 0)
 
@@ -44,3 +48,28 @@ async def test_requests_above_the_limit_of_a_connection_wait_and_succeed(make_br
     assert {send.result().code for send in sends} == {0}
     assert broker.counters.requests_paused > 0
     assert broker.counters.requests_in_progress == 0
+
+
+def change(key: str, value: str) -> Command:
+    return Command.request(RequestCode.UPDATE_BROKER_CONFIG, body=f"{key}={value}\n".encode())
+
+
+async def test_a_quota_set_at_run_time_holds_for_connections_in_use(make_broker, connect):
+    broker = make_broker(clock=(clock := ManualClock()))
+    await broker.start()
+    client, operator = await connect(broker), await connect(broker)
+    assert {(await client.send()).code for _ in range(50)} == {0}
+    pulls = [await client.pull(max_msg_nums=9) for _ in range(5)]
+    assert {pull.code for pull in pulls} == {0}
+
+    assert (await operator.ask(change("pocketmqMaxTopicMessagesPerSecond", "T=10"))).code == 0
+    assert [(await client.send()).code for _ in range(12)] == [0] * 10 + [2] * 2
+    assert [(await client.pull(max_msg_nums=9)).code for _ in range(3)] == [0, 0, 2]
+    assert {(await client.send("Other")).code for _ in range(50)} == {0}
+    refused = await client.send()
+    clock.advance(int(fields_of(refused)["pmqRetryAfterMs"]) / 1000)
+    assert (await client.send()).code == 0
+
+    assert (await operator.ask(change("pocketmqMaxTopicMessagesPerSecond", "0"))).code == 0
+    assert {(await client.send()).code for _ in range(50)} == {0}
+    assert (await client.pull()).code == 0

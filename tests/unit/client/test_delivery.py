@@ -20,11 +20,13 @@ from client.errors import (
     as_send_error,
     remote_error,
 )
+from client.limits import RETRY_AFTER_MAX
 from client.producer.columns import MessageColumns
 from client.producer.sender import Delivery, SendVerdict
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.own_codes import RETRY_AFTER
 from remoting.protocol.queue import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 0)
@@ -64,6 +66,29 @@ def test_a_busy_broker_is_tried_again(code: int):
 @pytest.mark.parametrize("code", [13, 3, 26, 29, 999])
 def test_other_refusals_are_final(code: int):
     assert judge(delivery(), code) is SendVerdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250", 0.25), ("0", 0), ("", 0), ("-5", 0), ("1e3", 0), ("\u0665", 0)]
+    + [(digits, RETRY_AFTER_MAX) for digits in ("999999999", "9" * 5000)],
+)
+def test_a_refusal_may_name_the_time_to_wait(text: str, seconds: float) -> None:
+    answer = Command(ResponseCode.SYSTEM_BUSY, remark="quota", pairs=((RETRY_AFTER, text),))
+    made = delivery()
+    assert made.judge(answer, SEND, "g", "1.2.3.4:5") is SendVerdict.BUSY
+    error = made.failure("T", "g")
+    assert isinstance(error, SystemBusy)
+    assert error.retry_after == seconds
+
+
+def test_brokers_are_avoided_until_the_time_they_named_and_else_after_a_failure() -> None:
+    made = delivery()
+    made.failed_broker = "a"
+    assert made.avoid(0.0) == {"a"}
+    made.not_before = {"a": 5.0, "b": 7.0}
+    assert made.avoid(4.0) == {"a", "b"}
+    assert made.avoid(5.0) == {"b"}
 
 
 def test_attempts_are_counted_and_busy_answers_and_failed_connects_are_not():

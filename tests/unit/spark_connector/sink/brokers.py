@@ -14,6 +14,7 @@ from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
+from remoting.protocol.own_codes import RETRY_AFTER
 
 NAME_SERVER = "names:9876"
 DOWN = "down"
@@ -34,6 +35,7 @@ class World:
         topics: queues of each topic at each broker.
         slept: the pauses that were made.
         lost_requests: requests to brokers, other than sends, that end the connection.
+        wait_ms: the time to wait that failures name; 0 for none.
         lives: raised by one, it ends all connections that nothing is asked of.
     """
 
@@ -54,6 +56,7 @@ class World:
         self.now = 1000.0
         self.lives = 0
         self.lost_requests = 0
+        self.wait_ms = 0
         self.on_sleep: Callable[[], None] = lambda: None
 
     @staticmethod
@@ -166,7 +169,8 @@ class Line:
             raise AnswerTimeout(self._address, command.code, timeout)
         if outcome in {ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT}:
             self._store(command)
-        return command.reply(int(outcome), "as scripted")
+        extra = {RETRY_AFTER: str(self._world.wait_ms)} if self._world.wait_ms else {}
+        return command.reply(int(outcome), "as scripted", extra=extra)
 
     def _store(self, command: Command) -> None:
         header = command.header

@@ -82,6 +82,17 @@ def test_a_busy_broker_gets_growing_pauses_and_costs_no_attempt() -> None:
     assert world.slept[3] > world.slept[0]
 
 
+def test_a_busy_broker_is_tried_again_at_the_time_it_named() -> None:
+    world = World()
+    world.wait_ms = 700
+    world.outcomes["a:10911"].extend([ResponseCode.SYSTEM_BUSY] * 3)
+    made = dispatcher(world, retries="1")
+    run(made, parcel(b"x"), parcel(b"y"))
+    assert sorted(bodies(world)) == [b"x", b"y"]
+    assert made.counts.busy == 3
+    assert 1001.3 < world.now < 1002.2, "refusals of the same moment wait together"
+
+
 def test_a_broker_that_stays_busy_ends_at_the_deadline() -> None:
     world = World()
     world.outcomes["a:10911"].extend([ResponseCode.SYSTEM_BUSY] * 10_000)

@@ -12,6 +12,7 @@ import pytest
 from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.own_codes import RETRY_AFTER
 from spark_connector.errors import BrokerError
 from spark_connector.limits import REFUSALS
 from tests.unit.spark_connector.source.broker import (
@@ -110,6 +111,15 @@ def test_a_busy_broker_is_waited_for(clock: Clock) -> None:
     broker = FakeBroker()
     broker.special = times(20, lambda: Command(ResponseCode.SYSTEM_BUSY, remark="busy"))
     assert len(offsets(reader(broker, partition(0, 500), clock))) == 500
+
+
+def test_a_broker_is_asked_again_after_the_time_it_named(clock: Clock) -> None:
+    broker = FakeBroker()
+    pairs = ((RETRY_AFTER, "1500"),)
+    broker.special = times(4, lambda: Command(ResponseCode.SYSTEM_BUSY, pairs=pairs))
+    began = clock.now
+    assert len(offsets(reader(broker, partition(0, 500), clock))) == 500
+    assert 6 <= clock.now - began < 7
 
 
 def test_a_broker_that_is_always_busy_is_given_up(clock: Clock) -> None:
