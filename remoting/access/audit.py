@@ -29,7 +29,7 @@ from remoting.log import Log, RateLimitedLog
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.protocol.signing import ACCESS_KEY
+from remoting.protocol.signing import ACCESS_KEY, SIGNATURE
 
 if TYPE_CHECKING:
     from remoting.access.guard import Guard
@@ -63,9 +63,9 @@ MAX_BODY: Final = 2048
 _PRIVATE: Final = 0o600
 
 # Names of keys and fields with secrets, and of the key-value table's values, which may be anything.
-_SECRET: Final = re.compile(r"secret|signature|password|token|^value$", re.IGNORECASE)
+_SECRET: Final = re.compile(r"secret|password|token|^value$", re.IGNORECASE)
 _SECRET_IN_TEXT: Final = re.compile(
-    r"""((?:secret|signature|password|token)[^\s=:"]*"?\s*[=:]\s*)"""
+    r"""((?:secret|password|token)[^\s=:"]*"?\s*[=:]\s*)"""
     r"""("(?:\\.|[^"\\])*"?|(?:\\[\s\S]|[^\n\\])*)""",
     re.IGNORECASE,
 )
@@ -309,7 +309,7 @@ def _contents(command: Command) -> dict[str, Any]:
         facts["fields"] = {
             name[:MAX_TEXT]: "***" if _SECRET.search(name) else text[:MAX_TEXT]
             for name, text in list(command.fields.items())[:MAX_FIELDS]
-            if name != ACCESS_KEY
+            if name not in {ACCESS_KEY, SIGNATURE}
         }
     if command.body:
         body = bytes(command.body[:MAX_BODY]).decode("utf-8", "replace")

@@ -21,6 +21,7 @@ WATCH_SECONDS: Final = 0.5
 """The interval of ``refresh``: a change has effect within a second."""
 
 _PRIVATE: Final = 0o600
+_OF_OTHERS: Final = 0o077
 _log = Log("access")
 
 
@@ -77,6 +78,11 @@ class AclFile:
                     )
                 self.problem = problem
                 return False
+            if status.st_mode & _OF_OTHERS:
+                _log.warning(
+                    "others may open the file of accounts, which has their secrets: chmod 600",
+                    file=str(self.path),
+                )
             if self.problem or self.content:
                 _log.info("accounts read", file=str(self.path), accounts=len(rules.accounts))
             self.rules, self.content, self.problem = rules, content, ""

@@ -11,7 +11,7 @@ from broker.config import BrokerConfig
 from client.config import ClientOptions, ConsumerOptions, Options, ProducerOptions
 from client.consumer.options import PushOptions
 from client.errors import UsageError
-from tests.tour import HOME
+from tests.tour import HOME, blocks
 
 PAGE = (HOME / "docs" / "operating.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]
@@ -51,6 +51,18 @@ def test_a_setting_of_the_broker_is_shown_with_its_default(key: str, shown: str)
     assert default.startswith(start)
     assert default.endswith(end)
     assert cut or default == shown
+
+
+@pytest.mark.parametrize("block", blocks(HOME / "docs" / "security.md", "properties"))
+def test_the_files_on_the_security_page_are_accepted(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "broker.conf"
+    file.write_text(block)
+    found = BrokerConfig.from_sources(file)
+    assert not found.ignored_keys
+    shown = found.as_properties()
+    for line in block.splitlines():
+        key, _, value = line.partition("=")
+        assert shown[key] == value
 
 
 def test_every_kind_of_client_option_is_shown_with_an_existing_option() -> None:

@@ -153,3 +153,14 @@ def test_an_edit_that_would_break_the_rules_changes_nothing(tmp_path: Path) -> N
 
     assert path.read_bytes() == RULES
     assert "the-admin" in file.rules.accounts
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o640, True), (0o644, True)])
+def test_a_file_that_others_may_open_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool
+) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_bytes(RULES)
+    path.chmod(mode)
+    AclFile(path).open()
+    assert ("chmod 600" in caplog.text) is warned

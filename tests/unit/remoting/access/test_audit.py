@@ -104,8 +104,8 @@ async def test_a_change_is_recorded_with_who_where_what_and_result(tmp_path: Pat
 )
 async def test_no_secret_is_recorded(tmp_path: Path, body: str) -> None:
     bench = Bench(tmp_path / "audit.log")
-    secrets = {"secretKey": SECRET, "Signature": SECRET, "SecurityToken": SECRET, "value": SECRET}
-    bench.change(OK, **secrets, accessKey="billing", body=body)
+    secrets = {"secretKey": SECRET, "SecurityToken": SECRET, "value": SECRET}
+    bench.change(OK, **secrets, Signature=SECRET, accessKey="billing", body=body)
     (line,) = await bench.lines()
     assert line["fields"] == {**dict.fromkeys(secrets, "***"), "accessKey": "billing"}
     assert "other=1" in line["body"]
