@@ -15,7 +15,7 @@ from broker.store.retention_policy import (
     DiskUsage,
     LogFile,
     RetentionPlan,
-    bounds,
+    used_limits,
     decide,
 )
 
@@ -156,17 +156,17 @@ def test_a_disk_without_a_size_is_no_reason_to_delete(total: int) -> None:
 
 def test_the_bounds_of_a_disk_are_shares_whatever_sets_them() -> None:
     use = DiskUse(0, 1000)
-    assert bounds(CONFIG, use) == {
+    assert used_limits(CONFIG, use) == {
         "diskSpaceCleanForciblyRatio": 0.85,
         "diskSpaceWarningLevelRatio": 0.9,
     }
     in_bytes = RetentionConfig(forced_free_bytes=250, full_free_bytes=2000)
-    assert bounds(in_bytes, use) == {
+    assert used_limits(in_bytes, use) == {
         "diskSpaceCleanForciblyRatio": 0.75,
         "diskSpaceWarningLevelRatio": 0.0,
     }
-    assert bounds(RetentionConfig(forcibly=False), use) == {"diskSpaceWarningLevelRatio": 0.9}
-    assert bounds(in_bytes, DiskUse(0, 0)) == {
+    assert used_limits(RetentionConfig(forcibly=False), use) == {"diskSpaceWarningLevelRatio": 0.9}
+    assert used_limits(in_bytes, DiskUse(0, 0)) == {
         "diskSpaceCleanForciblyRatio": 0.0,
         "diskSpaceWarningLevelRatio": 0.0,
     }
