@@ -15,8 +15,8 @@ from broker.store.retention_policy import (
     DiskUsage,
     LogFile,
     RetentionPlan,
-    used_limits,
     decide,
+    used_limits,
 )
 
 HOUR_MS = 3_600_000
