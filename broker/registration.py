@@ -26,6 +26,7 @@ import structlog
 from msgspec import structs
 
 from broker.config import BrokerConfig
+from remoting.access.guard import EXCEPTION
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
@@ -460,9 +461,13 @@ class _NameServerLink:
         reply = await self._owner.pool.request(address, command, timeout=timeout)
         self._connection = self._owner.pool.connected(address)
         if reply.code != ResponseCode.SUCCESS:
-            raise RegistrationRefused(
-                f"name server {address} answered code {reply.code}: {reply.remark}"
-            )
+            text = f"name server {address} answered code {reply.code}: {reply.remark}"
+            if EXCEPTION in (reply.remark or ""):
+                text += (
+                    "; set pocketmqCredentials to the keys of an administrator there, or put this "
+                    "broker's address on the name server's white list"
+                )
+            raise RegistrationRefused(text)
         return reply
 
     def _succeeded(self) -> None:

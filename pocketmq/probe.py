@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
+from client.errors import AccessDenied, remote_error
 from remoting.blocking import BlockingConnection
 from remoting.credentials import signer_of
 from remoting.errors import RemotingError
@@ -25,11 +26,13 @@ class NoAnswer(Exception):
 
     Attributes:
         code: response code of its answer; None without an answer.
+        hint: what to do if the rules of its accounts deny the request; else empty.
     """
 
-    def __init__(self, text: str, code: int | None = None) -> None:
+    def __init__(self, text: str, code: int | None = None, hint: str = "") -> None:
         super().__init__(text)
         self.code = code
+        self.hint = hint
 
 
 def addresses(text: str) -> list[str]:
@@ -51,17 +54,28 @@ def ask(
         NoAnswer: the server did not answer, or refused.
     """
     try:
+        signer = signer_of(None)
         with BlockingConnection(
             address,
             timeout=timeout,
             connect_timeout=timeout,
-            signer=signer_of(None),
+            signer=signer,
             tls=client_tls(tls_from_environment()),
         ) as connection:
             answer = connection.request(Command.request(code, header))
             if answer.code != ResponseCode.SUCCESS:
                 remark = (answer.remark or "no reason given").partition("\n")[0]
-                raise NoAnswer(f"{address} answers with code {answer.code}: {remark}", answer.code)
+                refusal = remote_error(
+                    answer.code,
+                    answer.remark,
+                    "",
+                    account=None if signer is None else signer.account,
+                )
+                raise NoAnswer(
+                    f"{address} answers with code {answer.code}: {remark}",
+                    answer.code,
+                    (refusal.hint or "") if isinstance(refusal, AccessDenied) else "",
+                )
             return decode(kind, bytes(answer.body))
     except (RemotingError, ValueError) as error:
         raise NoAnswer(str(error)) from error

@@ -41,7 +41,8 @@ def health(nameserver: str | None, broker: str | None, timeout: float, as_json: 
     try:
         found = _found(addresses(nameserver or ""), addresses(broker or ""), timeout)
     except NoAnswer as problem:
-        output.done(f"failed: {problem}", {"healthy": False, "why": str(problem)}, as_json=as_json)
+        why = f"{problem}; {problem.hint}" if problem.hint else str(problem)
+        output.done(f"failed: {why}", {"healthy": False, "why": why}, as_json=as_json)
         sys.exit(1)
     took_ms = (time.perf_counter() - started) * 1000
     output.done(

@@ -171,7 +171,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
         if problem.code is None:
             remedy = _advice(address)
         else:
-            remedy = "wait if it is starting; else look at its log"
+            remedy = problem.hint or "wait if it is starting; else look at its log"
         yield failed("broker", f"{name} is advertised, but {problem}", remedy)
         return
     case.answering.append(address)

@@ -109,7 +109,8 @@ async def test_a_broker_registers_and_leaves_with_its_signature(
 ) -> None:
     unsigned = new_registration([server.address], topics("t"))
     await unsigned.start()
-    assert "No accessKey is configured" in (unsigned.states[0].last_error or "")
+    error = unsigned.states[0].last_error or ""
+    assert "No accessKey is configured; set pocketmqCredentials" in error
     assert not server.state.routes.brokers()
 
     registration = new_registration([server.address], topics("t"), signer=Signer(ADMIN))

@@ -222,6 +222,14 @@ def test_without_an_administrators_keys_the_error_names_what_is_missing(
             admin.access_rules(broker.address)
 
 
+def test_health_and_doctor_say_that_keys_are_missing(guarded: StandaloneServer) -> None:
+    unsigned = CommandLine(guarded.nameserver)
+    assert unsigned("health").startswith("ok: name server")
+    broker = unsigned.result("health", "--broker", guarded.broker)
+    assert "POCKETMQ_CREDENTIALS" in broker.stdout
+    assert "POCKETMQ_CREDENTIALS" in unsigned.result("doctor").stdout
+
+
 def test_a_broker_without_accounts_says_so(cli: CommandLine) -> None:
     error = cli.fails("acl", "user", "list")
     assert "at PocketMQ set aclEnable=true" in error
