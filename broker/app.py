@@ -202,6 +202,9 @@ class Broker:
         await open_store(self.store)
         self._store_open = True
         await self._load()
+        path, name = self.config.audit_path, self.config.broker_name
+        # Before the guard, which records what it denies.
+        self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
         rights = permissions(self.state)
         self.guard = await self._make_guard(rights) if self.config.acl_enable else None
         self.processors = Processors.of(
@@ -211,8 +214,6 @@ class Broker:
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
         table = self.processors.table()
-        path, name = self.config.audit_path, self.config.broker_name
-        self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
         if self.guard is not None:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
         handler: Handler = RequestDispatcher(self.state, table)

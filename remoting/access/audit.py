@@ -139,7 +139,7 @@ class AuditLog:
             # Before the handler runs, for the body is a view of a buffer.
             facts = {
                 **_origin(command, connection),
-                **({"who": "-"} if guard is None or guard.trusts(connection) else {}),
+                "who": _shown(guard and guard.account_of(command, connection)),
                 **_contents(command),
             }
             try:
@@ -292,11 +292,15 @@ def own_file(setting: str, who: str) -> str:
 def _origin(command: Command, connection: Connection) -> dict[str, Any]:
     key = command.fields.get(ACCESS_KEY) if command.values is None else None
     return {
-        "who": (key or "-")[:MAX_TEXT],
+        "who": _shown(key),
         "from": connection.remote_text,
         "action": _name(command.code, RequestCode, OwnRequestCode),
         "code": command.code,
     }
+
+
+def _shown(key: str | None) -> str:
+    return (key or "-")[:MAX_TEXT]
 
 
 def _contents(command: Command) -> dict[str, Any]:
