@@ -14,12 +14,16 @@ import pytest
 
 from broker.app import Broker
 from broker.errors import StartError
+from remoting.protocol.bodies import encode as encode_body
+from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
+from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.signing import Credentials, signed
 from remoting.settings import ConfigError
 from tests.harness.cluster import Cluster
+from tests.unit.broker.harness import pull_command
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
 RULES = (FRAMES / "acl_enabled_broker.plain_acl.yml").read_text()
@@ -196,6 +200,50 @@ async def test_batches_and_replies_need_what_a_send_needs(broker: Broker) -> Non
         assert "No default permission for topic:topicA" in str(answer.remark)
     retry = await ask(broker, send("%RETRY%groupA"), USER)
     assert "No default permission for group:groupA" in str(retry.remark)
+
+
+async def test_sends_create_topics_only_with_the_right_to_publish(broker: Broker) -> None:
+    codes = {topic: (await ask(broker, send(topic), USER)).code for topic in TOPICS}
+
+    assert codes == {"topicA": 1, "topicB": 0, "topicC": 1, "topicNew": 1}
+    assert broker.state.topics.table.keys() & TOPICS == {"topicB"}
+
+
+TOPICS = {"topicA", "topicB", "topicC", "topicNew"}
+
+
+def heartbeat(group: str) -> Command:
+    subscription = SubscriptionData(topic="topicB", sub_string="*")
+    consumer = ConsumerData(group_name=group, subscription_data_set=[subscription])
+    body = HeartbeatData(client_id="c", consumer_data_set=[consumer])
+    return Command.request(RequestCode.HEART_BEAT, body=encode_body(body))
+
+
+def pull(group: str) -> Command:
+    return pull_command("topicB", consumer_group=group)
+
+
+def send_back(group: str) -> Command:
+    header = ConsumerSendMsgBackRequestHeader(offset=0, group=group, delay_level=1)
+    return Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+
+@pytest.mark.parametrize(
+    "request_of", [heartbeat, pull, send_back, lambda group: send(f"%RETRY%{group}", a=group)]
+)
+async def test_groups_are_created_only_with_the_right_to_subscribe(
+    broker: Broker, request_of: Callable[[str], Command]
+) -> None:
+    assert (await ask(broker, send("topicB"), USER)).code == 0
+    before = set(broker.state.groups.table)
+
+    denied = await ask(broker, request_of("groupA"), USER)
+    assert "No default permission for group:groupA" in str(denied.remark)
+    assert set(broker.state.groups.table) == before
+    assert "%RETRY%groupA" not in broker.state.topics
+
+    assert (await ask(broker, request_of("groupB"), USER)).code == 0
+    assert set(broker.state.groups.table) == before | {"groupB"}
 
 
 async def test_reading_by_position_needs_the_topic_of_the_message(broker: Broker) -> None:
