@@ -240,6 +240,17 @@ class Quotas:
         self._tables: dict[QuotaKind, _Buckets] = {}
         self._log = RateLimitedLog(clock, _log.warning, burst=1)
 
+    @property
+    def topics_named(self) -> set[str]:
+        """The topics that have a rate of their own."""
+        self._configure()
+        return {
+            name
+            for kind, table in self._tables.items()
+            if kind.subject == "topic"
+            for name in table.rates.by_name
+        }
+
     def limits_topic(self, topic: str) -> bool:
         """Return whether a quota limits the topic."""
         self._configure()

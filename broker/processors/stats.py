@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.errors import RequestRefused
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
 from broker.processors.transactions import TransactionProcessor
+from broker.quotas import Quotas
 from broker.state import BrokerState
 from broker.stats import SAMPLE_SECONDS, Rates
 from broker.store.results import StoreError
@@ -99,6 +100,10 @@ class SampledLag(NamedTuple):
     seconds: float
 
 
+MAX_NAMES_SHOWN: Final = 20
+"""Names of topics in the runtime information; they are for a person to read."""
+
+
 class StatsProcessor:
     """Handles requests for statistics.
 
@@ -107,14 +112,19 @@ class StatsProcessor:
         lags: the lag by group and topic at the last sample, of at most ``lag_pairs``.
     """
 
-    __slots__ = ("_offload", "_state", "_transactions", "lags", "rates")
+    __slots__ = ("_offload", "_quotas", "_state", "_transactions", "lags", "rates")
 
     def __init__(
-        self, state: BrokerState, offload: Offload, transactions: TransactionProcessor
+        self,
+        state: BrokerState,
+        offload: Offload,
+        transactions: TransactionProcessor,
+        quotas: Quotas,
     ) -> None:
         self._offload = offload
         self._state = state
         self._transactions = transactions
+        self._quotas = quotas
         self.rates = Rates()
         self.lags: dict[tuple[str, str], SampledLag] = {}
 
@@ -175,6 +185,7 @@ class StatsProcessor:
     def runtime(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""
         counters = self._state.counters
+        unknown = {name for name in self._quotas.topics_named if name not in self._state.topics}
         table = {
             **runtime_info(self._state, self.rates),
             # For our doctor.
@@ -184,6 +195,8 @@ class StatsProcessor:
             "pocketmqTransactionChecksWithoutProducer": str(
                 counters.transaction_checks_without_producer
             ),
+            "pocketmqQuotaRefusals": str(sum(self._quotas.refusals.values())),
+            "pocketmqQuotasWithoutTopic": ", ".join(sorted(unknown)[:MAX_NAMES_SHOWN]),
         }
         return command.reply(body=encode(KVTable(table=table)))
 

@@ -100,7 +100,7 @@ class Processors:
             TopicProcessor(state, offload),
             GroupProcessor(state, offload, monitor),
             SettingsProcessor(state),
-            StatsProcessor(state, offload, transactions),
+            StatsProcessor(state, offload, transactions, quotas),
             QueryProcessor(state),
             monitor,
         )

@@ -200,6 +200,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
     yield from _transactions(case, name, table)
     yield from _descriptors(name, table)
     yield from _certificate(name, table)
+    yield from _quotas(name, table)
 
 
 def _advice(address: str) -> str:
@@ -328,6 +329,25 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             found,
             "start the broker with a higher hard limit (ulimit -Hn, LimitNOFILE= of a systemd "
             "unit), or raise pocketmqMaxConnections if the limit is high; close idle clients",
+        )
+
+
+def _quotas(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
+    """Report refusals, and rates of topics that don't exist, such as a misspelt one."""
+    docs = f"see {DOCS}security.md#quotas"
+    refused = table.get("pocketmqQuotaRefusals", "0")
+    if refused != "0":
+        yield warning(
+            "quotas",
+            f"{name} has refused sends and pulls above a quota since it started: {refused}",
+            "its log names the topics and accounts: raise their quotas, or let their clients send "
+            f"and pull less; {docs}",
+        )
+    if missing := table.get("pocketmqQuotasWithoutTopic"):
+        yield warning(
+            "quotas",
+            f"{name} has quotas for topics that don't exist: {missing}",
+            f"correct the names in pocketmqMaxTopic…PerSecond, or create the topics; {docs}",
         )
 
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
 from broker.quotas import MAX_BUCKETS, SPREAD_SECONDS, Bucket, QuotaKind, QuotaRates, parse_rates
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
@@ -237,3 +239,12 @@ def test_the_buckets_are_bounded_and_the_longest_unused_is_dropped(make_bench: M
     quotas.of_send(command, connection, "another")
     assert quotas.of_send(command, connection, "T0")[0].bucket is buckets[0]
     assert quotas.of_send(command, connection, "T1")[0].bucket is not buckets[1]
+
+
+def test_the_runtime_information_counts_refusals_and_names_unknown_topics(make_bench: MakeBench):
+    bench = make_bench(max_topic_messages_per_second=QuotaRates(0, {"T": 1, "Mispelt": 9}))
+    assert [bench.send("T").code for _ in range(3)] == [0, BUSY, BUSY]
+    answer = bench.must(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    table = decode(KVTable, answer.body).table
+    assert table["pocketmqQuotaRefusals"] == "2"
+    assert table["pocketmqQuotasWithoutTopic"] == "Mispelt"

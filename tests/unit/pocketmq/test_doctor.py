@@ -205,6 +205,17 @@ def test_connections_that_are_or_will_be_refused_are_noticed(
     assert f"{taken} of at most 10000 connections, with {limit} file descriptors" in found.found
 
 
+def test_refusals_by_quotas_and_quotas_of_unknown_topics_are_reported(servers: Servers) -> None:
+    key = BROKER, RequestCode.GET_BROKER_RUNTIME_INFO
+    servers[key] = runtime(pocketmqQuotaRefusals="0", pocketmqQuotasWithoutTopic="")
+    assert "quotas" not in {one.check for one in bad(servers)}
+    servers[key] = runtime(pocketmqQuotaRefusals="7", pocketmqQuotasWithoutTopic="ordres")
+    assert [one.found for one in bad(servers) if one.check == "quotas"] == [
+        "a has refused sends and pulls above a quota since it started: 7",
+        "a has quotas for topics that don't exist: ordres",
+    ]
+
+
 @pytest.mark.parametrize(
     ("days", "problem", "found"),
     [
