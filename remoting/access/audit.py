@@ -136,10 +136,11 @@ class AuditLog:
         ) -> Command | Awaitable[Command | None] | None:
             if command.code not in audited:
                 return handler(command, connection)
+            account = guard.account_of(command, connection) if guard is not None else None
             # Before the handler runs, for the body is a view of a buffer.
             facts = {
                 **_origin(command, connection),
-                "who": _shown(guard and guard.account_of(command, connection)),
+                "who": _shown(account),
                 **_contents(command),
             }
             try:
