@@ -231,11 +231,15 @@ class Transactions(Generic[T]):
                 _log.warning("a transaction check is not answered", error=str(error))
             return False
 
-        if self._interceptors:
-            transaction = self._open_transaction(record, message_id)
-            await self._intercepted(transaction, state, answer)
-        else:
+        if not self._interceptors:
             await answer()
+            return
+        try:
+            transaction = self._open_transaction(record, message_id)
+        except Exception:  # noqa: BLE001 - its body can't be read, and so can't be shown to them
+            await answer()
+        else:
+            await self._intercepted(transaction, state, answer)
 
     async def _decide(self, record: RecordView, message_id: str) -> TransactionState:
         """What the checker says; UNKNOWN when it fails."""

@@ -179,6 +179,19 @@ async def test_the_time_of_a_delayed_message_is_in_its_span(fake: Any, recorder:
     assert second["rocketmq.message.delivery_timestamp"] >= int(before) + 60_000
 
 
+async def test_the_receipt_of_another_interceptor_names_no_server(cluster: Any, recorder: Any):
+    class Dry(client.Interceptor):
+        async def send(self, message: Any, proceed: Any) -> Any:
+            return client.Receipt(client.SendStatus.OK, QUEUE, 0, "own id", "own place")
+
+    around = [*recorder.interceptors()["interceptors"], Dry()]
+    async with client.Producer(cluster.nameserver, interceptors=around) as producer:
+        await producer.send("T", b"x")
+    found = attributes(*recorder.spans("send T"))
+    assert found["message.id"] == "own id"
+    assert "server.address" not in found
+
+
 async def test_a_failed_send_marks_its_span(fake: Any, refuse: Any, recorder: Any):
     fake.on_send(refuse(13, 9, fake.store))
     async with client.Producer(fake.address, **recorder.interceptors()) as producer:

@@ -104,8 +104,10 @@ def asking(fake: Any, until: Callable[..., Any]) -> Asking:
     return Asking(fake, until)
 
 
-def producer(asking: Asking, checker: Callable[..., Any]) -> client.Producer[bytes]:
-    return client.Producer(asking.peer.address, group="orders", transaction_checker=checker)
+def producer(asking: Asking, checker: Callable[..., Any], **options: Any) -> client.Producer[bytes]:
+    return client.Producer(
+        asking.peer.address, group="orders", transaction_checker=checker, **options
+    )
 
 
 def unexpected(transaction: client.OpenTransaction[Any]) -> State:
@@ -182,13 +184,28 @@ async def test_a_check_without_offsets_is_passed_over(asking, caplog):
     assert "a check of a transaction can't be read" in caplog.text
 
 
-async def test_a_body_that_can_not_be_read_is_unknown(asking, caplog):
+@pytest.mark.parametrize("interceptors", [[], [client.Interceptor()]], ids=["plain", "shown"])
+async def test_a_body_that_can_not_be_read_is_unknown(asking, interceptors, caplog):
     record = half_message({properties.PGROUP: "orders"}, b"not zlib", COMPRESSED)
-    async with producer(asking, commit) as sender:
+    async with producer(asking, commit, interceptors=interceptors) as sender:
         await sender.send("T", b"hello")
         await asking.ask(1, record=record)
         assert await asking.answered(1) == [(1, State.UNKNOWN)]
     assert "the transaction_checker failed; the broker will ask again" in caplog.text
+
+
+async def test_a_check_whose_connection_is_gone_is_not_answered(asking, caplog):
+    async def slow(_: client.OpenTransaction[Any]) -> State:
+        gone = asking.connections[-1]
+        gone.close()
+        await asking.until(lambda: asking.connections[-1] is not gone)
+        return State.COMMIT
+
+    async with producer(asking, slow, heartbeat_period=0.05) as sender:
+        await sender.send("T", b"hello")
+        await asking.ask(1)
+        await asking.until(lambda: "a transaction check is not answered" in caplog.text)
+    assert asking.ends == []
 
 
 async def test_more_checks_than_the_limit_are_left_for_later(asking, monkeypatch, caplog):

@@ -386,6 +386,21 @@ def test_after_the_last_check_it_goes_to_the_topic_of_discarded_ones(make_bench)
     assert bench.state.counters.transactions_discarded == 1
 
 
+def test_what_a_full_disk_refuses_is_checked_and_discarded_later(make_bench):
+    bench = make_bench(transaction_check_max=1)
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    for done in ((1, 0), (1, 1)):
+        before = len(asked(connection)), len(stored(bench, names.CHECK_MAX_TIME_TOPIC))
+        late(bench)
+        for full, expected in (("the disk is full", before), (None, done)):
+            bench.store.disk.measured(full)
+            check(bench)
+            discarded = stored(bench, names.CHECK_MAX_TIME_TOPIC)
+            assert (len(asked(connection)), len(discarded)) == expected
+    assert bench.processors.transactions.open_count == 0
+
+
 def test_one_older_than_what_the_store_keeps_is_discarded(make_bench):
     bench = make_bench(file_reserved_time_hours=1)
     half(bench, **born_now(bench))

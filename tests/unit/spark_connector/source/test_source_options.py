@@ -234,6 +234,12 @@ def test_unreadable_offsets_are_errors_that_name_the_option(text: str):
         of(startingOffsets=text)
 
 
+@pytest.mark.parametrize("instant", ["1.5", "true", "null", '"yesterday"'])
+def test_an_unreadable_instant_is_an_error_that_names_the_option(instant: str):
+    with pytest.raises(OptionError, match="startingOffsetsByTimestamp"):
+        of(startingOffsetsByTimestamp=f'{{"t":{{"b":{{"0":{instant}}}}}}}')
+
+
 def test_endings_do_not_accept_earliest():
     assert of(endingOffsets="latest").ending is not None
     with pytest.raises(OptionError, match="endingOffsets"):
