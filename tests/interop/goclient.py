@@ -22,9 +22,10 @@ class GoClient:
 
     Args:
         credentials: what it signs its requests with; None: it does not.
+        tls: whether it connects with TLS, which takes another version of the client.
     """
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
+    def __init__(self, credentials: Credentials | None = None, *, tls: bool = False) -> None:
         self._environment = dict(os.environ)
         if credentials is not None:
             self._environment["ACCESS_KEY"] = credentials.access_key
@@ -33,11 +34,16 @@ class GoClient:
             pytest.skip("needs Go")
         source = HERE / "go"
         self._program = TOOLS / "go-client"
+        options = []
+        if tls:
+            self._environment["TLS"] = "true"
+            self._program = TOOLS / "go-client-tls"
+            options = ["-modfile=tls.mod", "-tags=tls"]
         newest = max(file.stat().st_mtime for file in source.iterdir())
         if not self._program.exists() or self._program.stat().st_mtime < newest:
             # By another name at first: another process of the suite may be building it too.
-            built = self._program.with_name(f"go-client-{os.getpid()}")
-            command = ["go", "build", "-o", str(built), "."]
+            built = self._program.with_name(f"{self._program.name}-{os.getpid()}")
+            command = ["go", "build", *options, "-o", str(built), "."]
             subprocess.run(command, cwd=source, check=True, timeout=BUILD_TIMEOUT)
             built.rename(self._program)
 

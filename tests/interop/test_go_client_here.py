@@ -1,4 +1,4 @@
-"""The unmodified Go client at our broker: transactions, requests and replies, also signed."""
+"""The unmodified Go client at our broker, also signed and over TLS: transactions and requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACCOUNTS = {
 }
 
 
-@pytest.fixture(scope="module", params=["unsigned", "signed"])
+@pytest.fixture(scope="module", params=["unsigned", "signed", "tls"])
 def server(request: pytest.FixtureRequest) -> Iterator[testing.StandaloneServer]:
     settings = {
         "transactionTimeOut": "300",
@@ -29,8 +29,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[testing.StandaloneServer]
         # A handler that can't reply tries again soon.
         "messageDelayLevel": "1s 1s 1s",
     }
-    accounts = ACCOUNTS if request.param == "signed" else None
-    with testing.broker(settings=settings, accounts=accounts) as running:
+    accounts = None if request.param == "unsigned" else ACCOUNTS
+    tls = request.param == "tls"
+    with testing.broker(settings=settings, accounts=accounts, tls=tls) as running:
         yield running
 
 
@@ -40,13 +41,13 @@ def keys(server: testing.StandaloneServer) -> client.Credentials | None:
 
 
 @pytest.fixture
-def go(keys: client.Credentials | None) -> GoClient:
-    return GoClient(keys)
+def go(server: testing.StandaloneServer, keys: client.Credentials | None) -> GoClient:
+    return GoClient(keys, tls=server.tls is not None)
 
 
 async def made(server: testing.StandaloneServer, topic: str) -> str:
     operator = server.credentials.get("operator")
-    async with client.Admin(server.nameserver, credentials=operator) as admin:
+    async with client.Admin(server.nameserver, credentials=operator, tls=server.tls) as admin:
         await admin.create_topic(topic, queues=4)
     return topic
 
@@ -60,7 +61,11 @@ async def test_a_go_producer_commits_rolls_back_and_is_asked(
 
     assert sorted(asked) == [["asked", "unknown 0"], ["asked", "unknown 1"]]
     async with client.PullConsumer(
-        server.nameserver, group="reading", start_from=client.BEGIN, credentials=keys
+        server.nameserver,
+        group="reading",
+        start_from=client.BEGIN,
+        credentials=keys,
+        tls=server.tls,
     ) as reader:
         reader.assign(await reader.queues(topic))
         stored: list[bytes] = []
@@ -79,7 +84,9 @@ async def test_our_consumer_answers_a_go_requester(
         await producer.reply(message, b"re: " + message.body, properties={"number": "7"})
 
     async with (
-        client.Producer(server.nameserver, group="answering", credentials=keys) as producer,
+        client.Producer(
+            server.nameserver, group="answering", credentials=keys, tls=server.tls
+        ) as producer,
         client.PushConsumer(
             server.nameserver,
             group="answering",
@@ -87,6 +94,7 @@ async def test_our_consumer_answers_a_go_requester(
             handler=answer,
             start_from=client.FIRST,
             credentials=keys,
+            tls=server.tls,
         ),
     ):
         replies = await asyncio.to_thread(go.run, "ask", server.nameserver, topic)
@@ -102,7 +110,9 @@ async def test_a_go_consumer_answers_our_requester(
         assert answering.stdout is not None
         await asyncio.to_thread(next, (line for line in answering.stdout if "ready" in line))
 
-        async with client.Producer(server.nameserver, group="asking", credentials=keys) as producer:
+        async with client.Producer(
+            server.nameserver, group="asking", credentials=keys, tls=server.tls
+        ) as producer:
             replies = [await producer.request(topic, b"%d" % n, timeout=30) for n in range(2)]
 
     assert [reply.body for reply in replies] == [b"re: 0", b"re: 1"]

@@ -1,5 +1,6 @@
 // The unmodified Go client of Apache RocketMQ, driven from the tests. One fact a line, fields
-// separated by tabs. It signs its requests if ACCESS_KEY and SECRET_KEY are set.
+// separated by tabs. It signs its requests if ACCESS_KEY and SECRET_KEY are set. Built with the tag
+// tls, deal, ask and answer connect with TLS.
 //
 //	filter NAMESRV TOPIC GROUP COUNT EXPRESSION   say "ready", then the bodies of COUNT messages
 //	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
@@ -21,12 +22,16 @@ import (
 	"github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
 	"github.com/apache/rocketmq-client-go/v2/rlog"
 )
 
 func credentials() primitive.Credentials {
 	return primitive.Credentials{AccessKey: os.Getenv("ACCESS_KEY"), SecretKey: os.Getenv("SECRET_KEY")}
 }
+
+var producerOptions = []producer.Option{producer.WithCredentials(credentials())}
+var consumerOptions = []consumer.Option{consumer.WithCredentials(credentials())}
 
 func say(fields ...string) {
 	fmt.Println(strings.Join(fields, "\t"))

@@ -12,8 +12,8 @@ import (
 )
 
 func asking(servers primitive.NamesrvAddr, group string) rocketmq.Producer {
-	return started(rocketmq.NewProducer(producer.WithNameServer(servers),
-		producer.WithGroupName(group), producer.WithCredentials(credentials())))
+	return started(rocketmq.NewProducer(append(producerOptions, producer.WithNameServer(servers),
+		producer.WithGroupName(group))...))
 }
 
 func ask(servers primitive.NamesrvAddr, topic string) {
@@ -27,9 +27,8 @@ func ask(servers primitive.NamesrvAddr, topic string) {
 
 func answer(servers primitive.NamesrvAddr, topic string) {
 	replier := asking(servers, "go-replying")
-	member := must(rocketmq.NewPushConsumer(consumer.WithNameServer(servers),
-		consumer.WithCredentials(credentials()),
-		consumer.WithGroupName("go-answering"), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)))
+	member := must(rocketmq.NewPushConsumer(append(consumerOptions, consumer.WithNameServer(servers),
+		consumer.WithGroupName("go-answering"), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))...))
 	must(0, member.Subscribe(topic, consumer.MessageSelector{},
 		func(ctx context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 			for _, message := range messages {

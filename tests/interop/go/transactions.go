@@ -23,7 +23,8 @@ func (l listener) ExecuteLocalTransaction(message *primitive.Message) primitive.
 	case "rollback":
 		return primitive.RollbackMessageState
 	}
-	return primitive.UnknowState
+	// Unknown, whose name is spelled in two ways.
+	return primitive.RollbackMessageState + 1
 }
 
 func (l listener) CheckLocalTransaction(message *primitive.MessageExt) primitive.LocalTransactionState {
@@ -33,9 +34,8 @@ func (l listener) CheckLocalTransaction(message *primitive.MessageExt) primitive
 
 func deal(servers primitive.NamesrvAddr, topic string) {
 	asked := make(chan string, 100)
-	dealer := started(rocketmq.NewTransactionProducer(listener{asked},
-		producer.WithNameServer(servers), producer.WithGroupName("go-dealers"),
-		producer.WithCredentials(credentials())))
+	dealer := started(rocketmq.NewTransactionProducer(listener{asked}, append(producerOptions,
+		producer.WithNameServer(servers), producer.WithGroupName("go-dealers"))...))
 	for _, end := range []string{"commit", "rollback", "unknown"} {
 		for number := 0; number < 2; number++ {
 			body := fmt.Sprintf("%s %d", end, number)
