@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 import struct
+import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.signing import Credentials, signed
 from remoting.settings import ConfigError
 from tests.harness.cluster import Cluster
+from tests.integration.bad_input.peer import OFFER
 from tests.unit.broker.harness import pull_command
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
@@ -192,6 +195,45 @@ async def test_a_stranger_does_not_learn_which_accounts_exist(broker: Broker) ->
         for who in (known, unknown)
     }
     assert texts == {f"{EXCEPTION}Check signature failed for accessKey=X"}
+
+
+async def test_a_frame_that_is_sent_again_is_accepted_again(broker: Broker) -> None:
+    await ask(broker, Command.request(17, extra={**TOPIC, "topic": "topicB"}), ADMIN)
+    frame = encode(signed(send("topicB"), USER))
+
+    first, second = await answers(broker, frame, frame)
+
+    assert (first.code, second.code) == (0, 0)
+    assert int(second.fields["queueOffset"]) == int(first.fields["queueOffset"]) + 1
+
+
+async def test_a_header_in_msgpack_is_denied_and_is_not_offered(broker: Broker) -> None:
+    offer = Command.request(RequestCode.GET_BROKER_CONFIG, extra=(OFFER,))
+    assert OFFER not in ((await ask(broker, offer, USER)).pairs or ())
+    command = send("topicB")
+    command.serialize = SerializeType.MSGPACK
+
+    with pytest.raises(asyncio.IncompleteReadError):
+        await ask(broker, command, USER)
+
+    assert broker.counters.dropped_bad_frame == 1
+
+
+async def test_names_of_1_mb_are_not_kept(broker: Broker) -> None:
+    await ask(broker, Command.request(17, extra={**TOPIC, "topic": "topicB"}), ADMIN)
+    frames = [
+        encode(signed(send("topicB", **{f"{number:02}" * 400_000: "1"}), USER))
+        for number in range(16)
+    ]
+    tracemalloc.start()
+    try:
+        for frame in frames:
+            assert (await answers(broker, frame))[0].code == 0
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 4_000_000
 
 
 async def test_batches_and_replies_need_what_a_send_needs(broker: Broker) -> None:
