@@ -153,7 +153,7 @@ def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
     type=click.Path(dir_okay=False, path_type=Path),
     help="Make a secret, and write it to this new file, for --credentials.",
 )
-@click.option("--like", metavar="ACCOUNT", help="With all that this account may do.")
+@click.option("--like", metavar="ACCOUNT", help="A new account may do what this one may.")
 @click.option("--admin/--no-admin", "administers", default=None, help="Whether it may administer.")
 @click.option(
     "--topic",
@@ -222,6 +222,8 @@ def set_(
             f"there is no account {name} (broker {lacking[0]}); a new one needs a secret: "
             "--new-keys FILE makes one"
         )
+    if like is not None and not lacking:
+        raise click.ClickException(f"there is an account {name} already; --like is for a new one")
     if has_secret and len(lacking) < len(found):
         confirm(f"Deny requests that are signed with the former secret of {name}?", yes=yes)
     wanted = []
@@ -257,7 +259,15 @@ def set_(
                 white_address=account.white_address,
             )
 
-    ask_admin(nameserver, change)
+    try:
+        ask_admin(nameserver, change)
+    except click.ClickException as error:
+        if new_keys is None:
+            raise
+        # Some brokers may have the secret already.
+        raise click.ClickException(
+            f"{error.message}; the new keys are in {new_keys}: to try again use --keys"
+        ) from error
     done = "created" if len(lacking) == len(found) else "changed"
     output.done(f"{done} account {name}", {"account": name}, as_json=as_json)
 

@@ -7,6 +7,7 @@ import logging
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from remoting.credentials import read_credentials
 from remoting.log import ROOT as LOGGERS
+from tests.harness.cluster import Cluster
 from tests.integration.pocketmq.conftest import CommandLine
 
 SECRET = "a-secret-from-stdin"
@@ -117,12 +119,25 @@ def test_a_new_file_of_keys_replaces_none(acl: CommandLine, tmp_path: Path) -> N
     assert "no account new-app" in acl.fails("acl", "user", "get", "new-app")
 
 
+def test_new_keys_stay_when_a_broker_refuses(acl: CommandLine, tmp_path: Path) -> None:
+    file = str(tmp_path / "keys.yml")
+    words = ("acl", "user", "set", "new-app", "--white-address", "nonsense")
+    refused = acl.fails(*words, "--new-keys", file)
+    assert "is not an IP address" in refused
+    assert f"the new keys are in {file}: to try again use --keys" in refused
+    acl("acl", "user", "set", "new-app", "--keys", file)
+    acl("acl", "user", "delete", "new-app", "--yes")
+
+
 def test_a_second_account_may_do_what_the_first_may(acl: CommandLine, tmp_path: Path) -> None:
     file = str(tmp_path / "keys.yml")
     acl("acl", "user", "set", "billing-2", "--like", "billing", "--new-keys", file)
     assert account(acl, "billing-2") == {**account(acl, "billing"), "account": "billing-2"}
     missing = acl.fails("acl", "user", "set", "billing-3", "--like", "nobody", "--secret")
     assert "there is no account nobody" in missing
+    assert "--like is for a new one" in acl.fails(
+        "acl", "user", "set", "billing-2", "--like", "billing"
+    )
 
 
 async def test_keys_are_replaced_by_a_second_account_without_a_failed_send(
@@ -220,6 +235,41 @@ def test_without_an_administrators_keys_the_error_names_what_is_missing(
         (broker,) = admin.brokers()
         with pytest.raises(client.AccessDenied, match=r"Need admin .* account billing"):
             admin.access_rules(broker.address)
+
+
+async def test_brokers_that_differ_are_told_apart(tmp_path: Path) -> None:
+    for name in ("broker-a", "broker-b"):
+        write(tmp_path / name / "config" / "plain_acl.yml")
+    async with Cluster(tmp_path, aclEnable="true") as cluster:
+        await cluster.start("broker-a")
+        await cluster.start("broker-b")
+        keys = {"POCKETMQ_ACCESS_KEY": "operator", "POCKETMQ_SECRET_KEY": SECRET}
+        cli = CommandLine(cluster.nameserver, **keys)
+
+        async def run(*words: str) -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = await asyncio.to_thread(cli.json, "acl", *words)
+            return rows
+
+        file = str(tmp_path / "keys.yml")
+        await run("user", "set", "shop-app", "--new-keys", file, "--topic", "orders=PUB")
+        await run("topic", "set", "orders", "shop-app", "SUB", "--broker", "broker-b")
+        rows = await run("user", "get", "shop-app")
+        assert [(row["topics"], row["brokers"]) for row in rows] == [
+            (["orders=PUB"], ["broker-a"]),
+            (["orders=SUB"], ["broker-b"]),
+        ]
+        (operator,) = await run("user", "get", "operator")
+        assert operator["brokers"] == ["broker-a", "broker-b"]
+        await run("user", "delete", "shop-app", "--broker", "broker-a")
+        (row,) = await run("user", "get", "shop-app")
+        assert row["brokers"] == ["broker-b"]
+        lacking = await asyncio.to_thread(cli.fails, "acl", "user", "set", "shop-app", "--admin")
+        assert "there is no account shop-app (broker broker-a)" in lacking
+
+
+def write(file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(f"accounts: [{{accessKey: operator, secretKey: {SECRET}, admin: true}}]")
 
 
 def test_health_and_doctor_say_that_keys_are_missing(guarded: StandaloneServer) -> None:
