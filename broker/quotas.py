@@ -184,6 +184,10 @@ def take(allowance: Allowance, messages: int, size: int) -> None:
         quota.bucket.take(messages if quota.kind.unit == MESSAGES else size)
 
 
+Names = Mapping[str, tuple[str, str]]
+"""By subject the name of the topic or account, and the key of its bucket."""
+
+
 class _Buckets:
     """The buckets of one kind of quota."""
 
@@ -251,13 +255,18 @@ class Quotas:
             for name in table.rates.by_name
         }
 
-    def limits_topic(self, topic: str) -> bool:
-        """Return whether a quota limits the topic."""
+    def meter_of_sends(self, topic: str) -> Meter | None:
+        """Return the meter of sends to a topic of no account; None if nothing limits them."""
+        return self._meter("send", topic, topic)
+
+    def meter_of_pulls(self, topic: str, group: str) -> Meter | None:
+        """Return the meter of a group's pulls from a topic; None if nothing limits them."""
+        return self._meter("pull", topic, key_of(topic, group))
+
+    def _meter(self, verb: str, topic: str, key: str) -> Meter | None:
         self._configure()
-        return any(
-            kind.subject == "topic" and table.rates.of(topic)
-            for kind, table in self._tables.items()
-        )
+        names = {"topic": (topic, key)}
+        return Meter(self, verb, names) if self.find(verb, names) else None
 
     def of_send(self, command: Command, connection: Connection, topic: str) -> Allowance:
         """Return the quotas that limit a send to a topic.
@@ -265,8 +274,7 @@ class Quotas:
         Raises:
             RequestRefused: one of them is used up.
         """
-        self._configure()
-        return self._find("send", topic, topic, command, connection) if self._tables else ()
+        return self._admit("send", topic, topic, command, connection)
 
     def of_pull(
         self, command: Command, connection: Connection, topic: str, group: str
@@ -276,17 +284,19 @@ class Quotas:
         Raises:
             RequestRefused: one of them is used up.
         """
-        self._configure()
-        if not self._tables:
-            return ()
-        return self._find("pull", topic, key_of(topic, group), command, connection)
+        return self._admit("pull", topic, key_of(topic, group), command, connection)
+
+    def used_up(self, allowance: Allowance) -> list[Quota]:
+        """Return those of a request's quotas that are used up."""
+        now = self._now()
+        return [quota for quota in allowance if quota.bucket.wait(now)]
 
     def check(self, allowance: Allowance, connection: Connection) -> None:
         """Raise ``RequestRefused`` if one of a request's quotas is used up."""
-        now = self._now()
-        used_up = [quota for quota in allowance if quota.bucket.wait(now)]
+        used_up = self.used_up(allowance)
         if not used_up:
             return
+        now = self._now()
         waits = [quota.bucket.turn(now) for quota in used_up]
         wait_ms = ceil(max(waits) * 1000)
         kind, name, bucket = used_up[waits.index(max(waits))]
@@ -299,20 +309,27 @@ class Quotas:
         self._log.write("request above a quota", remote=connection.remote_text, reason=text)
         raise RequestRefused(ResponseCode.SYSTEM_BUSY, text, extra=((RETRY_AFTER, str(wait_ms)),))
 
-    def _find(
-        self, verb: str, topic: str, key: str, command: Command, connection: Connection
-    ) -> Allowance:
-        names = {"topic": (topic, key)}
-        if self._account_of is not None:
-            account = self._account_of(command, connection)
-            if account is not None:
-                names["account"] = account, account
+    def find(self, verb: str, names: Names) -> Allowance:
+        """Return the quotas of a topic and an account, used up or not."""
         found = (
             table.find(*names[kind.subject])
             for kind, table in self._tables.items()
             if kind.verb == verb and kind.subject in names
         )
-        allowance = tuple(quota for quota in found if quota is not None)
+        return tuple(quota for quota in found if quota is not None)
+
+    def _admit(
+        self, verb: str, topic: str, key: str, command: Command, connection: Connection
+    ) -> Allowance:
+        self._configure()
+        if not self._tables:
+            return ()
+        names = {"topic": (topic, key)}
+        if self._account_of is not None:
+            account = self._account_of(command, connection)
+            if account is not None:
+                names["account"] = account, account
+        allowance = self.find(verb, names)
         self.check(allowance, connection)
         return allowance
 
@@ -330,3 +347,29 @@ class Quotas:
                 if table is None or table.rates != rates:
                     table = _Buckets(kind, rates, self._now)
                 self._tables[kind] = table
+
+
+class Meter:
+    """The quotas of requests that the fast path repeats: sends to a topic, or a group's pulls.
+
+    Attributes:
+        allowance: those of the last request.
+    """
+
+    __slots__ = ("_names", "_quotas", "_verb", "allowance")
+
+    def __init__(self, quotas: Quotas, verb: str, names: Names) -> None:
+        self._quotas = quotas
+        self._verb = verb
+        self._names = names
+        self.allowance: Allowance = ()
+
+    def passes(self) -> bool:
+        """Return whether another request may pass; if not, the slow path refuses it."""
+        self.allowance = self._quotas.find(self._verb, self._names)
+        return not self._quotas.used_up(self.allowance)
+
+    def took(self, messages: int, size: int) -> None:
+        """Take what the request needed; a pull may have found nothing."""
+        if messages:
+            take(self.allowance, messages, size)

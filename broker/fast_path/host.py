@@ -133,6 +133,7 @@ class Host:
             reconsume_times=fields.reconsume_times or 0,
             batch=fields.batch,
             count=self._state.traffic.count(TOPIC_PUT, fields.topic),
+            meter=self._processors.quotas.meter_of_sends(fields.topic),
         )
 
     def stored(self, messages: int, body_bytes: int) -> None:
@@ -176,14 +177,15 @@ class Host:
             wanted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
             return None
-        if wanted.records is not None or self._processors.quotas.limits_topic(fields.topic):
+        if wanted.records is not None:
             return None
         # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)
         fields.topic = sys.intern(fields.topic)
         key = key_of(fields.topic, fields.consumer_group)
         count = self._state.traffic.count(GROUP_GET, key)
-        return PullPlan(fields, wanted.codes, pulls.limits(fields), count)
+        meter = self._processors.quotas.meter_of_pulls(fields.topic, fields.consumer_group)
+        return PullPlan(fields, wanted.codes, pulls.limits(fields), count, meter)
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -285,6 +287,7 @@ class Host:
             connection,
             header.copy(),
             lambda found, number: self._encode_found(serialize, found, number),
+            () if plan.meter is None else plan.meter.allowance,
         )
         pulls = self._processors.pull
         reply = pulls.answer(held, plan.codes, result, suspend=not state.stopping)

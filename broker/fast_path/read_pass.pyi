@@ -3,6 +3,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.fast_path.host import Host
+from broker.quotas import Meter
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.record_validator import TagsCodes
 from remoting.connection import Connection
@@ -33,10 +34,11 @@ class SendPlan:
         reconsume_times: int,
         batch: bool,
         count: array[int],
+        meter: Meter | None = None,
     ) -> None:
         """``answers`` come from ``SendAnswers``; the other values but ``count`` are in records.
 
-        The sends are added to ``count``, the topic's in ``Traffic``.
+        The sends are added to ``count``, the topic's in ``Traffic``. ``meter`` limits them.
         """
 
 class PullPlan:
@@ -51,6 +53,8 @@ class PullPlan:
         """The group's subscription that ``codes`` come from; None if they come from the header."""
 
     @property
+    def meter(self) -> Meter | None: ...
+    @property
     def max_count(self) -> int: ...
     @property
     def max_bytes(self) -> int: ...
@@ -60,10 +64,12 @@ class PullPlan:
         codes: TagsCodes | None,
         limits: tuple[int, int],
         count: array[int],
+        meter: Meter | None = None,
     ) -> None:
         """``limits`` are the most messages and bytes for one pull.
 
-        Pulls answered from windows are added to ``count``, the group's in ``Traffic``.
+        Pulls answered from windows are added to ``count``, the group's in ``Traffic``. ``meter``
+        limits the pulls.
         """
 
     def decide(self, codes: TagsCodes | None, subscription: SubscriptionData | None) -> None:

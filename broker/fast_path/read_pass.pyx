@@ -352,6 +352,10 @@ cdef inline int add(array count, int64_t messages, int64_t size) except -1:
 cdef class SendPlan:
     """What all sends with the same repeating fields have in common; see ``read_pass.pyi``."""
 
+    # Whether it is for single messages without a quota, as nearly all are.
+    cdef bint is_usual
+    cdef object meter
+
     cdef object queue
     cdef Run _run
     cdef AnswerTemplate answer
@@ -362,7 +366,9 @@ cdef class SendPlan:
     cdef bint batch
     cdef array _count
 
-    def __init__(self, queue, answers, *, flag, sys_flag, reconsume_times, batch, array count):
+    def __init__(
+        self, queue, answers, *, flag, sys_flag, reconsume_times, batch, array count, meter=None
+    ):
         check_count(count)
         self._count = count
         self.queue = queue
@@ -371,6 +377,8 @@ cdef class SendPlan:
         self.sys_flag = sys_flag
         self.reconsume_times = reconsume_times
         self.batch = batch
+        self.meter = meter
+        self.is_usual = not batch and meter is None
 
     cdef int count_sent(self, int64_t messages, int64_t size) except -1:
         """Count a request for the topic's statistics."""
@@ -443,9 +451,29 @@ cdef class Sends:
             return SLOW
         head.sys_flag = plan.sys_flag
         head.reconsume_times = plan.reconsume_times
-        if plan.batch:
+        if plan.is_usual:
+            return self._one(plan, run, request, &head, text, text_length)
+        if plan.meter is None:
             return self._batch(plan, run, request, &head, text, text_length)
-        return self._one(plan, run, request, &head, text, text_length)
+        return self._metered(plan, run, request, &head, text, text_length)
+
+    cdef int _metered(
+        self, SendPlan plan, Run run, const Request *request, Head *head, uint8_t *text,
+        Py_ssize_t text_length,
+    ) except -1:
+        """Handle a send to a topic with a quota; if it is used up, the slow path refuses it."""
+        cdef long long *counted = plan._count.data.as_longlongs
+        cdef int64_t messages = counted[0], size = counted[1]
+        cdef int done
+        if not plan.meter.passes():
+            return SLOW
+        if plan.batch:
+            done = self._batch(plan, run, request, head, text, text_length)
+        else:
+            done = self._one(plan, run, request, head, text, text_length)
+        if done != SLOW:
+            plan.meter.took(counted[0] - messages, counted[1] - size)
+        return done
 
     cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
         """Append the property CLUSTER to a properties text; return the new length."""
@@ -603,15 +631,16 @@ cdef Py_ssize_t measure(
 cdef class PullPlan:
     """What all pulls with the same repeating fields have in common; see ``read_pass.pyi``."""
 
-    cdef readonly object header, codes, subscription
+    cdef readonly object header, codes, subscription, meter
     cdef readonly int64_t max_count, max_bytes
     cdef array _taken
     cdef int64_t _few[FEW_CODES]
     cdef Py_ssize_t _count
 
-    def __init__(self, header, codes, limits, array count):
+    def __init__(self, header, codes, limits, array count, meter=None):
         check_count(count)
         self._taken = count
+        self.meter = meter
         self.header = header
         self.max_count = max(1, min(limits[0], PULL_MESSAGES))
         self.max_bytes = min(limits[1], PULL_BYTES)
@@ -673,6 +702,30 @@ cdef class Pulls:
         plan = self.plans.find(request, connection)
         if plan is None:
             return SLOW
+        if plan.meter is not None:
+            return self._metered(request, plan, offset, commit_offset, connection)
+        return self._serve(request, plan, offset, commit_offset, connection)
+
+    cdef int _metered(
+        self, const Request *request, PullPlan plan, int64_t offset, int64_t commit_offset,
+        connection,
+    ) except -1:
+        """Handle a pull from a topic with a quota; if it is used up, the slow path refuses it."""
+        cdef long long *counted = plan._taken.data.as_longlongs
+        cdef int64_t messages = counted[0], size = counted[1]
+        cdef int done
+        if not plan.meter.passes():
+            return SLOW
+        done = self._serve(request, plan, offset, commit_offset, connection)
+        if done != SLOW:
+            plan.meter.took(counted[0] - messages, counted[1] - size)
+        return done
+
+    cdef int _serve(
+        self, const Request *request, PullPlan plan, int64_t offset, int64_t commit_offset,
+        connection,
+    ) except -1:
+        cdef const Header *header = &request.header
         if not self._host.begin_pull(plan, offset, commit_offset, connection):
             return SLOW
         # The pull may be for messages that were sent earlier in this pass.

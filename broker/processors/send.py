@@ -384,9 +384,8 @@ class SendProcessor:
     def admits(self, command: Command, connection: Connection, header: SendHeader) -> bool:
         """Return whether the fast path may store sends with such a header in its topic and queue.
 
-        It may not if the topic must be created or saved, if a quota limits it, if the queue must be
-        chosen, if the message is a retry, or if the send is refused. Those are checked one by one
-        here.
+        It may not if the topic must be created or saved, if the queue must be chosen, if the
+        message is a retry, or if the send is refused. Those are checked one by one here.
         """
         topic = self._state.topics.get(header.topic)
         if (
@@ -396,8 +395,11 @@ class SendProcessor:
             or len(header.topic) > MAX_TOPIC_LENGTH
             or header.topic.startswith(names.RETRY_PREFIX)
             or self._state.changes.topic_pending(header.topic) is not None
-            or self._quotas.limits_topic(header.topic)
         ):
+            return False
+        meter = self._quotas.meter_of_sends(header.topic)
+        if meter is not None and not meter.passes():
+            # The slow path refuses it, and counts the refusal.
             return False
         try:
             self._admit(command, connection, header, paced=False)

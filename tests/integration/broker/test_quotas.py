@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
+from broker.quotas import QuotaKind, QuotaRates
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.protocol.message import batch
 from tests.clock import ManualClock
 from tests.integration.broker.client import TIMEOUT
 from tests.integration.remoting.peers import ended, until
@@ -73,3 +77,37 @@ async def test_a_quota_set_at_run_time_holds_for_connections_in_use(make_broker,
     assert (await operator.ask(change("pocketmqMaxTopicMessagesPerSecond", "0"))).code == 0
     assert {(await client.send()).code for _ in range(50)} == {0}
     assert (await client.pull()).code == 0
+
+
+async def test_pulls_that_one_message_wakes_share_the_quota_of_their_group(make_broker, connect):
+    rates = QuotaRates(0, {"T": 1})
+    broker = make_broker(clock=(clock := ManualClock()), max_topic_messages_per_second=rates)
+    await broker.start()
+    client, other = await connect(broker), await connect(broker)
+    assert (await client.send()).code == 0
+    clock.advance(1)
+    held = [await client.hold(), await other.hold()]
+    assert (await client.send()).code == 0
+    assert sorted([(await answer).code for answer in held]) == [0, 2]
+    assert broker.processors.quotas.refusals[QuotaKind("topic", "messages", "pull")] == 1
+
+
+@pytest.mark.parametrize("unit", ["messages", "bytes"])
+async def test_batches_and_large_messages_delay_what_follows(make_broker, connect, unit):
+    rates = QuotaRates(0, {"T": 10 if unit == "messages" else 1000})
+    settings = {f"max_topic_{unit}_per_second": rates}
+    broker = make_broker(clock=(clock := ManualClock()), **settings)
+    await broker.start()
+    client = await connect(broker)
+    for _ in range(2):
+        # The first one is on the slow path, because it creates the topic.
+        assert (await client.send()).code == 0
+        body = batch.encode([(0, bytes(100), b"")] * 30)
+        sent = await client.send(body=body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+        assert sent.code == 0
+        assert (await client.send(code=RequestCode.SEND_MESSAGE_V2)).code == 2
+        wait = int(fields_of(await client.send())["pmqRetryAfterMs"]) / 1000
+        assert 2 <= wait <= 10
+        clock.advance(wait)
+        assert (await client.send()).code == 0
+        clock.advance(2)

@@ -30,8 +30,12 @@ ACCOUNTS = """accounts:
 
 @pytest.fixture
 async def limited(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A broker whose topics T take and give 40 messages a second."""
-    async with Cluster(tmp_path, pocketmqMaxTopicMessagesPerSecond="T=40") as cluster:
+    """A broker with topics that take and give 40 messages, or 500 bytes, a second."""
+    settings = {
+        "pocketmqMaxTopicMessagesPerSecond": "T=40",
+        "pocketmqMaxTopicBytesPerSecond": "Big=500",
+    }
+    async with Cluster(tmp_path, **settings) as cluster:
         await cluster.start()
         yield cluster
 
@@ -68,15 +72,14 @@ async def test_a_blocking_send_waits_too(limited: Cluster) -> None:
 
 async def test_a_send_that_would_wait_too_long_fails_at_once(limited: Cluster) -> None:
     async with client.Producer(limited.nameserver, timeout=3.0) as producer:
-        results = await producer.send_many(messages(1000))
-        assert {type(result).__name__ for result in results} == {"Receipt", "SystemBusy"}
-        before = refusals(limited, SENT)
-        with pytest.raises(client.SystemBusy, match="quota of 40 messages a second") as caught:
-            await producer.send("T", b"too much")
+        await producer.send("Big", bytes(4000))
+        with pytest.raises(client.SystemBusy, match="quota of 500 bytes a second") as caught:
+            await producer.send("Big", b"too much")
     assert isinstance(caught.value, client.SendError)
     assert caught.value.outcome is client.Outcome.NOT_SENT
     assert caught.value.retry_after > 3
-    assert refusals(limited, SENT) == before + 1, "another attempt is useless"
+    kind = QuotaKind("topic", "bytes", "send")
+    assert refusals(limited, kind) == 1, "another attempt is useless"
 
 
 async def test_consumers_read_at_the_rate_without_an_error(limited: Cluster) -> None:
