@@ -15,6 +15,7 @@ import pytest
 
 import client
 from broker.app import Broker
+from pocketmq import testing
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
@@ -351,39 +352,40 @@ async def test_signatures_are_judged_as_by_the_original(tmp_path: Path) -> None:
     assert theirs[: len(VALID)] == ["allowed"] * len(VALID)
 
 
-async def test_the_five_commands_of_mqadmin_work(tmp_path: Path) -> None:
-    file = tmp_path / "plain_acl.yml"
-    file.write_text(RULES)
+def test_the_commands_of_mqadmin_work_signed(tmp_path: Path) -> None:
+    accounts = {ADMIN.access_key: {"secretKey": ADMIN.secret_key, "admin": True}}
     home = tmp_path / "tool"
-    async with Cluster(tmp_path, aclEnable="true", pocketmqAclFile=str(file)) as cluster:
-        broker = await cluster.start()
-        with tool("4.9.7", home) as mqadmin:
-            (home / "conf").mkdir(exist_ok=True)
-            (home / "conf" / "tools.yml").write_text(
-                f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
-            )
+    with testing.broker(accounts=accounts) as server, tool("4.9.7", home) as mqadmin:
+        file = server.store / "config" / "plain_acl.yml"
+        (home / "conf").mkdir(exist_ok=True)
+        (home / "conf" / "tools.yml").write_text(
+            f"accessKey: {ADMIN.access_key}\nsecretKey: {ADMIN.secret_key}\n"
+        )
+        # The name server checks, too.
+        where = ("-n", server.nameserver)
+        assert "success" in mqadmin.run("updateKvConfig", *where, "-s", "n", "-k", "k", "-v", "v")
+        assert "OK" in mqadmin.run("wipeWritePerm", *where, "-b", "broker-a")
 
-            async def run(command: str, *options: str) -> str:
-                where = ("-n", cluster.nameserver, "-b", broker.address)
-                return await asyncio.to_thread(mqadmin.run, command, *where, *options)
+        def run(command: str, *options: str) -> str:
+            return mqadmin.run(command, *where, "-b", server.broker, *options)
 
-            made = await run(
-                *("updateAclConfig", "-a", "made-there", "-s", "made-secret", "-i", "SUB"),
-                *("-t", "orders=PUB|SUB,bills=PUB", "-g", "readers=SUB", "-m", "false"),
-            )
-            assert "success" in made, made
-            shown = await run("getAclConfig")
-            assert "made-there" in shown, shown
-            assert "bills=PUB" in shown, shown
-            white = await run("updateGlobalWhiteAddr", "-g", "10.1.2.*")
-            assert "success" in white, white
-            version = await run("clusterAclConfigVersion")
-            assert broker.address in version, version
-            assert str(file) in version, version
-            gone = await run("deleteAclConfig", "-a", "made-there")
-            assert "success" in gone, gone
-    assert "made-there" not in file.read_text()
-    assert "10.1.2.*" in file.read_text()
+        made = run(
+            *("updateAclConfig", "-a", "made-there", "-s", "made-secret", "-i", "SUB"),
+            *("-t", "orders=PUB|SUB,bills=PUB", "-g", "readers=SUB", "-m", "false"),
+        )
+        assert "success" in made, made
+        shown = run("getAclConfig")
+        assert "made-there" in shown, shown
+        assert "bills=PUB" in shown, shown
+        white = run("updateGlobalWhiteAddr", "-g", "10.1.2.*")
+        assert "success" in white, white
+        version = run("clusterAclConfigVersion")
+        assert server.broker in version, version
+        assert str(file) in version, version
+        gone = run("deleteAclConfig", "-a", "made-there")
+        assert "success" in gone, gone
+        assert "made-there" not in file.read_text()
+        assert "10.1.2.*" in file.read_text()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
