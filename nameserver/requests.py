@@ -364,7 +364,7 @@ BLACK_LIST: Final = frozenset(
     {"configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"}
     | {"aclEnable", "pocketmqAclFile", "pocketmqAuditLog"}
 )
-"""Settings that no request may change: paths, and what is used at the start only."""
+"""Settings that no request may change: paths, and what protects the server; and all of TLS."""
 
 
 async def put_kv(state: SharedState, request: Command, peer: Connection) -> Command:
@@ -405,7 +405,7 @@ def get_kv_list(state: SharedState, request: Command, _: Connection) -> Command:
 async def update_config(state: SharedState, request: Command, peer: Connection) -> Command:
     """Handle UPDATE_NAMESRV_CONFIG: change settings; unknown ones are ignored."""
     values = properties_text.parse(request.body)
-    if forbidden := BLACK_LIST & values.keys():
+    if forbidden := {key for key in values if key in BLACK_LIST or key.startswith("tls.")}:
         return request.reply(
             ResponseCode.NO_PERMISSION,
             f"Can not update config in black list: {', '.join(sorted(forbidden))}",

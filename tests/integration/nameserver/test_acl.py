@@ -136,8 +136,12 @@ async def test_a_changed_file_has_effect_and_a_broken_one_has_none(
     assert denied(await client.ask(server, register(T)))
 
 
-async def test_no_request_switches_the_checks_off(server: NameServer, client: Any) -> None:
-    for text in (b"aclEnable=false", b"pocketmqAclFile=/tmp/other.yml"):
+async def test_no_request_switches_the_protection_off(server: NameServer, client: Any) -> None:
+    for text in (
+        b"aclEnable=false",
+        b"pocketmqAclFile=/tmp/other.yml",
+        b"tls.server.mode=disabled",
+    ):
         command = Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=text)
         answer = await client.ask(server, signed(command, ADMIN))
         assert answer.code == ResponseCode.NO_PERMISSION
