@@ -95,7 +95,11 @@ def measure(scenario: Scenario, plan: Plan) -> Outcome:
     """Run all rounds of a scenario, with newly started brokers."""
     outcome = Outcome(scenario)
     with pair(
-        plan.where, sync_flush=scenario.sync_flush, python=plan.python, pure=plan.pure
+        plan.where,
+        sync_flush=scenario.sync_flush,
+        tls=scenario.tls,
+        python=plan.python,
+        pure=plan.pure,
     ) as brokers:
         _prepare(scenario, brokers, plan)
         warm = plan.client_warm_up if scenario.by_java_client else plan.settle

@@ -43,7 +43,7 @@ DEFAULT_LOADS: Final = (
     *("send-1x1", "send-1x16", "send-4x64", "send-128b-4x64", "batch", "sync-4x64"),
     *("pull-1", "pull-4", "long-poll"),
 )
-LOADS: Final = {item.name: item for item in SCENARIOS if not item.by_java_client}
+LOADS: Final = {item.name: item for item in SCENARIOS if not item.by_java_client and not item.tls}
 PAIRS_OF_A_LIFE: Final = 2
 
 MOST_CPU: Final = 1.05

@@ -1,6 +1,7 @@
 /* A load generator for the RocketMQ remoting protocol, the same for all brokers.
  *
  *   cc -O2 -o loadgen loadgen.c
+ *   cc -O2 -DTLS -o loadgen-tls loadgen.c -lssl -lcrypto    with TLS; it verifies no certificate
  *   loadgen send  --addr H:P --topic T --conns C --inflight K --size S --secs N
  *   loadgen batch ... and --batch B, the messages of each SEND_BATCH_MESSAGE
  *   loadgen pull  --addr H:P --topic T --conns C --max M --secs N    all queues, again and again

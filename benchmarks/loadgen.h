@@ -14,6 +14,9 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef TLS
+#include <openssl/ssl.h>
+#endif
 
 enum { MAX_CONNECTIONS = 1024, MAX_PIDS = 16 };
 enum { FRAME_BYTES = 8 << 20 };
@@ -28,6 +31,9 @@ static struct {
 
 struct connection {
   int fd;
+#ifdef TLS
+  SSL *tls;
+#endif
   unsigned char *in, *out;
   size_t in_used, in_size, out_start, out_end, out_size;
   bool waits_to_write;
@@ -115,6 +121,48 @@ static double cpu_seconds(void) {
   return total;
 }
 
+/* Reading and writing. Both return -1 with EAGAIN in errno when they would block. */
+
+#ifdef TLS
+static void start_tls(struct connection *c) {
+  static SSL_CTX *context;
+  if (!context) {
+    context = SSL_CTX_new(TLS_client_method());
+    SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  }
+  c->tls = SSL_new(context);
+  SSL_set_fd(c->tls, c->fd);
+  if (SSL_connect(c->tls) != 1) die("the TLS handshake failed");
+  fcntl(c->fd, F_SETFL, fcntl(c->fd, F_GETFL) | O_NONBLOCK);
+}
+
+static ssize_t tls_result(struct connection *c, int n) {
+  int error = n > 0 ? SSL_ERROR_NONE : SSL_get_error(c->tls, n);
+  if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) errno = EAGAIN;
+  return n > 0 || error == SSL_ERROR_ZERO_RETURN ? n : -1;
+}
+
+static ssize_t read_some(struct connection *c, void *to, size_t room) {
+  errno = 0;
+  return tls_result(c, SSL_read(c->tls, to, room));
+}
+
+static ssize_t write_some(struct connection *c, const void *from, size_t length) {
+  errno = 0;
+  return tls_result(c, SSL_write(c->tls, from, length));
+}
+#else
+static void start_tls(struct connection *c) { (void)c; }
+
+static ssize_t read_some(struct connection *c, void *to, size_t room) {
+  return recv(c->fd, to, room, MSG_DONTWAIT);
+}
+
+static ssize_t write_some(struct connection *c, const void *from, size_t length) {
+  return send(c->fd, from, length, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+#endif
+
 /* Connections. */
 
 static void open_connections(int count) {
@@ -131,6 +179,7 @@ static void open_connections(int count) {
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(c->fd, (void *)&peer, sizeof peer)) die("connect");
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    start_tls(c);
     c->in_size = 4 << 20;
     c->in = malloc(c->in_size);
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
@@ -150,8 +199,7 @@ static void queue_frame(struct connection *c, size_t length) {
 
 static void flush(struct connection *c) {
   while (c->out_start < c->out_end) {
-    ssize_t n = send(c->fd, c->out + c->out_start, c->out_end - c->out_start,
-                     MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t n = write_some(c, c->out + c->out_start, c->out_end - c->out_start);
     if (n < 0 && errno == EAGAIN) break;
     if (n < 0) die("send");
     c->out_start += n;
@@ -197,14 +245,16 @@ static void receive(struct connection *c, handler handle) {
   for (;;) {
     if (c->in_used == c->in_size) c->in = realloc(c->in, c->in_size *= 2);
     size_t room = c->in_size - c->in_used;
-    ssize_t n = recv(c->fd, c->in + c->in_used, room, MSG_DONTWAIT);
+    ssize_t n = read_some(c, c->in + c->in_used, room);
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
       fprintf(stderr, "the broker closed the connection\n");
       exit(3);
     }
     c->in_used += n;
+#ifndef TLS /* a read returns one record at most */
     if ((size_t)n < room) break;
+#endif
   }
   take_answers(c, handle);
 }

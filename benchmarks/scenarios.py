@@ -30,6 +30,7 @@ class Scenario:
         options: the options of the mode.
         bars: the least ratio by figure (rate, p50, p99, cpu).
         sync_flush: whether brokers run with SYNC_FLUSH.
+        tls: whether the load's connections have TLS.
         headline: the figure that is drawn in the chart.
     """
 
@@ -39,6 +40,7 @@ class Scenario:
     options: Mapping[str, int]
     bars: Mapping[str, float]
     sync_flush: bool = False
+    tls: bool = False
     headline: str = "rate"
 
     @property
@@ -149,5 +151,21 @@ SCENARIOS: Final = (
         mode="java-async",
         options={"parallel": 256, "size": KIB},
         bars={"rate": 2.0},
+    ),
+    Scenario(
+        name="tls-mixed",
+        text="send-mixed with TLS",
+        mode="send",
+        options={"conns": 4, "inflight": 64, "topics": 1, "size": KIB, "vary": 1, "forms": 1},
+        bars={"rate": 1.0},
+        tls=True,
+    ),
+    Scenario(
+        name="tls-async",
+        text="java-async with TLS",
+        mode="java-async",
+        options={"parallel": 256, "size": KIB},
+        bars={"rate": 1.0},
+        tls=True,
     ),
 )

@@ -13,11 +13,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from benchmarks import environments
 from benchmarks.tools import VERSION, BenchmarkError, Target
+from pocketmq import certificates
 from pocketmq.probe import NoAnswer, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode
@@ -96,6 +98,7 @@ def ours(
     sync_flush: bool,
     python: Path = HERE,
     pure: bool = False,
+    tls: certificates.CertificateFiles | None = None,
     options: Sequence[str] = (),
 ) -> Iterator[Target]:
     """Run PocketMQ's name server and broker.
@@ -105,6 +108,7 @@ def ours(
         sync_flush: whether the broker runs with SYNC_FLUSH.
         python: the interpreter of the environment in which PocketMQ is installed.
         pure: whether PocketMQ takes its Python path.
+        tls: the certificate with which both accept TLS too.
         options: additional arguments for the broker.
     """
     home.mkdir(exist_ok=True)
@@ -112,17 +116,29 @@ def ours(
     nameserver = f"127.0.0.1:{port}"
     pocketmq = [str(python), "-P", "-m", "pocketmq"]
     flush = ["--set=flushDiskType=SYNC_FLUSH"] if sync_flush else []
-    names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
+    secure = [f"--set={key}={value}" for key, value in (tls.settings if tls else {}).items()]
+    names = [
+        *(*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"),
+        *secure,
+    ]
     broker = [
         *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
-        *(f"--store={home / 'store'}", *flush, *options),
+        *(f"--store={home / 'store'}", *flush, *secure, *options),
     ]
     yield from _serve(names, broker, home, nameserver, broker_port, pure=pure)
 
 
 @contextmanager
-def theirs(home: Path, *, sync_flush: bool) -> Iterator[Target]:
-    """Run Apache's name server and broker; see ``ours``."""
+def theirs(
+    home: Path, *, sync_flush: bool, tls: certificates.CertificateFiles | None = None
+) -> Iterator[Target]:
+    """Run Apache's name server and broker; see ``ours``.
+
+    Args:
+        home: the directory for configuration, store and logs.
+        sync_flush: whether the broker runs with SYNC_FLUSH.
+        tls: the certificate with which both accept TLS too.
+    """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
     nameserver = f"127.0.0.1:{port}"
@@ -131,6 +147,13 @@ def theirs(home: Path, *, sync_flush: bool) -> Iterator[Target]:
         settings.append("flushDiskType=SYNC_FLUSH")
     names = apache.nameserver_command(VERSION, home, port)
     broker = apache.broker_command(VERSION, home, broker_port, settings=settings, heap=HEAP)
+    if tls is not None:
+        file = home / "tls.properties"
+        lines = {"tls.test.mode.enable": "false", **tls.settings}.items()
+        file.write_text("".join(f"{key}={value}\n" for key, value in lines))
+        names, broker = (
+            [command[0], f"-Dtls.config.file={file}", *command[1:]] for command in (names, broker)
+        )
     yield from _serve(names, broker, home, nameserver, broker_port)
 
 
@@ -164,24 +187,28 @@ def directory(where: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def pair(
-    where: Path | None, *, sync_flush: bool = False, python: Path = HERE, pure: bool = False
+    where: Path | None,
+    *,
+    sync_flush: bool = False,
+    tls: bool = False,
+    python: Path = HERE,
+    pure: bool = False,
 ) -> Iterator[Pair]:
     """Run both brokers and wait until they are ready.
 
     Args:
         where: the directory for the stores; None for the system's temporary directory.
         sync_flush: whether the brokers run with SYNC_FLUSH.
+        tls: whether all servers accept TLS too, with one certificate.
         python: the interpreter of the environment in which PocketMQ is installed.
         pure: whether to run a third broker, PocketMQ on its Python path.
     """
     with ExitStack() as stack:
         home = stack.enter_context(directory(where))
+        made = certificates.make(home / "tls") if tls else None
+        mine = partial(ours, sync_flush=sync_flush, python=python, tls=made)
         yield Pair(
-            stack.enter_context(ours(home / "pocketmq", sync_flush=sync_flush, python=python)),
-            stack.enter_context(theirs(home / "apache", sync_flush=sync_flush)),
-            stack.enter_context(
-                ours(home / "pure", sync_flush=sync_flush, python=python, pure=True)
-            )
-            if pure
-            else None,
+            stack.enter_context(mine(home / "pocketmq")),
+            stack.enter_context(theirs(home / "apache", sync_flush=sync_flush, tls=made)),
+            stack.enter_context(mine(home / "pure", pure=True)) if pure else None,
         )

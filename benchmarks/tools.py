@@ -58,28 +58,40 @@ def _is_older(made: Path, sources: Sequence[Path]) -> bool:
     return not made.exists() or made.stat().st_mtime < max(s.stat().st_mtime for s in sources)
 
 
-def compiled(made: Path, sources: Sequence[Path]) -> Path:
+def compiled(made: Path, sources: Sequence[Path], options: Sequence[str] = ()) -> Path:
     """Compile a C program from its first source, if it is older than any of its sources."""
     if _is_older(made, sources):
         BUILT.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cc", "-O2", "-Wall", "-o", str(made), str(sources[0])], check=True)
+        command = ["cc", "-O2", "-Wall", "-o", str(made), str(sources[0]), *options]
+        if subprocess.run(command, check=False).returncode:
+            raise BenchmarkError(
+                f"{made.name} could not be built; TLS needs OpenSSL's headers (Debian: apt install "
+                "libssl-dev)"
+            )
     return made
 
 
-def loadgen() -> Path:
+def loadgen(*, tls: bool = False) -> Path:
     """Return the path of the load generator in C, after compiling it if necessary."""
-    return compiled(BUILT / "loadgen", [HERE / "loadgen.c", HERE / "loadgen.h"])
+    name, options = ("loadgen-tls", ["-DTLS", "-lssl", "-lcrypto"]) if tls else ("loadgen", [])
+    return compiled(BUILT / name, [HERE / "loadgen.c", HERE / "loadgen.h"], options)
 
 
-def java(program: str) -> list[str]:
-    """Return the command that runs one of the Java programs here, without its arguments."""
+def java(program: str, *options: str) -> list[str]:
+    """Return the command that runs one of the Java programs here, without its arguments.
+
+    Args:
+        program: its name.
+        options: of the JVM.
+    """
     source = HERE / f"{program}.java"
     jars = apache.jars(VERSION)
     if _is_older(BUILT / f"{program}.class", [source]):
         BUILT.mkdir(parents=True, exist_ok=True)
         subprocess.run(["javac", "-nowarn", "-cp", jars, "-d", str(BUILT), str(source)], check=True)
     path = f"{BUILT}:{jars}"
-    return ["java", "-Xmx512m", f"-Drocketmq.client.logRoot={BUILT}", "-cp", path, program]
+    log = f"-Drocketmq.client.logRoot={BUILT}"
+    return ["java", "-Xmx512m", log, *options, "-cp", path, program]
 
 
 def fill(target: Target, topic: str, messages: int, *, queues: int = 4, vary: bool = False) -> None:
@@ -121,7 +133,14 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
         command = _java_command(scenario, target, seconds, warm)
     else:
         command = [
-            *(str(loadgen()), scenario.mode, "--addr", target.broker, "--topic", scenario.name),
+            *(
+                str(loadgen(tls=scenario.tls)),
+                scenario.mode,
+                "--addr",
+                target.broker,
+                "--topic",
+                scenario.name,
+            ),
             *("--secs", str(seconds), "--warm", str(warm), "--pid", str(target.pid)),
             *(
                 word
@@ -139,8 +158,10 @@ def load(scenario: Scenario, target: Target, *, seconds: float, warm: float) -> 
 
 
 def _java_command(scenario: Scenario, target: Target, seconds: float, warm: float) -> list[str]:
+    # Java's client trusts every server by default.
+    tls = ["-Dtls.enable=true"] if scenario.tls else []
     return [
-        *(*java("JavaLoad"), scenario.mode.removeprefix("java-")),
+        *(*java("JavaLoad", *tls), scenario.mode.removeprefix("java-")),
         *(target.nameserver, scenario.name),
         *(str(scenario.options["parallel"]), str(scenario.options["size"])),
         *(str(seconds), str(warm), str(target.pid)),

@@ -8,9 +8,10 @@ import pytest
 
 import client
 from benchmarks import queues
+from benchmarks import signed as signing
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
-from pocketmq import testing
+from pocketmq import certificates, testing
 
 pytestmark = pytest.mark.bench
 
@@ -18,8 +19,9 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Target]:
-    with testing.broker() as server:
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    tls = certificates.make(tmp_path_factory.mktemp("tls"))
+    with testing.broker(settings=tls.settings) as server:
         yield Target(server.nameserver, server.broker, server.pid)
 
 
@@ -29,7 +31,9 @@ async def stored(target: Target, topic: str) -> int:
     return sum(offset.max_offset for offset in offsets)
 
 
-@pytest.mark.parametrize("name", ["send-mixed", "send-4x64", "send-1x1", "send-128b-4x64", "batch"])
+@pytest.mark.parametrize(
+    "name", ["send-mixed", "send-4x64", "send-1x1", "send-128b-4x64", "batch", "tls-mixed"]
+)
 async def test_messages_counted_as_acknowledged_are_stored(name: str, target: Target) -> None:
     figures = load(BY_NAME[name], target, seconds=1.0, warm=0.5)
     assert 0 < figures["n"] <= await stored(target, name)
@@ -79,6 +83,12 @@ def test_many_queues_are_measured_beside_few() -> None:
     assert made.few[0]["n"] > 0
     assert made.many[0]["n"] > 0
     assert "times the rate" in made.text()
+
+
+def test_signed_sends_are_measured_beside_unsigned_ones() -> None:
+    found = signing.measure(1, 0.2)
+    assert all(rows[0]["requests"] > 0 for rows in found.values())
+    assert [line.split()[0] for line in signing.table(found).splitlines()] == [*found]
 
 
 async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:
