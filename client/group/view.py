@@ -196,7 +196,7 @@ class GroupView:
         try:
             body = decode(GetConsumerListByGroupResponseBody, answer.body)
         except BodyError as error:
-            raise self._unreadable(error, address) from error
+            raise _unreadable(error, self._group, address) from error
         # Sort by UTF-16 code units as Java does: all members must use the same order.
         ids = sorted(set(body.consumer_id_list), key=lambda one: one.encode("utf-16-be", "replace"))
         return GroupMembers(tuple(ids), tuple(body.member_topics or ()))
@@ -220,15 +220,6 @@ class GroupView:
             if queue.lock_owner is not None
         }
 
-    def _unreadable(self, error: BodyError, address: str) -> RemoteError:
-        return remote_error(
-            ResponseCode.SYSTEM_ERROR,
-            str(error),
-            "the answer",
-            group=self._group,
-            broker=address,
-        )
-
 
 async def describe(context: ClientContext, address: str, group: str) -> GroupDescriptionBody | None:
     """Read a PocketMQ broker's description of a group; None: the broker doesn't support it.
@@ -248,9 +239,12 @@ async def describe(context: ClientContext, address: str, group: str) -> GroupDes
     try:
         return decode(GroupDescriptionBody, answer.body)
     except BodyError as error:
-        raise remote_error(
-            ResponseCode.SYSTEM_ERROR, str(error), "the answer", group=group, broker=address
-        ) from error
+        raise _unreadable(error, group, address) from error
+
+
+def _unreadable(error: BodyError, group: str, address: str) -> RemoteError:
+    code = ResponseCode.SYSTEM_ERROR
+    return remote_error(code, str(error), "the answer", group=group, broker=address)
 
 
 EVERYTHING = TagExpression.parse("*")

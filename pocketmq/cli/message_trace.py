@@ -178,9 +178,12 @@ def _draw(message_id: str, found: Sequence[TraceStep]) -> None:
 
     about = [message_id]
     if subject := next((step for step in found if step.topic), None):
-        about += [f"topic {subject.topic}", f"tag {subject.tag}" * (subject.tag is not None)]
-        about.append(f"keys {' '.join(subject.keys)}" * bool(subject.keys))
-    tree = Tree(Text("  ".join(filter(None, about)), style="bold"))
+        about.append(f"topic {subject.topic}")
+        if subject.tag:
+            about.append(f"tag {subject.tag}")
+        if subject.keys:
+            about.append(f"keys {' '.join(subject.keys)}")
+    tree = Tree(Text("  ".join(about), style="bold"))
     groups: dict[str | None, Tree] = {}
     for step in found:
         branch = tree
