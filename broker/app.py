@@ -296,6 +296,7 @@ class Broker:
                     cert=config.tls_client_cert,
                     key=config.tls_client_key,
                     key_password=config.tls_client_key_password,
+                    check_hostname=config.check_name_server_host,
                 )
             ),
         )

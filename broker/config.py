@@ -286,6 +286,8 @@ class BrokerConfig(TlsServerSettings):
         "tls.client.keyPath", path, None
     )
     tls_client_key_password: str | None = setting("tls.client.keyPassword", str, None, secret=True)
+    check_name_server_host: bool = True
+    """Whether the certificate of a name server must name its address."""
     force_register: bool = setting("forceRegister", boolean, True)
     compressed_register: bool = setting("compressedRegister", boolean, False)
     register_name_server_period_ms: int = setting("registerNameServerPeriod", _MILLISECONDS, 30_000)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import client
+from broker.config import BrokerConfig
 from client import blocking
-from pocketmq import testing
+from nameserver.config import NameServerConfig
+from pocketmq import certificates, testing
 from pocketmq.cli import root
+from pocketmq.serving import standalone_parts
+from pocketmq.testing import SMALL_STORE
 from remoting.clock import SystemClock
 from remoting.server_tls import ServerTls, TlsServerSettings
 
@@ -97,3 +103,34 @@ def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
             server.nameserver, group="test", tls=server.tls, credentials=keys
         ) as producer:
             producer.send("orders", b"tea")
+
+
+async def test_a_standalone_broker_on_all_addresses_registers_over_tls(tmp_path: Path) -> None:
+    made = certificates.make(tmp_path / "tls", ["mq.example.com"])
+    settings = {
+        **made.settings,
+        "tls.server.mode": "enforcing",
+        "pocketmqBindHost": "0.0.0.0",
+        "listenPort": "0",
+    }
+    own = {
+        "brokerIP1": "127.0.0.1",
+        "storePathRootDir": str(tmp_path / "store"),
+        "useTLS": "true",
+        "tls.client.trustCertPath": str(made.ca),
+    }
+    parts = standalone_parts(
+        NameServerConfig.from_sources(
+            overrides={**settings, "kvConfigPath": str(tmp_path / "kv.json")}
+        ),
+        BrokerConfig.from_sources(overrides={**SMALL_STORE, **settings, **own}),
+    )
+    async with AsyncExitStack() as stack:
+        for part in parts:
+            stack.push_async_callback(part.stop)
+            await part.start()
+        port = parts[0].ready()["nameserver"].rpartition(":")[2]
+        async with client.Admin(f"127.0.0.1:{port}", tls=str(made.ca)) as admin:
+            async with asyncio.timeout(30):
+                while not await admin.brokers():  # noqa: ASYNC110 - there is no event
+                    await asyncio.sleep(0.05)
