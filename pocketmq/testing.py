@@ -177,6 +177,7 @@ class ServerProcess:
             file = None
             if directory:
                 path = Path(directory) / f"{self.command[0]}-{pid}.log"
+                path.parent.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(path.open("a", encoding="utf-8"))
             for line in lines:
                 self._log.append(line)

@@ -50,7 +50,8 @@ def planted_secrets_stay_hidden(tmp_path_factory: pytest.TempPathFactory) -> Ite
     ended.set()
     if watch.is_alive():
         watch.join()
-    for file in tmp_path_factory.getbasetemp().rglob("*.log*"):
+    # Names without a letter are those of RocksDB, in which RocketMQ 5.3 keeps its users.
+    for file in tmp_path_factory.getbasetemp().rglob("*[a-z]*.log*"):
         if file.is_file() and (found := PLANTED.search(file.read_bytes())):
             shown.append(f"{file} has {found[0].decode()}")
     assert not shown, shown
