@@ -22,7 +22,10 @@ CLIENTS = [("4.9.7", "JSON"), ("4.9.7", "ROCKETMQ"), ("5.3.3", "JSON")]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[testing.StandaloneServer]:
-    with testing.broker() as running:
+    # Settings are for all tests: these topics only have a quota.
+    topics = (f"quota-{version.replace('.', '_')}-{codec}" for version, codec in CLIENTS)
+    rates = ";".join(f"{topic}={COUNT}" for topic in topics)
+    with testing.broker(settings={"pocketmqMaxTopicMessagesPerSecond": rates}) as running:
         yield running
 
 
@@ -124,3 +127,14 @@ def test_a_long_poll_is_woken_by_a_message(
 
     assert ready
     assert received
+
+
+def test_a_send_above_a_quota_is_an_error_with_the_text_that_names_it(
+    java: JavaClient, server: testing.StandaloneServer
+) -> None:
+    topic = topic_of(java, "quota")
+    with java.running("send", server.nameserver, topic, str(10 * COUNT)) as sending:
+        assert sending.stderr is not None
+        found = next(line for line in sending.stderr if "CODE: 2" in line)
+
+    assert f"topic {topic} has used up its quota of {COUNT} messages a second for sends" in found
