@@ -97,13 +97,15 @@ class ConnectionRoom:
 
     Attributes:
         taken: the number of open connections.
+        waiting: the number of sockets whose TLS handshake has not ended.
     """
 
-    __slots__ = ("_files", "taken")
+    __slots__ = ("_files", "taken", "waiting")
 
     def __init__(self, files: Callable[[], int] = lambda: 0) -> None:
         self._files = files
         self.taken = 0
+        self.waiting = 0
 
     @property
     def allowed(self) -> int:

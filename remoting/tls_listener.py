@@ -3,7 +3,7 @@
 The first byte decides (cf. NettyRemotingServer.TlsModeHandler): 22 begins a TLS handshake, and no
 frame of RocketMQ. It is peeked, so that TLS reads it again; therefore sockets are accepted here,
 and get their transport when the byte has arrived. Until a handshake ends, a peer is bounded by
-``handshake_timeout`` and ``max_handshakes``.
+``handshake_timeout`` and ``max_handshakes``, and leaves file descriptors for the others.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -92,10 +91,12 @@ class TlsListener:
             sock.close()
 
     async def _accept(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, peer = await loop.sock_accept(listener)
+                sock, peer = listener.accept()
+            except BlockingIOError:
+                await _readable(listener)
+                continue
             except ConnectionAbortedError:
                 continue  # the peer has gone before it was accepted
             except OSError as failure:
@@ -103,20 +104,33 @@ class TlsListener:
                 _log.error("connections can't be accepted", reason=str(failure))
                 await asyncio.sleep(_SCARCE_PAUSE)
                 continue
-            if len(self._handshakes) >= self._limits.max_handshakes:
-                oldest = next(iter(self._handshakes))
+            sock.setblocking(False)
+            if self._handshakes and self._is_crowded():
+                oldest, remote = next(iter(self._handshakes.items()))
                 oldest.cancel()
-                remote = self._handshakes.pop(oldest)
+                self._forget(oldest)
                 self._failed("crowded", remote, "ended for a new one: too many are unfinished")
             task = self._tasks.spawn(
                 self._connect(sock, peer[:2]), "handshake", on_done=partial(self._ended, sock)
             )
             self._handshakes[task] = address_text(peer[:2])
+            if self._endpoint.room is not None:
+                self._endpoint.room.waiting += 1
             # A burst of connections must not keep others from being served.
             await asyncio.sleep(0)
 
+    def _is_crowded(self) -> bool:
+        room = self._endpoint.room
+        return len(self._handshakes) >= self._limits.max_handshakes or (
+            room is not None and room.taken + room.waiting >= room.allowed
+        )
+
+    def _forget(self, task: asyncio.Task[bool]) -> None:
+        if self._handshakes.pop(task, None) is not None and self._endpoint.room is not None:
+            self._endpoint.room.waiting -= 1
+
     def _ended(self, sock: socket.socket, task: asyncio.Task[bool]) -> None:
-        self._handshakes.pop(task, None)
+        self._forget(task)
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _log.error("accepting a connection failed", exc_info=failure)
@@ -147,7 +161,8 @@ class TlsListener:
                     ssl_shutdown_timeout=self._limits.close_timeout if context else None,
                 )
         except OSError as failure:
-            self._failed(*_why_failed(failure, peer))
+            reason, text = _why_failed(failure)
+            self._failed(reason, peer, text)
         return owned
 
     def _failed(self, reason: str, peer: str, text: str) -> None:
@@ -159,36 +174,40 @@ class TlsListener:
 
 async def _peek(sock: socket.socket) -> bytes:
     """Return the first byte, which stays to be read; empty if the peer has closed."""
-    loop = asyncio.get_running_loop()
     while True:
-        with suppress(BlockingIOError):
-            return sock.recv(1, socket.MSG_PEEK)
-        readable = asyncio.Event()
-        loop.add_reader(sock, readable.set)
         try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(sock)
+            return sock.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            await _readable(sock)
+        except ConnectionError:
+            return b""
 
 
-def _why_failed(failure: OSError, peer: str) -> tuple[str, str, str]:
-    """Return the reason in ``Counters.tls_failed_<reason>``, the peer, and the text for the log."""
+async def _readable(sock: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(sock, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(sock)
+
+
+def _why_failed(failure: OSError) -> tuple[str, str]:
+    """Return the reason in ``Counters.tls_failed_<reason>``, and the text for the log."""
     if isinstance(failure, ssl.SSLCertVerificationError):
-        return "certificate", peer, f"its certificate is refused: {failure.verify_message}"
+        return "certificate", f"its certificate is refused: {failure.verify_message}"
     if isinstance(failure, ssl.SSLError) and not isinstance(failure, ssl.SSLEOFError):
-        words = failure.reason or ""
-        if words == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-            return (
-                "certificate",
-                peer,
-                "it has no certificate; tls.server.need.client.auth is require",
-            )
-        if words in _OLD_VERSIONS:
-            return "version", peer, "it offers no TLS version from 1.2 on"
-        if "ALERT" in words:
-            return "rejected", peer, f"it refuses this server: {words.lower().replace('_', ' ')}"
-        return "invalid", peer, words.lower().replace("_", " ") or str(failure)
+        name = failure.reason or ""
+        words = name.lower().replace("_", " ") or str(failure)
+        if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+            return "certificate", "it has no certificate; tls.server.need.client.auth is require"
+        if name in _OLD_VERSIONS:
+            return "version", "it offers no TLS version from 1.2 on"
+        if "ALERT" in name:
+            return "rejected", f"it refuses this server: {words}"
+        return "invalid", words
     # asyncio's own timeout of handshakes is a ConnectionAbortedError.
     if isinstance(failure, TimeoutError | ConnectionAbortedError):
-        return "slow", peer, "it did not end in time"
-    return "closed", peer, "closed by the peer; it may not trust this server's certificate"
+        return "slow", "it did not end in time"
+    return "closed", "closed by the peer; it may not trust this server's certificate"

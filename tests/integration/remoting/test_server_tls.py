@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import ssl
 import stat
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from remoting.blocking import BlockingConnection
 from remoting.clock import SystemClock
-from remoting.errors import ConnectFailed, ConnectionLost
+from remoting.errors import BindFailed, ConnectFailed, ConnectionLost
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
+from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
 from remoting.server import Server
 from remoting.server_tls import ServerTls, TlsServerSettings
@@ -214,6 +218,46 @@ async def test_of_too_many_handshakes_the_oldest_is_ended(pair: Pair) -> None:
         assert await ended(first)
         assert server.counters.tls_failed_crowded == 1
         assert server.handshakes == 1
+
+
+async def test_handshakes_leave_room_for_connections_of_the_process(pair: Pair) -> None:
+    room = ConnectionRoom(lambda: sys.maxsize)
+    assert room.allowed == 16
+    limits = ServerLimits(room=room)
+    async with Server(Services(), tls=server_tls(pair), limits=limits) as server:
+        async with AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(raw(server.address)) for _ in range(20)]
+            await until(lambda: server.counters.tls_failed_crowded == 4)
+            assert room.waiting == server.handshakes == 16
+            await call(server, None)
+            for reader, _ in silent[:4]:
+                assert await ended(reader)
+        await until(lambda: room.taken == room.waiting == 0)
+
+
+async def test_a_port_in_use_is_reported(pair: Pair) -> None:
+    async with Server(Services()) as first:
+        second = Server(Services(), tls=server_tls(pair), port=first.port)
+        with pytest.raises(BindFailed, match="another process listens there"):
+            await second.start()
+        await second.stop()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+async def test_renegotiation_is_refused(pair: Pair) -> None:
+    async with serving(server_tls(pair)) as server:
+        client = await asyncio.create_subprocess_exec(
+            *("openssl", "s_client", "-tls1_2", "-connect", server.address),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
+        async with asyncio.timeout(30):
+            await until(lambda: server.counters.tls_accepted == 1)
+            # To openssl this line is a command.
+            output, _ = await client.communicate(b"R\n")
+        assert b"no renegotiation" in output
+        await call(server, Tls(ca=pair.cert))
 
 
 async def test_a_stop_ends_handshakes(pair: Pair) -> None:
