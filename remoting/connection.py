@@ -156,6 +156,7 @@ class Connection(asyncio.Protocol):
         self.close_reason = endpoint.reason_to_refuse(self.remote[0])
         if self.close_reason:
             self._counters.connections_refused += 1
+            self._counters.connections_refused_address += endpoint.address_is_full(self.remote[0])
             endpoint.peer_log.write(
                 "connection refused", remote=self.remote_text, reason=self.close_reason
             )

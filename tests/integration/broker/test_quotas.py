@@ -12,6 +12,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.message import batch
 from tests.clock import ManualClock
+from tests.harness.certificates import self_signed
 from tests.integration.broker.client import TIMEOUT
 from tests.integration.remoting.peers import ended, until
 from tests.unit.broker.harness import fields_of
@@ -19,8 +20,15 @@ from tests.unit.broker.harness import fields_of
 FLOODER = ("127.0.0.2", 0)
 
 
-async def test_a_flood_from_one_address_leaves_the_clients_of_another_alone(make_broker, connect):
-    broker = make_broker(max_connections_per_address=3, max_connections=6)
+@pytest.mark.parametrize("accepts_tls", [False, True])
+async def test_a_flood_from_one_address_leaves_the_clients_of_another_alone(
+    make_broker, connect, tmp_path, accepts_tls
+):
+    settings = {}
+    if accepts_tls:
+        pair = self_signed(tmp_path)
+        settings = {"tls_server_cert": pair.cert, "tls_server_key": pair.key}
+    broker = make_broker(max_connections_per_address=3, max_connections=6, **settings)
     await broker.start()
     client = await connect(broker)
     async with AsyncExitStack() as stack, asyncio.timeout(TIMEOUT):
@@ -29,6 +37,8 @@ async def test_a_flood_from_one_address_leaves_the_clients_of_another_alone(make
                 "127.0.0.1", broker.port, local_addr=FLOODER
             )
             stack.callback(writer.close)
+            # At a port with TLS, the first byte makes it a connection.
+            writer.write(b"\0")
             if number >= 3:
                 assert await ended(reader)
         assert broker.counters.connections_refused_address == 7
