@@ -86,7 +86,8 @@ MAX_PENDING_REQUESTS: Final = 65_535
 """A client's unanswered requests (cf. NettySystemConfig.CLIENT_ASYNC_SEMAPHORE_VALUE)."""
 
 MAX_CONNECTIONS: Final = 10_000
-"""Connections of one server: at most some 100 MB of sockets and buffers when all are idle."""
+"""Connections of one server: at most some 100 MB of sockets and buffers when all are idle, or 500
+with TLS."""
 
 BACKLOG: Final = 1024
 """The listen backlog: connections that wait to be accepted (cf. NettyServerConfig)."""
