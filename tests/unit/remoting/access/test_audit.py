@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from remoting.access.audit import AuditFile, AuditLog, audit_path, audit_setting
+from remoting.access.audit import AuditFile, AuditLog, audit_path, audit_setting, own_file
 from remoting.access.file import AclFile
 from remoting.access.guard import Guard, Permissions
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -190,3 +190,8 @@ async def test_after_a_torn_line_the_next_one_begins_a_line(tmp_path: Path) -> N
 )
 def test_the_setting_says_where_it_is(setting: str, acl: bool, expected: Path | None) -> None:
     assert audit_path(audit_setting(setting), Path("/store"), acl_enable=acl) == expected
+
+
+def test_several_servers_of_one_setting_have_files_of_their_own() -> None:
+    assert own_file("/var/log/audit.log", "nameserver") == "/var/log/audit-nameserver.log"
+    assert [own_file(setting, "0") for setting in ("auto", "off")] == ["auto", "off"]
