@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("broker")
 
-BURST_SECONDS: Final = 1.0
+BURST_SECONDS: Final = 1
 """What a bucket holds, as time at its rate: clients send in bursts, and rates are per second."""
 
 SPREAD_SECONDS: Final = 1.0
@@ -118,11 +118,12 @@ RatesByKind = Mapping[tuple[str, str], QuotaRates]
 class Bucket:
     """A token bucket that may be in debt. Times are in monotonic seconds."""
 
-    __slots__ = ("_last", "_level", "_promised", "_refilled_at", "rate")
+    __slots__ = ("_last", "_level", "_promised", "_refilled_at", "capacity", "rate")
 
     def __init__(self, rate: int, now: float) -> None:
         self.rate = rate
-        self._level = max(rate * BURST_SECONDS, 1.0)
+        self.capacity = rate * BURST_SECONDS
+        self._level = float(self.capacity)
         self._refilled_at = now
         self._promised = now
         self._last = 1
@@ -130,7 +131,7 @@ class Bucket:
     def wait(self, now: float) -> float:
         """Return in how many seconds a request may pass; 0: now."""
         gained = (now - self._refilled_at) * self.rate
-        self._level = min(self._level + gained, max(self.rate * BURST_SECONDS, 1.0))
+        self._level = min(self._level + gained, self.capacity)
         self._refilled_at = now
         return 0.0 if self._level >= 1 else (1 - self._level) / self.rate
 
@@ -182,6 +183,19 @@ def take(allowance: Allowance, messages: int, size: int) -> None:
     """Take what a request needed, as the number and the bytes of its records."""
     for quota in allowance:
         quota.bucket.take(messages if quota.kind.unit == MESSAGES else size)
+
+
+def at_most(allowance: Allowance, messages: int, size: int) -> tuple[int, int]:
+    """Return what one pull may get, in messages and bytes: no more than the buckets hold.
+
+    So a group gets some messages every second, instead of many at once and then none for long.
+    """
+    for quota in allowance:
+        if quota.kind.unit == MESSAGES:
+            messages = min(messages, quota.bucket.capacity)
+        else:
+            size = min(size, quota.bucket.capacity)
+    return messages, size
 
 
 Names = Mapping[str, tuple[str, str]]
@@ -266,7 +280,8 @@ class Quotas:
     def _meter(self, verb: str, topic: str, key: str) -> Meter | None:
         self._configure()
         names = {"topic": (topic, key)}
-        return Meter(self, verb, names) if self.find(verb, names) else None
+        allowance = self.find(verb, names)
+        return Meter(self, verb, names, allowance) if allowance else None
 
     def of_send(self, command: Command, connection: Connection, topic: str) -> Allowance:
         """Return the quotas that limit a send to a topic.
@@ -353,16 +368,16 @@ class Meter:
     """The quotas of requests that the fast path repeats: sends to a topic, or a group's pulls.
 
     Attributes:
-        allowance: those of the last request.
+        allowance: the quotas, as of the last request.
     """
 
     __slots__ = ("_names", "_quotas", "_verb", "allowance")
 
-    def __init__(self, quotas: Quotas, verb: str, names: Names) -> None:
+    def __init__(self, quotas: Quotas, verb: str, names: Names, allowance: Allowance) -> None:
         self._quotas = quotas
         self._verb = verb
         self._names = names
-        self.allowance: Allowance = ()
+        self.allowance = allowance
 
     def passes(self) -> bool:
         """Return whether another request may pass; if not, the slow path refuses it."""

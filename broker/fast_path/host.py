@@ -185,7 +185,8 @@ class Host:
         key = key_of(fields.topic, fields.consumer_group)
         count = self._state.traffic.count(GROUP_GET, key)
         meter = self._processors.quotas.meter_of_pulls(fields.topic, fields.consumer_group)
-        return PullPlan(fields, wanted.codes, pulls.limits(fields), count, meter)
+        limits = pulls.limits(fields, () if meter is None else meter.allowance)
+        return PullPlan(fields, wanted.codes, limits, count, meter)
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection

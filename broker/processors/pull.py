@@ -30,7 +30,7 @@ from broker.limits import (
     SHORT_SUBSCRIPTION_LENGTH,
 )
 from broker.processors.offsets import OffsetProcessor
-from broker.quotas import Allowance, Quotas, take
+from broker.quotas import Allowance, Quotas, at_most, take
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes
 from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
@@ -153,7 +153,7 @@ class PullProcessor:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        args = self.get_args(header, wanted)
+        args = self.get_args(held, wanted)
         result = self._state.store.get(**args, wait=False)
         if result.status is GetStatus.COLD:
             return self._pull_from_disk(held, args)
@@ -204,7 +204,7 @@ class PullProcessor:
             try:
                 # The message that woke it was just stored and is in memory, so ``wait`` is off.
                 wanted = self.admit(held)
-                result = self._state.store.get(**self.get_args(held.header, wanted), wait=False)
+                result = self._state.store.get(**self.get_args(held, wanted), wait=False)
                 if result.status is GetStatus.FOUND:
                     # Other pulls may have used it up since this one was parked.
                     self._quotas.check(held.allowance, held.connection)
@@ -387,18 +387,21 @@ class PullProcessor:
 
     # the store
 
-    def limits(self, header: PullMessageRequestHeader) -> tuple[int, int]:
+    def limits(
+        self, header: PullMessageRequestHeader, allowance: Allowance = ()
+    ) -> tuple[int, int]:
         """Return the limits of messages and of bytes for a pull."""
         config = self._state.config
         count = max(min(header.max_msg_nums, config.pull_max_messages), 1)
         size = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             size = min(header.max_msg_bytes, config.pull_max_bytes)
-        return count, size
+        return at_most(allowance, count, size) if allowance else (count, size)
 
-    def get_args(self, header: PullMessageRequestHeader, wanted: Wanted) -> GetArgs:
+    def get_args(self, held: HeldPull, wanted: Wanted) -> GetArgs:
         """Return the arguments for the store's ``get``."""
-        max_count, max_bytes = self.limits(header)
+        header = held.header
+        max_count, max_bytes = self.limits(header, held.allowance)
         return {
             "topic": header.topic,
             "queue_id": header.queue_id,

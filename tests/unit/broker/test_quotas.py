@@ -17,6 +17,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message import batch
+from remoting.protocol.message.view import iter_records
 from remoting.protocol.own_codes import RETRY_AFTER
 from remoting.settings import ConfigError
 from tests.unit.broker.harness import (
@@ -174,15 +175,15 @@ def test_each_group_pulls_from_a_topic_at_its_rate(make_bench: MakeBench) -> Non
             pull_command("T", queue_offset=offset, consumer_group=group, max_msg_nums=most)
         )
 
-    assert pull(0, "g", 8).code == 0
-    assert pull(8, "g").code == 0
-    refused = pull(30, "g")
-    assert retry_after(refused) == near(2.1), "20 messages of debt, and one"
+    assert len(list(iter_records(pull(0, "g", 8).body))) == 8
+    assert len(list(iter_records(pull(8, "g").body))) == 10, "what the bucket holds"
+    refused = pull(18, "g")
+    assert retry_after(refused) == near(0.9), "8 messages of debt, and one"
     assert "for pulls" in (refused.remark or "")
     assert pull(0, "h").code == 0, "another group"
     assert bench.send("T").code == 0, "sends are counted apart"
-    bench.clock.advance(2.101)
-    assert pull(30, "g").code == 0
+    bench.clock.advance(0.901)
+    assert pull(18, "g").code == 0
     assert bench.processors.quotas.refusals[QuotaKind("topic", "messages", "pull")] == 1
 
 
