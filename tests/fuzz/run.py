@@ -6,7 +6,7 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["broker.filters", "remoting.protocol"]):
+with atheris.instrument_imports(include=["broker.filters", "remoting.access", "remoting.protocol"]):
     from tests.fuzz.targets import TARGETS
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from broker.filters.sql import SqlFilter
 from broker.filters.values import EvaluationError, SqlError
+from remoting.access import patterns
+from remoting.access.accounts import AclError, dump, load, rules_of
 from remoting.protocol import bodies, frame
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.heartbeat import HeartbeatData
@@ -14,6 +16,7 @@ from remoting.protocol.bodies.registration import decode_registration
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.errors import BodyError, FrameError, HeaderError, RecordError
 from remoting.protocol.message import batch, compression, properties, record, view
+from remoting.protocol.signing import signed_content
 from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS
 
 
@@ -26,6 +29,8 @@ def frames(data: bytes) -> None:
         command = frame.decode(cut)
     except FrameError:
         return
+    # The content of a signature, which a server with accounts computes for every request.
+    assert signed_content(command.fields, command.body)[1] is command.body
     header_type = REQUEST_HEADERS.get(command.code)
     if header_type is not None:
         with contextlib.suppress(HeaderError):
@@ -94,10 +99,26 @@ def expressions(data: bytes) -> None:
         assert found.evaluate(given[: len(found.names)]) in {True, False, None}
 
 
+def accounts(data: bytes) -> None:
+    """Read a file of accounts; what is written back has the same ones."""
+    with contextlib.suppress(AclError):
+        content = load(data)
+        found = rules_of(content).accounts
+        assert not found or rules_of(load(dump(content))).accounts.keys() == found.keys()
+
+
+def address_patterns(data: bytes) -> None:
+    """Parse a pattern of addresses, and try it."""
+    with contextlib.suppress(ValueError):
+        matches = patterns.parse(data.decode("utf-8", "replace"))
+        for address in ("10.1.2.3", "::1", "fe80:1:2:3:4:5:6:1f"):
+            assert matches(address) in {True, False}
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(frames, json_header, binary_header, records, message_bodies, control_bodies),
-        expressions,
+        *(expressions, accounts, address_patterns),
     )
 }

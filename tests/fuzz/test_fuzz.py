@@ -20,7 +20,7 @@ SEEDS_PER_FILE = 8
 
 @pytest.fixture(scope="module")
 def corpus(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Captured frames, their headers and bodies, stored messages and expressions, as files."""
+    """Captured frames and their parts, stored messages, expressions and accounts, as files."""
     folder = tmp_path_factory.mktemp("corpus")
     seeds: list[bytes] = []
     for file in sorted((golden / "frames").glob("*.jsonl")):
@@ -35,6 +35,9 @@ def corpus(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "\0".join((one["expression"], *one["properties"].values())).encode()
         for one in cases[::SEEDS_PER_FILE]
     ]
+    seeds.append((golden / "frames" / "acl_enabled_broker.plain_acl.yml").read_bytes())
+    patterns = json.loads((golden / "acl_addresses.json").read_text())["patterns"]
+    seeds += [text.encode() for text in patterns]
     for number, seed in enumerate(filter(None, seeds)):
         (folder / f"{number:05}").write_bytes(seed)
     return folder
