@@ -321,6 +321,23 @@ async def test_an_optional_certificate_may_be_missing_but_not_wrong(
         await until(lambda: server.counters.tls_failed_certificate == 1)
 
 
+async def test_a_changed_file_of_authorities_is_used(
+    folder: Path, pair: Pair, member: Pair
+) -> None:
+    trusted = Pair(folder / "trusted.pem", member.key)
+    trusted.cert.write_bytes(member.cert.read_bytes())
+    tls = server_tls(pair, **requires(trusted, "require"))
+    old = Tls(ca=pair.cert, cert=member.cert, key=member.key)
+    new = Tls(ca=pair.cert, cert=pair.cert, key=pair.key)
+    async with serving(tls) as server:
+        await call(server, old)
+        trusted.cert.write_bytes(pair.cert.read_bytes() + b"\n")
+        assert tls.refresh()
+        await call(server, new)
+        with pytest.raises((ConnectFailed, ConnectionLost)):
+            await call(server, old)
+
+
 async def test_a_client_that_refuses_the_server_is_counted(pair: Pair, member: Pair) -> None:
     async with serving(server_tls(pair)) as server:
         with pytest.raises(ConnectFailed, match="its certificate is refused"):

@@ -57,6 +57,11 @@ def test_settings_that_would_not_protect_are_refused(
         kind.from_sources(overrides=settings)
 
 
+@pytest.mark.parametrize("settings", [{}, {**CERT, "tls.server.mode": "disabled"}])
+def test_without_a_certificate_and_when_disabled_there_is_no_tls(settings: dict[str, str]) -> None:
+    assert ServerTls.of(BrokerConfig.from_sources(overrides=settings), SystemClock()) is None
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_rocketmqs_file_of_tls_settings_is_read_last(
     kind: type[TlsServerSettings], tmp_path: Path
