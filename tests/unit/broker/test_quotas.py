@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
-from broker.quotas import MAX_BUCKETS, SPREAD_SECONDS, Bucket, QuotaKind, QuotaRates, parse_rates
+from broker.errors import RequestRefused
+from broker.quotas import (
+    MAX_BUCKETS,
+    SPREAD_SECONDS,
+    Bucket,
+    QuotaKind,
+    QuotaRates,
+    Quotas,
+    parse_rates,
+    take,
+)
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
@@ -20,6 +30,7 @@ from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from remoting.protocol.own_codes import RETRY_AFTER
 from remoting.settings import ConfigError
+from tests.clock import ManualClock
 from tests.unit.broker.harness import (
     Bench,
     FakeConnection,
@@ -249,3 +260,27 @@ def test_the_runtime_information_counts_refusals_and_names_unknown_topics(make_b
     table = decode(KVTable, answer.body).table
     assert table["pocketmqQuotaRefusals"] == "2"
     assert table["pocketmqQuotasWithoutTopic"] == "Mispelt"
+
+
+def test_an_account_has_one_rate_for_all_its_topics_and_another_for_its_pulls() -> None:
+    config = BrokerConfig(acl_enable=True, max_account_messages_per_second=QuotaRates(5, {"b": 0}))
+    clock = ManualClock()
+    quotas = Quotas(lambda: config.rates, clock, lambda command, _: command.fields.get("AccessKey"))
+    connection: Any = FakeConnection()
+
+    def by(account: str | None) -> Command:
+        extra = {} if account is None else {"AccessKey": account}
+        return Command.request(RequestCode.SEND_MESSAGE_V2, extra=extra)
+
+    take(quotas.of_send(by("a"), connection, "One"), 5, 1000)
+    with pytest.raises(RequestRefused, match="account a has used up its quota of 5 messages"):
+        quotas.of_send(by("a"), connection, "Other")
+    take(quotas.of_pull(by("a"), connection, "One", "g"), 5, 1000)
+    with pytest.raises(RequestRefused, match="for pulls"):
+        quotas.of_pull(by("a"), connection, "Other", "h")
+    for account in ("b", None):
+        assert quotas.of_send(by(account), connection, "One") == ()
+        assert quotas.of_pull(by(account), connection, "One", "g") == ()
+    assert quotas.of_send(by("c"), connection, "One"), "it has a bucket of its own"
+    clock.advance(1)
+    quotas.of_send(by("a"), connection, "Other")
