@@ -141,6 +141,7 @@ async def test_no_request_switches_the_protection_off(server: NameServer, client
         b"aclEnable=false",
         b"pocketmqAclFile=/tmp/other.yml",
         b"tls.server.mode=disabled",
+        b"pocketmqAuditLog=off",
     ):
         command = Command.request(RequestCode.UPDATE_NAMESRV_CONFIG, body=text)
         answer = await client.ask(server, signed(command, ADMIN))
