@@ -57,9 +57,12 @@ else
 	$(PYTEST)
 endif
 
+# Tests of the examples, of Apache's brokers, and of kills: they say nothing about Spark's interfaces.
+SPARK_ONCE := pipelines test_apache.py test_exactly_once.py
+
 spark: setup $(OLDER_SPARK) ## the tests that start Spark, with the newest PySpark and an older one
 	$(PYTEST) tests/spark
-	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) tests/spark --ignore=tests/spark/pipelines
+	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) tests/spark $(SPARK_ONCE:%=--ignore=tests/spark/%)
 
 $(OLDER_SPARK): requirements-spark-4.2.lock
 	rm -rf $@

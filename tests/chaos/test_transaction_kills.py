@@ -17,7 +17,7 @@ from tests.sizes import size
 pytestmark = pytest.mark.timeout(300)
 
 TOPIC = "numbers"
-ROUNDS = size(test=3, ci=10, soak=50)
+ROUNDS = size(test=3, ci=5, soak=50)
 SENDERS = 16
 AT_ONCE = 300
 """Transactions that end before the broker is killed, of each round."""

@@ -112,7 +112,7 @@ def pulled(
 
 
 @pytest.mark.timeout(size(ci=120, soak=1800))
-@settings(max_examples=size(test=12, ci=40, soak=2000))
+@settings(max_examples=size(test=12, ci=25, soak=2000))
 @given(data=st.data())
 def test_every_message_is_delivered_once_at_its_offset(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as directory:

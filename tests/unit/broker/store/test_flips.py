@@ -67,7 +67,7 @@ def pulled(store: MessageStore, queue_id: int, count: int, wanted: set[int] | No
 
 
 @pytest.mark.timeout(size(ci=120, soak=1800))
-@settings(max_examples=size(test=15, ci=50, soak=2000))
+@settings(max_examples=size(test=15, ci=30, soak=2000))
 @given(data=st.data())
 def test_only_flipped_messages_are_missing_and_all_delivered_ones_were_stored(
     data: st.DataObject,

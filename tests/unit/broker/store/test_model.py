@@ -156,6 +156,6 @@ class StoreModel(RuleBasedStateMachine):
 
 TestStoreModel = StoreModel.TestCase
 TestStoreModel.settings = settings(
-    max_examples=size(test=12, ci=40, soak=1000), stateful_step_count=40
+    max_examples=size(test=12, ci=25, soak=1000), stateful_step_count=40
 )
 TestStoreModel = pytest.mark.timeout(120)(TestStoreModel)

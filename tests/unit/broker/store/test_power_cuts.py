@@ -20,7 +20,7 @@ from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, LOG_FILE
 from tests.unit.broker.store.workload import Day
 
-SEEDS = size(test=150, ci=600, soak=10_000)
+SEEDS = size(test=150, ci=300, soak=10_000)
 CHUNKS = 10
 ACTIONS = 60
 CUTS = 3

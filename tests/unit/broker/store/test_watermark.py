@@ -23,7 +23,7 @@ from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, context
 
 FILE = 64 * 1024
 # How many records the appender writes in its race with the preallocating threads.
-RACE = size(test=6_000, ci=42_000, soak=400_000)
+RACE = size(test=6_000, ci=20_000, soak=400_000)
 
 
 def new_log(
