@@ -97,8 +97,12 @@ HANDSHAKE_TIMEOUT: Final = 10.0
 trips, even over slow networks."""
 
 MAX_HANDSHAKES: Final = 1024
-"""Connections of one port with TLS that have not finished their handshake. When there are more, the
-oldest is closed: an honest peer needs milliseconds, so it is likely a slow or idle one."""
+"""Connections of one port with TLS that have not finished their handshake; further ones wait in the
+backlog."""
+
+FAIR_HANDSHAKE_SECONDS: Final = 2.0
+"""The age from which the oldest unfinished handshake is closed for a new one, if there are too
+many. An honest peer needs milliseconds; 1,024 at once, with keys of RSA 2048, some 1.3 s."""
 
 CLOSE_TIMEOUT: Final = 5.0
 """The time to send what is queued after ``close``; then the connection is aborted."""
@@ -166,3 +170,4 @@ class ServerLimits(ConnectionLimits):
     """Shared with the other servers of the process; None: file descriptors are not checked."""
     handshake_timeout: float = HANDSHAKE_TIMEOUT
     max_handshakes: int = MAX_HANDSHAKES
+    fair_handshake_seconds: float = FAIR_HANDSHAKE_SECONDS

@@ -12,8 +12,9 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from remoting.addresses import address_text
 from remoting.connection import Connection
@@ -32,6 +33,13 @@ _SCARCE_PAUSE: Final = 1.0
 """Seconds without accepting when descriptors or memory are short, as in asyncio."""
 
 _OLD_VERSIONS: Final = {"UNSUPPORTED_PROTOCOL", "VERSION_TOO_LOW"}
+
+
+class _Handshake(NamedTuple):
+    """A peer's address, and when it was accepted, in the loop's time."""
+
+    peer: str
+    begun: float
 
 
 class TlsListener:
@@ -56,8 +64,9 @@ class TlsListener:
         self._tls = tls
         self._factory = factory
         self._tasks = Supervisor(f"{endpoint.name} TLS")
-        self._handshakes: dict[asyncio.Task[bool], str] = {}
-        """The addresses of the peers, in the order in which they were accepted."""
+        self._handshakes: dict[asyncio.Task[bool], _Handshake] = {}
+        """In the order in which they were accepted."""
+        self._one_ended = asyncio.Event()
         self.sockets: list[socket.socket] = []
 
     @property
@@ -91,7 +100,11 @@ class TlsListener:
             sock.close()
 
     async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         while True:
+            if self._is_crowded():
+                await _readable(listener)
+                await self._wait_for_room()
             try:
                 sock, peer = listener.accept()
             except BlockingIOError:
@@ -105,19 +118,33 @@ class TlsListener:
                 await asyncio.sleep(_SCARCE_PAUSE)
                 continue
             sock.setblocking(False)
-            if self._handshakes and self._is_crowded():
-                oldest, remote = next(iter(self._handshakes.items()))
-                oldest.cancel()
-                self._forget(oldest)
-                self._failed("crowded", remote, "ended for a new one: too many are unfinished")
             task = self._tasks.spawn(
                 self._connect(sock, peer[:2]), "handshake", on_done=partial(self._ended, sock)
             )
-            self._handshakes[task] = address_text(peer[:2])
+            self._handshakes[task] = _Handshake(address_text(peer[:2]), loop.time())
             if self._endpoint.room is not None:
                 self._endpoint.room.waiting += 1
             # A burst of connections must not keep others from being served.
             await asyncio.sleep(0)
+
+    async def _wait_for_room(self) -> None:
+        """Wait until a handshake ends, and end the oldest one when it has had its time.
+
+        New connections wait in the backlog meanwhile: when all clients reconnect at once, each gets
+        its turn.
+        """
+        while self._handshakes and self._is_crowded():
+            oldest, (remote, begun) = next(iter(self._handshakes.items()))
+            rest = begun + self._limits.fair_handshake_seconds - asyncio.get_running_loop().time()
+            if rest <= 0:
+                oldest.cancel()
+                self._forget(oldest)
+                self._failed("crowded", remote, "ended for a new one: too many are unfinished")
+                return
+            self._one_ended.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._one_ended.wait()
 
     def _is_crowded(self) -> bool:
         room = self._endpoint.room
@@ -131,6 +158,7 @@ class TlsListener:
 
     def _ended(self, sock: socket.socket, task: asyncio.Task[bool]) -> None:
         self._forget(task)
+        self._one_ended.set()
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             _log.error("accepting a connection failed", exc_info=failure)

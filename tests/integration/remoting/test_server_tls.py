@@ -68,10 +68,18 @@ def open_sockets() -> int:
 
 @asynccontextmanager
 async def serving(
-    tls: ServerTls, *, handshake_timeout: float = PATIENT, max_handshakes: int = 100
+    tls: ServerTls,
+    *,
+    handshake_timeout: float = PATIENT,
+    max_handshakes: int = 100,
+    fair_handshake_seconds: float = PATIENT,
 ) -> AsyncIterator[Server]:
     """A server that still serves a good client at the end, and has then closed what failed."""
-    limits = ServerLimits(handshake_timeout=handshake_timeout, max_handshakes=max_handshakes)
+    limits = ServerLimits(
+        handshake_timeout=handshake_timeout,
+        max_handshakes=max_handshakes,
+        fair_handshake_seconds=fair_handshake_seconds,
+    )
     async with Server(Services(), tls=tls, limits=limits) as server:
         before = open_sockets()
         yield server
@@ -208,7 +216,7 @@ async def test_a_peer_that_closes_before_its_first_byte_is_no_failure(
 
 async def test_of_too_many_handshakes_the_oldest_is_ended(pair: Pair) -> None:
     async with (
-        serving(server_tls(pair), max_handshakes=2) as server,
+        serving(server_tls(pair), max_handshakes=2, fair_handshake_seconds=0.05) as server,
         raw(server.address) as (first, _),
         raw(server.address) as (_, writer),
     ):
@@ -220,10 +228,19 @@ async def test_of_too_many_handshakes_the_oldest_is_ended(pair: Pair) -> None:
         assert server.handshakes == 1
 
 
+async def test_when_many_connect_at_once_all_get_their_turn(pair: Pair) -> None:
+    async with serving(server_tls(pair), max_handshakes=3) as server:
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            for number in range(40):
+                group.create_task(call(server, Tls(ca=pair.cert) if number % 2 else None))
+        assert server.counters.tls_accepted == 20
+        assert server.counters.tls_failed_crowded == 0
+
+
 async def test_handshakes_leave_room_for_connections_of_the_process(pair: Pair) -> None:
     room = ConnectionRoom(lambda: sys.maxsize)
     assert room.allowed == 16
-    limits = ServerLimits(room=room)
+    limits = ServerLimits(room=room, fair_handshake_seconds=0.05)
     async with Server(Services(), tls=server_tls(pair), limits=limits) as server:
         async with AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(raw(server.address)) for _ in range(20)]
