@@ -79,30 +79,7 @@ class MetricsPage(Collector):
             *(("broker", server) for server in self._brokers),
         ]
         yield from _sockets((name, server.counters) for name, server in servers)
-        open_to_network = GaugeMetricFamily(
-            "pocketmq_open_to_network",
-            "1 if the server listens beyond loopback and checks no accounts.",
-            labels=["server"],
-        )
-        for name, server in servers:
-            open_to_network.add_metric([name], int(server.config.open_to_network))
-        yield open_to_network
-        denied = CounterMetricFamily(
-            "pocketmq_requests_denied",
-            "Requests that the rules of accounts deny.",
-            labels=["server"],
-        )
-        for name, server in servers:
-            denied.add_metric([name], server.guard.denied if server.guard is not None else 0)
-        yield denied
-        lost = CounterMetricFamily(
-            "pocketmq_audit_lines_lost",
-            "Lines of the audit log that were not written.",
-            labels=["server"],
-        )
-        for name, server in servers:
-            lost.add_metric([name], server.audit.lost if server.audit is not None else 0)
-        yield lost
+        yield from _guards(servers)
         yield from _certificates(servers)
         family = HistogramMetricFamily(
             "pocketmq_request_seconds",
@@ -212,6 +189,27 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         for reason in TLS_FAILURES:
             failed.add_metric([server, reason], getattr(counters, f"tls_failed_{reason}"))
     yield failed
+
+
+def _guards(servers: Sequence[tuple[str, NameServer | Broker]]) -> Iterator[Metric]:
+    open_to_network = GaugeMetricFamily(
+        "pocketmq_open_to_network",
+        "1 if the server listens beyond loopback and checks no accounts.",
+        labels=["server"],
+    )
+    denied = CounterMetricFamily(
+        "pocketmq_requests_denied", "Requests that the rules of accounts deny.", labels=["server"]
+    )
+    lost = CounterMetricFamily(
+        "pocketmq_audit_lines_lost",
+        "Lines of the audit log that were not written.",
+        labels=["server"],
+    )
+    for name, server in servers:
+        open_to_network.add_metric([name], int(server.config.open_to_network))
+        denied.add_metric([name], 0 if server.guard is None else server.guard.denied)
+        lost.add_metric([name], 0 if server.audit is None else server.audit.lost)
+    yield from (open_to_network, denied, lost)
 
 
 def _loop(stalls: Durations) -> Iterator[Metric]:

@@ -70,6 +70,7 @@ def _effective(account: AccountInfo, kind: Kind, name: str) -> tuple[str, str]:
 
 def permissions(kind: Kind) -> click.Group:
     """Return the commands ``list``, ``set`` and ``delete`` for topics or groups."""
+    # Both kinds have the same commands: only the words, and the table of the account, differ.
     place = kind.upper()
     names = topic_names if kind == "topic" else group_names
 
