@@ -153,6 +153,8 @@ class ServerTls:
         """
         self._stamp = self._stamps()
         self.context, self.expires_at = self._load()
+        mode = self._settings.tls_server_mode
+        _log.info("TLS is on", mode=mode, file=str(self._cert), days_left=self.days_left)
 
     def refresh(self) -> bool:
         """Read the files if they have changed; return whether a new context is in use.

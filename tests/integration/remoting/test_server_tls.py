@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import ssl
 import stat
 import sys
@@ -22,11 +23,12 @@ from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
+from remoting.protocol.frame import encode
 from remoting.server import Server
 from remoting.server_tls import ServerTls, TlsServerSettings
 from remoting.tls import ClientTls, Tls
 from tests.harness.certificates import Pair, self_signed
-from tests.integration.remoting.peers import ECHO, Services, ended, raw, until
+from tests.integration.remoting.peers import ECHO, LARGE, Services, ended, raw, until
 
 PATIENT = 30.0
 """A handshake timeout that no test reaches."""
@@ -275,6 +277,23 @@ async def test_renegotiation_is_refused(pair: Pair) -> None:
             output, _ = await client.communicate(b"R\n")
         assert b"no renegotiation" in output
         await call(server, Tls(ca=pair.cert))
+
+
+async def test_a_client_with_tls_that_never_reads_is_dropped_in_time(pair: Pair) -> None:
+    limits = ServerLimits(unsent_timeout=0.3)
+    context = Tls(ca=pair.cert).context()
+    async with Server(Services(), tls=server_tls(pair), limits=limits) as server:
+
+        def ask_for_much() -> ssl.SSLSocket:
+            host, _, port = server.address.rpartition(":")
+            plain = socket.create_connection((host, int(port)), timeout=30)
+            sock = context.wrap_socket(plain, server_hostname=host)
+            sock.sendall(encode(Command.request(LARGE)) * 200)
+            return sock
+
+        with await asyncio.to_thread(ask_for_much):
+            await until(lambda: server.counters.dropped_slow_reader == 1)
+            assert server.counters.frames_in < 100
 
 
 async def test_a_stop_ends_handshakes(pair: Pair) -> None:
