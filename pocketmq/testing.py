@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -280,8 +279,13 @@ def broker(
         ServerError: the server did not start, or did not stop cleanly.
         CertificateError: no certificate could be made.
     """
-    directory = store or Path(tempfile.mkdtemp(prefix="pocketmq-"))
-    try:
+    with ExitStack() as stack:
+
+        def temporary(prefix: str) -> Path:
+            folder = tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+            return Path(stack.enter_context(folder))
+
+        directory = store or temporary("pocketmq-")
         settings, credentials, ca = dict(settings or {}), {}, None
         if accounts is not None:
             credentials = _write_accounts(directory / "config", accounts)
@@ -290,20 +294,15 @@ def broker(
                 "pocketmqCredentials": str(directory / "config" / _KEYS),
             }
         if tls:
-            made = certificates.make(Path(tempfile.mkdtemp(dir=directory, prefix="tls-")))
+            made = certificates.make(temporary("pocketmq-tls-"))
             ca = str(made.ca)
             secure = {"tls.server.mode": "enforcing", "useTLS": "true"}
             settings = {**made.settings, **secure, "tls.client.trustCertPath": ca, **settings}
         server = StandaloneServer(directory, settings, credentials, ca)
-        try:
-            server.start()
-            yield server
-            server.stop()
-        finally:
-            server.kill()
-    finally:
-        if store is None:
-            shutil.rmtree(directory, ignore_errors=True)
+        stack.callback(server.kill)
+        server.start()
+        yield server
+        server.stop()
 
 
 def _write_accounts(

@@ -79,8 +79,9 @@ def test_without_openssl_there_is_advice(tmp_path: Path) -> None:
     assert "the openssl program is missing: install it" in result.output
 
 
-def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
-    with testing.broker(tls=True, accounts={"billing": {"admin": True}}) as server:
+def test_a_test_broker_accepts_tls_only_also_after_a_restart(tmp_path: Path) -> None:
+    store = tmp_path / "new"
+    with testing.broker(store=store, tls=True, accounts={"billing": {"admin": True}}) as server:
         keys = server.credentials["billing"]
 
         def brokers(tls: str | None) -> int:
@@ -105,6 +106,7 @@ def test_a_test_broker_accepts_tls_only_also_after_a_restart() -> None:
             server.nameserver, group="test", tls=server.tls, credentials=keys
         ) as producer:
             producer.send("orders", b"tea")
+    assert not list(store.glob("**/*.pem")), "the store keeps no certificates"
 
 
 async def test_a_standalone_broker_on_all_addresses_registers_over_tls(tmp_path: Path) -> None:
