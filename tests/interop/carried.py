@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import client
 from broker.storetools.view import LogChunk, StoreView
 from remoting.protocol import bodies
+from remoting.protocol.bodies.body import BodyT
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
 )
+from remoting.protocol.errors import BodyError
 from remoting.protocol.message.view import RecordView
 
 PATIENCE = 60.0
@@ -164,18 +166,26 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def committed(store: Path) -> dict[str, dict[int, int]]:
-    """Return the offsets in ``consumerOffset.json``, which is replaced atomically."""
-    file = store / "config" / "consumerOffset.json"
-    text = file.read_bytes() if file.exists() else b""
-    return bodies.decode(ConsumerOffsetSerializeWrapper, text).offset_table if text else {}
+    """Return the offsets in ``consumerOffset.json``."""
+    found = _saved(store, "consumerOffset.json", ConsumerOffsetSerializeWrapper)
+    return {} if found is None else found.offset_table
 
 
 def delivered(store: Path) -> dict[int, int]:
     """Return the number of delivered messages per delay level, from ``delayOffset.json``."""
-    file = store / "config" / "delayOffset.json"
-    text = file.read_bytes() if file.exists() else b"{}"
-    counts = bodies.decode(DelayOffsetSerializeWrapper, text).offset_table
-    return {level: count for level, count in counts.items() if count}
+    found = _saved(store, "delayOffset.json", DelayOffsetSerializeWrapper)
+    return {} if found is None else {level: n for level, n in found.offset_table.items() if n}
+
+
+def _saved(store: Path, name: str, kind: type[BodyT]) -> BodyT | None:
+    """Return a saved table; None if there is none, or Apache's broker is just writing it.
+
+    4.9.7 removes the old file before it renames the new one, 5.3.3 writes into the old one.
+    """
+    try:
+        return bodies.decode(kind, (store / "config" / name).read_bytes())
+    except (FileNotFoundError, BodyError):
+        return None
 
 
 def raw(store: Path, *topics: str) -> list[bytes]:
