@@ -68,7 +68,8 @@ class Peer:
 
     def send(self, data: bytes) -> None:
         """Send bytes; ignore that the server may have closed already."""
-        with suppress(ConnectionError, ssl.SSLEOFError):
+        # After a failed write, OpenSSL calls the length of the next one wrong.
+        with suppress(ConnectionError, ssl.SSLError):
             self.socket.sendall(data)
 
     def ask(self, command: Command) -> Command:
