@@ -171,24 +171,25 @@ def _sockets(servers: Iterable[tuple[str, Counters]]) -> Iterator[Metric]:
         for server, counters in rows:
             counter.add_metric([server], getattr(counters, attribute))
         yield counter
-    dropped = CounterMetricFamily(
-        "pocketmq_peers_dropped",
-        "Connections closed because of their peer, by reason.",
-        labels=["server", "reason"],
-    )
-    for server, counters in rows:
-        for reason in DROP_REASONS:
-            dropped.add_metric([server, reason], getattr(counters, f"dropped_{reason}"))
-    yield dropped
-    failed = CounterMetricFamily(
-        "pocketmq_tls_handshakes_failed",
-        "TLS handshakes that failed, by reason.",
-        labels=["server", "reason"],
-    )
-    for server, counters in rows:
-        for reason in TLS_FAILURES:
-            failed.add_metric([server, reason], getattr(counters, f"tls_failed_{reason}"))
-    yield failed
+    for name, prefix, reasons, text in (
+        (
+            "pocketmq_peers_dropped",
+            "dropped",
+            DROP_REASONS,
+            "Connections closed because of their peer",
+        ),
+        (
+            "pocketmq_tls_handshakes_failed",
+            "tls_failed",
+            TLS_FAILURES,
+            "TLS handshakes that failed",
+        ),
+    ):
+        counter = CounterMetricFamily(name, f"{text}, by reason.", labels=["server", "reason"])
+        for server, counters in rows:
+            for reason in reasons:
+                counter.add_metric([server, reason], getattr(counters, f"{prefix}_{reason}"))
+        yield counter
 
 
 def _guards(servers: Sequence[tuple[str, NameServer | Broker]]) -> Iterator[Metric]:
