@@ -6,13 +6,12 @@ import errno
 import os
 import random
 import time
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from broker.store.os_files import DiskUse, Files, Region
+from tests.unit.broker.store.stores import open_files
 
 CAPACITY: Final = 96 << 20
 
@@ -109,15 +108,6 @@ def _maps(root: Path) -> list[str]:
     return [line for line in Path("/proc/self/maps").read_text().splitlines() if str(root) in line]
 
 
-def open_files(root: Path) -> Iterable[str]:
-    """Return the store's files that this process has open."""
-    for path in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            target = str(path.readlink())
-            if target.startswith(str(root)):
-                yield target
-
-
 @dataclass
 class Held:
     """The files and bytes that a store uses at one moment."""
@@ -135,6 +125,6 @@ class Held:
         return cls(
             files=len(paths) - directories,
             directories=directories,
-            descriptors=sum(1 for _ in open_files(root)),
+            descriptors=len(open_files(root)),
             maps=len(_maps(root)),
         )

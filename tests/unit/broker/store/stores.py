@@ -6,6 +6,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,21 @@ def bodies(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> 
 def thread_names() -> list[str]:
     """Return the names of the store's running threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("store-")]
+
+
+def open_files(root: Path) -> list[str]:
+    """Return a path for each descriptor of this process that is open below a directory.
+
+    Other descriptors don't count: those that another test left to the garbage collector are
+    closed at any time.
+    """
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            target = path.readlink()
+            if target.is_relative_to(root):
+                found.append(str(target))
+    return found
 
 
 class FailingRegion:

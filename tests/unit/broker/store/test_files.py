@@ -11,6 +11,7 @@ import pytest
 
 from broker.store import limits
 from broker.store.os_files import DiskUse, Files, is_no_space
+from tests.unit.broker.store.stores import open_files
 
 FILES = Files()
 
@@ -32,10 +33,6 @@ def test_a_mapped_file_has_one_length_forever(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_closed(tmp_path: Path) -> None:
-    def count() -> int:
-        return len(list(Path("/proc/self/fd").iterdir()))
-
-    before = count()
     for _ in range(50):
         region = FILES.open_mapped(tmp_path / "file", 4096, create=True)
         piece = region.view[:10]
@@ -44,7 +41,7 @@ def test_descriptors_are_closed(tmp_path: Path) -> None:
             FILES.open_mapped(tmp_path / "file", 8192, create=False)
     assert bytes(piece) == bytes(10)
     del piece
-    assert count() == before
+    assert open_files(tmp_path) == []
 
 
 def test_only_written_ranges_are_extents(tmp_path: Path) -> None:
@@ -154,10 +151,9 @@ def test_a_lock_that_fails_leaves_no_descriptor(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "lockf", fail)
-    before = len(FILES.list(Path("/proc/self/fd")))
     with pytest.raises(OSError, match="No locks"):
         FILES.lock(tmp_path / "lock", b"lock")
-    assert len(FILES.list(Path("/proc/self/fd"))) == before
+    assert open_files(tmp_path) == []
 
 
 def test_an_exceeded_quota_counts_as_a_full_disk(tmp_path: Path) -> None:
@@ -207,8 +203,6 @@ def test_open_maps_leave_descriptors_to_sockets(
 
 @pytest.mark.parametrize("size", [4096, limits.SMALL_FILE_BYTES])
 def test_a_small_file_keeps_one_descriptor_and_a_large_one_two(tmp_path: Path, size: int) -> None:
-    descriptors = Path("/proc/self/fd")
-    before = len(list(descriptors.iterdir()))
     region = Files().open_mapped(tmp_path / "file", size, create=True)
     region.write(7, b"written")
     assert bytes(region.view[7:14]) == b"written"
@@ -216,10 +210,9 @@ def test_a_small_file_keeps_one_descriptor_and_a_large_one_two(tmp_path: Path, s
     region.sync()
     assert next(region.extents(0))[0] == 0
     assert region.is_whole()
-    taken = len(list(descriptors.iterdir())) - before
-    assert taken == (1 if size < limits.SMALL_FILE_BYTES else 2)
+    assert len(open_files(tmp_path)) == (1 if size < limits.SMALL_FILE_BYTES else 2)
     del region
-    assert len(list(descriptors.iterdir())) == before
+    assert open_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("size", [4096, limits.SMALL_FILE_BYTES])
