@@ -130,7 +130,11 @@ def ours(
 
 @contextmanager
 def theirs(
-    home: Path, *, sync_flush: bool, tls: certificates.CertificateFiles | None = None
+    home: Path,
+    *,
+    sync_flush: bool,
+    tls: certificates.CertificateFiles | None = None,
+    accounts: str = "",
 ) -> Iterator[Target]:
     """Run Apache's name server and broker; see ``ours``.
 
@@ -138,6 +142,7 @@ def theirs(
         home: the directory for configuration, store and logs.
         sync_flush: whether the broker runs with SYNC_FLUSH.
         tls: the certificate with which both accept TLS too.
+        accounts: the text of ``plain_acl.yml`` for a broker that checks accounts.
     """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
@@ -145,6 +150,10 @@ def theirs(
     settings = [f"namesrvAddr={nameserver}"]
     if sync_flush:
         settings.append("flushDiskType=SYNC_FLUSH")
+    if accounts:
+        settings.append("aclEnable=true")
+        (home / "conf").mkdir()
+        (home / "conf" / "plain_acl.yml").write_text(accounts)
     names = apache.nameserver_command(VERSION, home, port)
     broker = apache.broker_command(VERSION, home, broker_port, settings=settings, heap=HEAP)
     if tls is not None:

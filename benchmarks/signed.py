@@ -1,74 +1,124 @@
-"""Measure what accounts cost: signed sends at a broker with ACL, beside unsigned ones without.
+"""Measure what accounts cost: signed sends at brokers with ACL, ours and Apache's, and unsigned.
 
     python -m benchmarks.signed [--rounds 5] [--seconds 3]
 
-Signed sends take the broker's slower path, so the difference is that of the paths and of the check.
-Each round runs both, 1 KiB at 4 x 64; the load is in this process, on the same machine.
+Each round runs all three, 4 x 64 sends of 256 to 1,792 bytes with tags and keys to eight queues;
+the load is in this process, on the same machine. The requests were signed before: a broker accepts
+a signed request again and again.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
+from contextlib import ExitStack
 from typing import Final
 
 from benchmarks import machine
-from benchmarks.pump import pump, send_each, send_frame
-from pocketmq import testing
-from remoting.protocol.frame import cut, decode, encode
+from benchmarks.pump import pump, send_each
+from benchmarks.servers import directory, ours, theirs
+from benchmarks.tools import Target
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
+from remoting.protocol.frame import encode
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2
+from remoting.protocol.message import properties
 from remoting.protocol.signing import Credentials, signed
 
-KIB: Final = 1024
-QUEUES: Final = 4
-ACCOUNT: Final = "bench-sender"
-ACCOUNTS: Final = {ACCOUNT: {"topicPerms": ["signed=PUB|SUB"]}}
+QUEUES: Final = 8
+REQUESTS: Final = 1_000
+TOPIC: Final = "signed"
+ACCOUNT: Final = Credentials("bench-sender", "secret-of-the-sender")
+RULES: Final = f"""\
+accounts:
+- accessKey: {ACCOUNT.access_key}
+  secretKey: {ACCOUNT.secret_key}
+  topicPerms: [{TOPIC}=PUB|SUB]
+"""
 
 Rows = dict[str, list[dict[str, float]]]
 
 
-def frames(who: Credentials | None) -> list[bytes]:
-    """Return one send for each queue; a broker accepts a signed request again and again."""
-    made = [send_frame("signed", queue, KIB, queues=QUEUES) for queue in range(QUEUES)]
-    return made if who is None else [sign(one, who) for one in made]
-
-
-def sign(frame: bytes, who: Credentials) -> bytes:
-    """Return a signed copy of a frame."""
-    whole = cut(frame)
-    assert whole is not None
-    return encode(signed(decode(whole), who))
+def sends() -> list[Command]:
+    """Return sends whose sizes, tags, keys and queues differ."""
+    dice = random.Random(21)
+    made = []
+    for number in range(REQUESTS):
+        names = {
+            properties.KEYS: f"order-{dice.randrange(10**6)}",
+            properties.UNIQ_KEY: f"{number:032X}",
+            properties.TAGS: dice.choice(["created", "paid", "sent", "closed", "returned"]),
+            properties.WAIT: "true",
+        }
+        header = SendMessageRequestHeaderV2(
+            producer_group="orders",
+            topic=TOPIC,
+            default_topic="TBW102",
+            default_topic_queue_nums=QUEUES,
+            queue_id=number % QUEUES,
+            sys_flag=0,
+            born_timestamp=1_700_000_000_000 + number,
+            flag=0,
+            properties=properties.encode(names).decode(),
+        )
+        body = dice.randbytes(dice.randint(256, 1792))
+        made.append(Command.request(RequestCode.SEND_MESSAGE_V2, header, body=body))
+    return made
 
 
 def measure(rounds: int, seconds: float) -> Rows:
     """Run the rounds; return the figures of each kind."""
-    found: Rows = {"unsigned": [], "signed": []}
-    with testing.broker() as open_broker, testing.broker(accounts=ACCOUNTS) as guarded:
+    found: Rows = {"unsigned": [], "signed": [], "Apache's, signed": []}
+    commands = sends()
+    with ExitStack() as stack:
+        home = stack.enter_context(directory(None))
+        accounts = home / "plain_acl.yml"
+        accounts.write_text(RULES)
+        accounts.chmod(0o600)
+        checked = ("--set=aclEnable=true", f"--set=pocketmqAclFile={accounts}")
+        servers = {
+            "unsigned": stack.enter_context(ours(home / "open", sync_flush=False)),
+            "signed": stack.enter_context(ours(home / "ours", sync_flush=False, options=checked)),
+            "Apache's, signed": stack.enter_context(
+                theirs(home / "apache", sync_flush=False, accounts=RULES)
+            ),
+        }
+        unsigned = [encode(command) for command in commands]
+        with_account = [encode(signed(command, ACCOUNT)) for command in commands]
         for _ in range(rounds):
-            for kind, server in (("unsigned", open_broker), ("signed", guarded)):
-                requests = frames(server.credentials.get(ACCOUNT))
-                send_each(server.broker, requests)
-                figures = pump(
-                    server.broker,
-                    requests,
-                    connections=4,
-                    inflight=64,
-                    seconds=seconds,
-                    warm=0.5,
-                    pid=server.pid,
-                )
-                found[kind].append(figures.as_json())
+            for kind, server in servers.items():
+                requests = unsigned if kind == "unsigned" else with_account
+                found[kind].append(run(server, requests, seconds))
     return found
+
+
+def run(server: Target, requests: list[bytes], seconds: float) -> dict[str, float]:
+    """Run a load once; return its figures."""
+    send_each(server.broker, requests)
+    figures = pump(
+        server.broker,
+        requests,
+        connections=4,
+        inflight=64,
+        seconds=seconds,
+        warm=0.5,
+        pid=server.pid,
+    )
+    return figures.as_json()
 
 
 def table(found: Rows) -> str:
     """Return the medians, a line for each kind."""
     lines = []
     for kind, rows in found.items():
-        rate, cpu, p50 = (
+        rate, cpu, p50, p99 = (
             statistics.median(row[name] for row in rows)
-            for name in ("per_s", "cpu_us_per", "p50_ms")
+            for name in ("per_s", "cpu_us_per", "p50_ms", "p99_ms")
         )
-        lines.append(f"{kind:9} {rate:9,.0f}/s  CPU {cpu:6.2f} us a send  p50 {p50:.2f} ms")
+        lines.append(
+            f"{kind:16} {rate:9,.0f}/s  CPU {cpu:6.2f} us a send  p50 {p50:.2f}  p99 {p99:.2f} ms"
+        )
     return "\n".join(lines)
 
 

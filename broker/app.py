@@ -47,7 +47,7 @@ from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.credentials import Signer
 from remoting.docs import DOCS
-from remoting.endpoint import Feed, Handler
+from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
 from remoting.process_limits import ConnectionRoom
@@ -127,7 +127,6 @@ class Broker:
         self.processors: Processors
         self.guard: Guard | None = None
         self.audit: AuditLog | None = None
-        self._rules_seen: object = None
         self._read_pass: ReadPass | None = None
         self._delays: Delays
         self._timers: Timers | None = None
@@ -256,14 +255,6 @@ class Broker:
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             await loop.run_in_executor(None, guard.file.refresh)
-            if guard.file.rules is self._rules_seen:
-                continue
-            self._rules_seen = guard.file.rules
-            for server in (self._server, self._vip):
-                for connection in server.connections if server is not None else ():
-                    if not guard.trusts(connection):
-                        # Off the fast path, which checks nothing.
-                        connection.stop_requests()
 
     async def _load(self) -> None:
         """Read the saved tables and create the state from them."""
@@ -400,17 +391,10 @@ class Broker:
 
         endpoint = self._server.endpoint
         self._read_pass = ReadPass(
-            Host(self.state, self.processors), max_frame_bytes=endpoint.limits.max_frame_bytes
+            Host(self.state, self.processors, self.guard),
+            max_frame_bytes=endpoint.limits.max_frame_bytes,
         )
-        feed = partial(FastPathFeed, self._read_pass)
-        guard = self.guard
-
-        def guarded(connection: Connection) -> Feed:
-            # The fast path checks no signatures: it serves addresses of the global white list only.
-            assert guard is not None
-            return feed(connection) if guard.trusts(connection) else connection.feed
-
-        endpoint.feed_factory = feed if guard is None else guarded
+        endpoint.feed_factory = partial(FastPathFeed, self._read_pass)
 
     async def _start_vip(self) -> None:
         if self.config.listen_port <= VIP_STEP:

@@ -269,17 +269,18 @@ class Quotas:
             for name in table.rates.by_name
         }
 
-    def meter_of_sends(self, topic: str) -> Meter | None:
-        """Return the meter of sends to a topic of no account; None if nothing limits them."""
-        return self._meter("send", topic, topic)
+    def meter_of_sends(self, command: Command, connection: Connection, topic: str) -> Meter | None:
+        """Return the meter of an account's sends to a topic; None if nothing limits them."""
+        return self._meter("send", self._names(command, connection, topic, topic))
 
-    def meter_of_pulls(self, topic: str, group: str) -> Meter | None:
+    def meter_of_pulls(
+        self, command: Command, connection: Connection, topic: str, group: str
+    ) -> Meter | None:
         """Return the meter of a group's pulls from a topic; None if nothing limits them."""
-        return self._meter("pull", topic, key_of(topic, group))
+        return self._meter("pull", self._names(command, connection, topic, key_of(topic, group)))
 
-    def _meter(self, verb: str, topic: str, key: str) -> Meter | None:
+    def _meter(self, verb: str, names: Names) -> Meter | None:
         self._configure()
-        names = {"topic": (topic, key)}
         allowance = self.find(verb, names)
         return Meter(self, verb, names, allowance) if allowance else None
 
@@ -339,14 +340,17 @@ class Quotas:
         self._configure()
         if not self._tables:
             return ()
+        allowance = self.find(verb, self._names(command, connection, topic, key))
+        self.check(allowance, connection)
+        return allowance
+
+    def _names(self, command: Command, connection: Connection, topic: str, key: str) -> Names:
         names = {"topic": (topic, key)}
         if self._account_of is not None:
             account = self._account_of(command, connection)
             if account is not None:
                 names["account"] = account, account
-        allowance = self.find(verb, names)
-        self.check(allowance, connection)
-        return allowance
+        return names
 
     def _configure(self) -> None:
         """Use changed settings; a quota that has not changed keeps its buckets."""

@@ -22,6 +22,7 @@ from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
 from broker.traffic import GROUP_GET, TOPIC_PUT, key_of
+from remoting.access.guard import Guard
 from remoting.connection import Connection
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -60,6 +61,7 @@ class Host:
     Args:
         state: the state of a broker whose store is open.
         processors: the slow path.
+        guard: checks what accounts may do; None: everybody may do everything.
 
     Attributes:
         appender: stores messages.
@@ -70,7 +72,10 @@ class Host:
         committed: the templates of answers to commits, by codec.
     """
 
-    def __init__(self, state: BrokerState, processors: Processors) -> None:
+    def __init__(
+        self, state: BrokerState, processors: Processors, guard: Guard | None = None
+    ) -> None:
+        self.guard = guard
         self._state = state
         self._store = state.store
         self._queues = state.store.engine.queues
@@ -103,7 +108,11 @@ class Host:
         return (
             *(state.topics.data_version, state.groups.data_version, self._queues.removals),
             state.config_version,
+            None if self.guard is None else self.guard.file.rules,
         )
+
+    def _may(self, command: Command, connection: Connection) -> bool:
+        return self.guard is None or self.guard.permits(command, connection)
 
     # sends
 
@@ -117,6 +126,8 @@ class Host:
             else:
                 fields = command.read(SendMessageRequestHeaderV2)
             if fields.sys_flag & TRANSACTION_MASK or fields.sys_flag < 0:
+                return None
+            if not self._may(command, connection):
                 return None
             if not self._processors.send.admits(command, connection, fields):
                 return None
@@ -133,7 +144,7 @@ class Host:
             reconsume_times=fields.reconsume_times or 0,
             batch=fields.batch,
             count=self._state.traffic.count(TOPIC_PUT, fields.topic),
-            meter=self._processors.quotas.meter_of_sends(fields.topic),
+            meter=self._processors.quotas.meter_of_sends(command, connection, fields.topic),
         )
 
     def stored(self, messages: int, body_bytes: int) -> None:
@@ -150,11 +161,16 @@ class Host:
 
     # commits
 
-    def plan_commit(self, codec: int, header: bytes, _: Connection) -> tuple[str, str, int] | None:
+    def plan_commit(
+        self, codec: int, header: bytes, connection: Connection
+    ) -> tuple[str, str, int] | None:
         """Return group, topic and queue of commits with such a header; None: slow path."""
         try:
-            fields = _command(codec, header).read(UpdateConsumerOffsetRequestHeader)
+            command = _command(codec, header)
+            fields = command.read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
+            return None
+        if not self._may(command, connection):
             return None
         return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
 
@@ -172,7 +188,10 @@ class Host:
         """Return the plan for pulls with such a header; None if they take the slow path."""
         pulls = self._processors.pull
         try:
-            fields = _command(codec, header).read(PullMessageRequestHeader)
+            command = _command(codec, header)
+            fields = command.read(PullMessageRequestHeader)
+            if not self._may(command, connection):
+                return None
             fields.bname = fields.proxy_froward_client_id = None
             wanted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
@@ -184,7 +203,9 @@ class Host:
         fields.topic = sys.intern(fields.topic)
         key = key_of(fields.topic, fields.consumer_group)
         count = self._state.traffic.count(GROUP_GET, key)
-        meter = self._processors.quotas.meter_of_pulls(fields.topic, fields.consumer_group)
+        meter = self._processors.quotas.meter_of_pulls(
+            command, connection, fields.topic, fields.consumer_group
+        )
         limits = pulls.limits(fields, () if meter is None else meter.allowance)
         return PullPlan(fields, wanted.codes, limits, count, meter)
 

@@ -14,10 +14,13 @@ from cpython.array cimport array
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy
 
+from binascii import b2a_base64
 from functools import partial
+from hmac import compare_digest
 from time import perf_counter
 
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
@@ -34,6 +37,7 @@ from remoting.protocol.core.octets cimport get16, get32, get64, put16, put32, pu
 from remoting.protocol.core.record cimport (
     FIXED_BYTES, Head, Properties, body_crc, java_hash, put_head, read_properties, tags_code,
 )
+from remoting.protocol.core.signed cimport Signed, put_signed_values
 
 cdef extern from "Python.h":
     int PyBUF_READ
@@ -864,13 +868,14 @@ cdef class ReadPass:
 
     cdef readonly Py_ssize_t frames
     cdef public object on_served
-    cdef object _host, _peer, _connection
+    cdef object _host, _peer, _connection, _rules
     cdef Gathered _gathered
     cdef Sends _sends
     cdef Pulls _pulls
     cdef Plans _commits
     cdef list _committed
-    cdef bint _stores_v4, _takes_sends, _takes_msgpack
+    cdef bint _stores_v4, _takes_sends, _takes_msgpack, _is_guarded
+    cdef Buffer _signed_values
     cdef bytes _born_host
     cdef Py_ssize_t _longest, _pulls_served, _commits_served
     cdef double _slow_seconds
@@ -879,6 +884,8 @@ cdef class ReadPass:
     def __init__(self, host, *, max_frame_bytes, max_plans=MAX_PLANS):
         self._host = host
         self._stores_v4 = host.stores_v4
+        self._is_guarded = host.guard is not None
+        self._signed_values = Buffer()
         self._gathered = Gathered(host)
         self._sends = Sends(host, self._gathered, max_plans)
         self._pulls = Pulls(host, self._gathered, max_plans)
@@ -986,6 +993,8 @@ cdef class ReadPass:
             and (not self._gathered.syncs or self._connection.may_defer)
         )
         self._takes_msgpack = self._connection.speaks_msgpack
+        if self._is_guarded:
+            self._rules = self._host.guard.rules_for(self._connection)
         return 0
 
     cdef int _flush(self) except -1:
@@ -1012,7 +1021,8 @@ cdef class ReadPass:
         cdef uint32_t mark = get32(frame + 4)
         cdef Py_ssize_t header_length = mark & 0xFFFFFF
         cdef int codec = mark >> 24
-        cdef int done = SLOW
+        cdef int done
+        cdef bint is_pull, is_commit
         cdef Request *request = &self._request
         cdef Header *header = &request.header
         if codec > Codec.MSGPACK or (codec == Codec.MSGPACK and not self._takes_msgpack):
@@ -1029,16 +1039,46 @@ cdef class ReadPass:
             return SLOW
         if header.flag != 0 and header.flag != FLAG_ONEWAY:
             return SLOW
-        if header.code == PULL_MESSAGE or header.code == LITE_PULL_MESSAGE:
+        is_pull = header.code == PULL_MESSAGE or header.code == LITE_PULL_MESSAGE
+        is_commit = header.code == UPDATE_CONSUMER_OFFSET
+        if not (is_pull or is_commit or self._takes_sends):
+            return SLOW
+        if self._rules is not None and not self._has_valid_signature(request):
+            return SLOW
+        if is_pull:
             done = self._pulls.serve(request, self._connection)
             self._pulls_served += done != SLOW
-        elif header.code == UPDATE_CONSUMER_OFFSET:
+        elif is_commit:
             done = self._commit(request)
             self._commits_served += done != SLOW
-        elif self._takes_sends:
+        else:
             done = self._sends.serve(request, self._connection)
         self.frames += done != SLOW
         return done
+
+    cdef bint _has_valid_signature(self, Request *request) except -1:
+        """Check the signature as ``remoting.access.guard`` does; set the header's account.
+
+        False: the slow path checks it again, and denies the request. What the account may do is
+        checked once, for the plan.
+        """
+        cdef Buffer values = self._signed_values
+        cdef Signed signed
+        if request.body_length > LARGEST_BODY:
+            return False
+        if not put_signed_values(&request.header, &signed, values):
+            return False
+        name = PyUnicode_DecodeUTF8(<const char *>signed.account.at, signed.account.length, NULL)
+        mac = self._rules.account(name).mac.copy()
+        mac.update(PyMemoryView_FromMemory(<char *>values.data, values.length, PyBUF_READ))
+        mac.update(PyMemoryView_FromMemory(<char *>request.body, request.body_length, PyBUF_READ))
+        given = PyBytes_FromStringAndSize(
+            <const char *>signed.signature.at, signed.signature.length
+        )
+        if not compare_digest(b2a_base64(mac.digest(), newline=False), given):
+            return False
+        request.header.account = signed.account
+        return True
 
     cdef int _commit(self, const Request *request) except -1:
         """Handle a commit of an offset; return SLOW if it takes the slow path."""

@@ -397,7 +397,7 @@ class SendProcessor:
             or self._state.changes.topic_pending(header.topic) is not None
         ):
             return False
-        meter = self._quotas.meter_of_sends(header.topic)
+        meter = self._quotas.meter_of_sends(command, connection, header.topic)
         if meter is not None and not meter.passes():
             # The slow path refuses it, and counts the refusal.
             return False

@@ -9,14 +9,13 @@ which accounts exist. The log names the reason.
 from __future__ import annotations
 
 import hmac
-import secrets
 from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from remoting.access.accounts import DENY, PUB, SUB, Account
+from remoting.access.accounts import DENY, PUB, SUB, Account, Rules
 from remoting.access.file import AclFile
 from remoting.clock import Clock
 from remoting.log import Log, RateLimitedLog
@@ -48,9 +47,6 @@ _SHOWN: Final = 128
 
 MAX_ORDERS: Final = 256
 """Sets of ext fields whose order is kept; the requests of all clients have some 50."""
-
-_NOBODY: Final = Account(access_key="", secret_key=secrets.token_bytes(32))
-"""The account that unknown keys are checked with: no signature matches."""
 
 MAX_ORDER_CHARACTERS: Final = 1024
 """Characters of the names of a set whose order is kept; RocketMQ's requests have up to 300."""
@@ -105,17 +101,27 @@ class Guard:
         self._denials = RateLimitedLog(clock, _log.warning)
         self._on_denied = on_denied
 
-    def trusts(self, connection: Connection) -> bool:
-        """Return whether the global white list has the address: nothing is checked."""
-        return self.file.rules.trusts(connection.remote[0])
+    def rules_for(self, connection: Connection) -> Rules | None:
+        """Return the rules; None if the global white list has the address: nothing is checked."""
+        rules = self.file.rules
+        return None if rules.white and rules.trusts(connection.remote[0]) else rules
 
     def account_of(self, command: Command, connection: Connection) -> str | None:
         """Return whose account a request that has passed is; None if it needed no signature."""
-        return None if self.trusts(connection) else command.fields.get(ACCESS_KEY)
+        return None if self.rules_for(connection) is None else command.fields.get(ACCESS_KEY)
 
     def check(self, command: Command, connection: Connection) -> str | None:
         """Return why a request is denied, None if it may be served; without lookups."""
         return self._judge(command, connection)[1]
+
+    def permits(self, command: Command, connection: Connection) -> bool:
+        """Return whether a request whose signature was checked may be served; without lookups."""
+        rules = self.rules_for(connection)
+        if rules is None:
+            return True
+        fields = command.fields
+        account = rules.account(fields.get(ACCESS_KEY, ""))
+        return self._lacking(account, command, fields) is None
 
     def wrap(self, handler: Handler) -> Handler:
         """Return a handler that passes on what may be served, and denies the rest."""
@@ -149,28 +155,32 @@ class Guard:
 
     def _judge(self, command: Command, connection: Connection) -> tuple[Account | None, str | None]:
         """Return the account, None if the address is trusted or the code open, and a denial."""
-        rules, address, permissions = self.file.rules, connection.remote[0], self._permissions
-        if command.code in permissions.open or (rules.white and rules.trusts(address)):
+        rules = self.rules_for(connection)
+        if rules is None or command.code in self._permissions.open:
             return None, None
         fields = command.fields
         name = fields.get(ACCESS_KEY)
         if not name:
             return None, "No accessKey is configured"
-        account = rules.accounts.get(name, _NOBODY)
-        if account.white(address):
+        account = rules.account(name)
+        if account.white(connection.remote[0]):
             return None, None
-        if not self._signatures.is_valid(command, fields, account.secret_key):
+        if not self._signatures.is_valid(command, fields, account.mac):
             return None, f"Check signature failed for accessKey={name[:_SHOWN]}"
-        needs = permissions.needs.get(command.code)
+        return account, self._lacking(account, command, fields)
+
+    def _lacking(self, account: Account, command: Command, fields: Mapping[str, str]) -> str | None:
+        """Return what an account lacks for a request, None if it may do it."""
+        needs = self._permissions.needs.get(command.code)
         if needs is None:
             if account.admin:
-                return account, None
+                return None
             text = "Need admin permission for request code={}, but accessKey={} is not"
-            return account, text.format(command.code, name[:_SHOWN])
+            return text.format(command.code, account.access_key[:_SHOWN])
         try:
-            return account, _missing(account, needs(fields, command))
+            return _missing(account, needs(fields, command))
         except ProtocolError as error:
-            return account, str(error)
+            return str(error)
 
     def _deny(self, command: Command, connection: Connection, denial: str) -> Command | None:
         self.denied += 1
@@ -195,7 +205,7 @@ class _Signatures:
     def __init__(self) -> None:
         self._orders: dict[tuple[str, ...], Callable[[dict[str, str]], Iterable[str]]] = {}
 
-    def is_valid(self, command: Command, fields: dict[str, str], secret_key: bytes) -> bool:
+    def is_valid(self, command: Command, fields: dict[str, str], mac: hmac.HMAC) -> bool:
         # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
         if command.values is not None:
             return False
@@ -204,9 +214,9 @@ class _Signatures:
         order = self._orders.get(names)
         if order is not None:
             values = "".join(order(fields)).encode("utf-8", "replace")
-            return _matches(given, values, command.body, secret_key)
+            return _matches(given, values, command.body, mac)
         others = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
-        if _matches(given, signed_content(others, command.body)[0], command.body, secret_key):
+        if _matches(given, signed_content(others, command.body)[0], command.body, mac):
             used = sorted(name for name in others if name != SIGNATURE)
             joined = "".join(used)
             is_simple = len(others) == len(fields) and len(used) > 1 and joined.isascii()
@@ -217,14 +227,16 @@ class _Signatures:
         if len(others) == len(fields):
             return False
         # Java's client signs this field, too; 4.9.7 then refuses it.
-        return _matches(given, signed_content(fields, command.body)[0], command.body, secret_key)
+        return _matches(given, signed_content(fields, command.body)[0], command.body, mac)
 
 
-def _matches(given: str, values: bytes, body: bytes | memoryview, secret_key: bytes) -> bool:
-    digest = hmac.digest(secret_key, b"".join((values, body)), "sha1")
+def _matches(given: str, values: bytes, body: bytes | memoryview, mac: hmac.HMAC) -> bool:
+    mac = mac.copy()
+    mac.update(values)
+    mac.update(body)
     # Texts beyond ASCII can't be compared in constant time, and are no signatures.
     return given.isascii() and hmac.compare_digest(
-        b2a_base64(digest, newline=False).decode(), given
+        b2a_base64(mac.digest(), newline=False).decode(), given
     )
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Literal
 
-MODULES: Final = ("answer", "header", "record", "index_entries", "messages")
+MODULES: Final = ("answer", "header", "signed", "record", "index_entries", "messages")
 
 
 def why_not(package: str, modules: tuple[str, ...]) -> str:

@@ -51,6 +51,8 @@ cdef struct Header:
     int32_t opaque
     uint64_t kinds
     Text slots[SLOTS]
+    # The account whose signature was checked; ABSENT without one.
+    Text account
     Field fields[MAX_FIELDS]
     int field_count
 

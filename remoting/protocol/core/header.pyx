@@ -82,6 +82,8 @@ cdef bint scan(Header *header, Codec codec, const uint8_t *at, Py_ssize_t length
     header.codec = codec
     header.field_count = 0
     header.kinds = 0
+    header.account.kind = Kind.ABSENT
+    header.account.length = 0
     for slot in range(SLOTS):
         header.slots[slot].kind = Kind.ABSENT
         header.slots[slot].length = 0
@@ -481,7 +483,10 @@ cdef bint decimal(const Text *text, int64_t *number) noexcept nogil:
 
 
 cdef bytes key_of(const Header *header, uint32_t slots):
-    """Return a key made of codec, code, kinds and the given ``slots``; None if it is too long."""
+    """Return a key made of codec, code, kinds, the given ``slots`` and the account.
+
+    None: it is too long.
+    """
     cdef uint8_t key[LONGEST_KEY]
     cdef uint8_t *at = key
     cdef Py_ssize_t length
@@ -499,6 +504,13 @@ cdef bytes key_of(const Header *header, uint32_t slots):
             if length:
                 memcpy(at + 2, header.slots[slot].at, length)
             at += length + 2
+    # The end of the key is the account's: no account has the key of another, or of none.
+    length = header.account.length
+    if length:
+        if length > key + LONGEST_KEY - at:
+            return None
+        memcpy(at, header.account.at, length)
+        at += length
     return PyBytes_FromStringAndSize(<char *>key, at - key)
 
 

@@ -12,11 +12,15 @@ from broker.config import BrokerConfig
 from broker.filters.table import ConsumerFilters
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.subscriptions import SubscriptionGroups
+from broker.processors.permissions import permissions
 from broker.processors.table import Processors, RequestDispatcher
 from broker.state import BrokerState
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.topics import TopicTable
+from remoting.access.file import AclFile
+from remoting.access.guard import Guard
+from remoting.endpoint import Handler
 from remoting.errors import AnswerTimeout, ConnectionLost
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import (
@@ -125,9 +129,16 @@ class _Done:
 class Bench:
     """One broker's state with its dispatcher."""
 
-    def __init__(self, root: Path, *, files: Files | None = None, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, *, files: Files | None = None, rules: str = "", **settings: Any
+    ) -> None:
         self.config = BrokerConfig(
-            **{"broker_name": "broker-a", "store_path_root_dir": root, **settings}
+            **{
+                "broker_name": "broker-a",
+                "store_path_root_dir": root,
+                "acl_enable": bool(rules),
+                **settings,
+            }
         )
         self.clock = ManualClock()
         self.changes = RecordedChanges()
@@ -162,10 +173,19 @@ class Bench:
             offsets=ConsumerOffsets(),
             filters=ConsumerFilters(self.config.limits),
         )
-        self.processors = Processors.of(self.state, _call_later)
+        self.guard = self._guard(root / "plain_acl.yml", rules) if rules else None
+        account_of = self.guard.account_of if self.guard else None
+        self.processors = Processors.of(self.state, _call_later, account_of)
         self.table = self.processors.table()
         self.dispatch = RequestDispatcher(self.state, self.table)
+        self.guarded: Handler = self.guard.wrap(self.dispatch) if self.guard else self.dispatch
         self.connection = FakeConnection()
+
+    def _guard(self, path: Path, rules: str) -> Guard:
+        path.write_text(rules)
+        file = AclFile(path)
+        file.open()
+        return Guard(file, permissions(self.state), self.clock)
 
     def close(self) -> None:
         self.store.close()
@@ -179,9 +199,11 @@ class Bench:
             return connection.sent.pop()
         return answer
 
-    def answer(self, command: Command, connection: Any) -> Command | None:
+    def answer(
+        self, command: Command, connection: Any, handler: Handler | None = None
+    ) -> Command | None:
         """What the handler of a request returns; None also when the answer was sent."""
-        answer = self.dispatch(command, connection)
+        answer = (handler or self.dispatch)(command, connection)
         if answer is None or isinstance(answer, Command):
             return answer
         return _finish(answer)

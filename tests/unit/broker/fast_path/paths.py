@@ -73,7 +73,7 @@ class Wire:
         self.cold += 1
         command = decode(frame)
         if not command.is_response:
-            answer = self._bench.answer(command, self)
+            answer = self._bench.answer(command, self, self._bench.guarded)
             if answer is not None and not command.is_oneway:
                 self.send(answer)
         return frame.end
@@ -133,11 +133,11 @@ class Side:
 
     def _answers(self) -> list[bytes]:
         """Return the answers in order; requests that wait for the disk have none yet."""
-        frames = [
+        sent = [
             frame.replace(self.name.encode(), b"<side>")
-            for frame in _frames(b"".join(self.wire.sent))
+            for frame in frames(b"".join(self.wire.sent))
         ]
-        return sorted(frames) if self.bench.store.sync_flush else frames
+        return sorted(sent) if self.bench.store.sync_flush else sent
 
     def left(self) -> dict[str, Any]:
         """Return all observable results of the frames."""
@@ -164,10 +164,12 @@ class Side:
             "puts": (store.stats.puts, store.stats.put_bytes, store.stats.refused_puts),
             "gets": (store.stats.got_messages, store.stats.got_bytes),
             "parked": len(bench.state.long_polls),
+            "denied": bench.guard.denied if bench.guard else 0,
         }
 
 
-def _frames(stream: bytes) -> Iterator[bytes]:
+def frames(stream: bytes) -> Iterator[bytes]:
+    """Return the frames of a stream one by one."""
     position = 0
     while position < len(stream):
         (length,) = unpack_from(">I", stream, position)
@@ -176,7 +178,7 @@ def _frames(stream: bytes) -> Iterator[bytes]:
 
 
 def _read_pass(bench: Bench, max_plans: int) -> ReadPass:
-    host = Host(bench.state, bench.processors)
+    host = Host(bench.state, bench.processors, bench.guard)
     return ReadPass(host, max_frame_bytes=MAX_FRAME_BYTES, max_plans=max_plans)
 
 

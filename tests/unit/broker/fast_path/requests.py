@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from struct import pack
 from typing import Any
 
@@ -11,13 +13,16 @@ from msgpack import packb
 
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Header, wire_names_of
+from remoting.protocol.errors import FrameError
+from remoting.protocol.frame import cut, decode
 from remoting.protocol.headers.pull import (
     PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.message import batch
-from tests.unit.broker.fast_path.paths import frame
+from remoting.protocol.signing import Credentials, signature, signed_content
+from tests.unit.broker.fast_path.paths import frame, frames
 
 TOPICS = ["plain", "plain", "plain", "wide", "other", "multi", "ordered", "closed"]
 ODD_TOPICS = ["unknown", "SCHEDULE_TOPIC_XXXX", "%RETRY%g", "bad name", "", "x" * 128, "TBW102"]
@@ -434,12 +439,71 @@ def cold(draw: st.DrawFn, opaque: int) -> bytes:
     return frame(draw(header(code, fields, opaque)))
 
 
+RULES = """
+accounts:
+- {accessKey: everything, secretKey: secret-of-all, defaultTopicPerm: PUB|SUB,
+   defaultGroupPerm: SUB}
+- {accessKey: publisher, secretKey: secret-of-it, topicPerms: [plain=PUB, wide=PUB, multi=DENY]}
+- {accessKey: trusted-here, secretKey: secret-or-not, whiteRemoteAddress: 10.0.0.7}
+"""
+
+everything, publisher, trusted_here = (
+    Credentials("everything", "secret-of-all"),
+    Credentials("publisher", "secret-of-it"),
+    Credentials("trusted-here", "secret-or-not"),
+)
+SIGNERS = [
+    *(everything, everything, publisher, trusted_here, None),
+    *(Credentials("publisher", "wrong"), Credentials("trusted-here", "wrong")),
+    *(Credentials("stranger", "secret-of-all"), Credentials("everything", "secret-of-all", "tok")),
+]
+"""Who may sign a request under ``RULES``; None: nobody."""
+
+
+def sign(one: bytes, who: Credentials) -> bytes:
+    """Sign a frame, and leave its other fields as they are, however odd; msgpack can't be signed.
+
+    The signature of a client covers what it wrote; here, what the general codec reads.
+    """
+    whole = cut(one)
+    assert whole is not None
+    try:
+        command = decode(whole)
+    except FrameError:
+        return one
+    header = bytes(whole.header)
+    more = {"AccessKey": who.access_key}
+    if who.security_token is not None:
+        more["SecurityToken"] = who.security_token
+    content = signed_content({**command.fields, **more}, whole.body)
+    more["Signature"] = signature(who.secret_key, content)
+    if whole.serialize is SerializeType.ROCKETMQ:
+        pairs = b"".join(
+            pack(">H", len(name)) + name.encode() + pack(">I", len(text)) + text.encode()
+            for name, text in more.items()
+        )
+        at = 21 + int.from_bytes(header[13:17])
+        length = int.from_bytes(header[at - 4 : at]) + len(pairs)
+        header = header[: at - 4] + pack(">I", length) + header[at:] + pairs
+    elif whole.serialize is SerializeType.JSON:
+        found = re.search(rb'"extFields": ?{', header)
+        if found is None:
+            return one
+        pairs = json.dumps(more)[1:-1].encode()
+        rest = header[found.end() :]
+        header = header[: found.end()] + pairs + (b"" if rest[:1] == b"}" else b",") + rest
+    return frame(header, bytes(whole.body), whole.serialize)
+
+
 @st.composite
-def conversations(draw: st.DrawFn, *kinds: Any) -> list[bytes]:
+def conversations(
+    draw: st.DrawFn, *kinds: Any, signers: Sequence[Credentials | None] = (None,)
+) -> list[bytes]:
     """Frames, in the chunks they are read in."""
-    count = draw(st.integers(1, 12))
-    stream = b"".join(
-        draw(st.sampled_from(kinds).flatmap(lambda kind, n=n: kind(1000 + n))) for n in range(count)
-    )
+    stream = b""
+    for number in range(draw(st.integers(1, 12))):
+        piece = draw(draw(st.sampled_from(kinds))(1000 + number))
+        who = draw(st.sampled_from(signers))
+        stream += piece if who is None else b"".join(sign(one, who) for one in frames(piece))
     cuts = sorted(draw(st.lists(st.integers(0, len(stream)), max_size=4)))
     return [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.quotas import NO_LIMITS, QuotaRates
 from remoting.protocol import accelerated
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codecs import json as json_codec
@@ -133,6 +134,18 @@ def test_both_paths_leave_the_same_behind_without_orjson(
 ) -> None:
     chunks = data.draw(requests.conversations(*KINDS["everything"]))
     with both(tmp_path) as sides:
+        feed_both(sides, chunks, [])
+        assert_same(sides)
+
+
+@pytest.mark.parametrize("rates", [NO_LIMITS, QuotaRates(20, {"everything": 40})])
+@exhaustive
+@given(data=st.data())
+def test_both_paths_check_the_same_signatures_rights_and_quotas(
+    tmp_path: Path, rates: QuotaRates, data: st.DataObject
+) -> None:
+    chunks = data.draw(requests.conversations(*KINDS["everything"], signers=requests.SIGNERS))
+    with both(tmp_path, rules=requests.RULES, max_account_messages_per_second=rates) as sides:
         feed_both(sides, chunks, [])
         assert_same(sides)
 
