@@ -201,6 +201,11 @@ def _guards(servers: Sequence[tuple[str, NameServer | Broker]]) -> Iterator[Metr
     denied = CounterMetricFamily(
         "pocketmq_requests_denied", "Requests that the rules of accounts deny.", labels=["server"]
     )
+    broken = GaugeMetricFamily(
+        "pocketmq_accounts_broken",
+        "1 if the changed file of accounts can't be used, so that the rules before hold.",
+        labels=["server"],
+    )
     lost = CounterMetricFamily(
         "pocketmq_audit_lines_lost",
         "Lines of the audit log that were not written.",
@@ -208,9 +213,11 @@ def _guards(servers: Sequence[tuple[str, NameServer | Broker]]) -> Iterator[Metr
     )
     for name, server in servers:
         open_to_network.add_metric([name], int(server.config.open_to_network))
-        denied.add_metric([name], 0 if server.guard is None else server.guard.denied)
+        guard = server.guard
+        denied.add_metric([name], 0 if guard is None else guard.denied)
+        broken.add_metric([name], 0 if guard is None else int(bool(guard.file.problem)))
         lost.add_metric([name], 0 if server.audit is None else server.audit.lost)
-    yield from (open_to_network, denied, lost)
+    yield from (open_to_network, denied, broken, lost)
 
 
 def _loop(stalls: Durations) -> Iterator[Metric]:

@@ -20,6 +20,7 @@ import yaml
 import client
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
+from pocketmq import certificates
 from pocketmq.metrics import MetricsPart
 from pocketmq.serving import servers_of, standalone_parts
 from pocketmq.testing import SMALL_STORE
@@ -127,6 +128,7 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
         BrokerConfig.from_sources(
             overrides={
                 **SMALL_STORE,
+                **certificates.make(home / "tls").settings,
                 "listenPort": "0",
                 "storePathRootDir": str(home / "store"),
                 "transactionTimeOut": "500",

@@ -53,6 +53,14 @@ FIRES: list[tuple[set[str], dict[str, str]]] = [
     ({"OpenToNetwork"}, {"pocketmq_open_to_network": flat(1)}),
     ({"RequestsDenied"}, {"pocketmq_requests_denied_total": RISING}),
     (set(), {"pocketmq_requests_denied_total": f"0+6x{MINUTES}"}),
+    ({"AccountsBroken"}, {"pocketmq_accounts_broken": flat(1)}),
+    # The test's time is that since 1970.
+    (
+        {"CertificateExpires"},
+        {"pocketmq_tls_certificate_expiry_timestamp_seconds": flat(14 * 86400)},
+    ),
+    ({"TlsFilesBroken"}, {"pocketmq_tls_files_broken": flat(1)}),
+    ({"QuotaRefusals"}, {'pocketmq_quota_refusals_total{subject="topic"}': RISING}),
     ({"AuditLinesLost"}, {"pocketmq_audit_lines_lost_total": RISING}),
     ({"StoreNotWritable"}, {"pocketmq_store_writable": flat(0)}),
     ({"DiskFilling"}, {"pocketmq_disk_used_ratio": flat(0.96)}),
