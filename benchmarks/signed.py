@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import argparse
 import random
+import socket
 import statistics
 from contextlib import ExitStack
 from typing import Final
 
 from benchmarks import machine
-from benchmarks.pump import pump, send_each
+from benchmarks.pump import ANSWER_WITHIN, LENGTH_BYTES, address_of, pump, send_each
 from benchmarks.servers import directory, ours, theirs
-from benchmarks.tools import Target
-from remoting.protocol.codes import RequestCode
+from benchmarks.tools import BenchmarkError, Target
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.frame import encode
+from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import properties
 from remoting.protocol.signing import Credentials, signed
@@ -94,7 +95,20 @@ def measure(rounds: int, seconds: float) -> Rows:
 
 
 def run(server: Target, requests: list[bytes], seconds: float) -> dict[str, float]:
-    """Run a load once; return its figures."""
+    """Run a load once; return its figures.
+
+    Raises:
+        BenchmarkError: the broker refuses the first request.
+    """
+    with socket.create_connection(address_of(server.broker), timeout=ANSWER_WITHIN) as connection:
+        connection.sendall(requests[0])
+        stream = connection.makefile("rb")
+        length = stream.read(LENGTH_BYTES)
+        whole = cut(length + stream.read(int.from_bytes(length)))
+    assert whole is not None
+    answer = decode(whole)
+    if answer.code != ResponseCode.SUCCESS:
+        raise BenchmarkError(f"a send was refused: {answer.remark}")
     send_each(server.broker, requests)
     figures = pump(
         server.broker,

@@ -987,6 +987,7 @@ cdef class ReadPass:
         if not self._host.is_current():
             self._sends.forget()
             self._pulls.plans.forget()
+            self._commits.forget()
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4

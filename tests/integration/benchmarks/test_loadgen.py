@@ -12,6 +12,8 @@ from benchmarks import signed as signing
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
 from pocketmq import certificates, testing
+from remoting.protocol.frame import encode
+from tests.unit.broker.harness import send_command
 
 pytestmark = pytest.mark.bench
 
@@ -85,10 +87,17 @@ def test_many_queues_are_measured_beside_few() -> None:
     assert "times the rate" in made.text()
 
 
-def test_signed_sends_are_measured_beside_unsigned_ones() -> None:
+@pytest.mark.interop
+def test_signed_sends_are_measured_beside_unsigned_ones_and_those_at_apaches() -> None:
     found = signing.measure(1, 0.2)
     assert all(rows[0]["requests"] > 0 for rows in found.values())
-    assert [line.split()[0] for line in signing.table(found).splitlines()] == [*found]
+    for kind, line in zip(found, signing.table(found).splitlines(), strict=True):
+        assert line.startswith(kind)
+
+
+def test_a_broker_that_refuses_the_signed_sends_yields_no_figures(target: Target) -> None:
+    with pytest.raises(BenchmarkError, match="a send was refused"):
+        signing.run(target, [encode(send_command("bad name"))], 0.1)
 
 
 async def test_it_stops_after_the_count_it_was_given(target: Target) -> None:

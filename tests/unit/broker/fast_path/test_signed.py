@@ -21,8 +21,11 @@ from tests.unit.broker.fast_path.paths import Side
 from tests.unit.broker.fast_path.requests import RULES, everything, publisher, sign
 from tests.unit.broker.harness import pull_command, send_command
 
-COMMIT = UpdateConsumerOffsetRequestHeader(
-    consumer_group="g", topic="plain", queue_id=0, commit_offset=1
+COMMIT = Command.request(
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    UpdateConsumerOffsetRequestHeader(
+        consumer_group="g", topic="plain", queue_id=0, commit_offset=1
+    ),
 )
 
 
@@ -65,7 +68,7 @@ def test_signed_requests_of_all_kinds_take_the_fast_path(
         send_command("plain", b"", properties="Ä\x01ß"),
         send_command("plain", elements, code=RequestCode.SEND_BATCH_MESSAGE, batch=True),
         pull_command("plain"),
-        Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, COMMIT),
+        COMMIT,
     ]
     who = Credentials(everything.access_key, everything.secret_key, token)
     for command in common:
@@ -161,29 +164,45 @@ def encode_with(frame: bytes, pair: bytes) -> bytes:
     return head + frame[8:at] + pair + frame[at:]
 
 
-def test_changed_rules_hold_from_the_next_read(side: Side, tmp_path: Path) -> None:
-    guard = side.bench.guard
-    assert guard is not None
+@pytest.mark.parametrize(
+    ("request_", "old", "new"),
+    [
+        (a_send(), "defaultTopicPerm: PUB|SUB", "defaultTopicPerm: SUB"),
+        (pull_command("plain"), "defaultTopicPerm: PUB|SUB", "defaultTopicPerm: PUB"),
+        (COMMIT, "defaultTopicPerm: PUB|SUB", "defaultTopicPerm: PUB"),
+        (COMMIT, "defaultGroupPerm: SUB", "defaultGroupPerm: DENY"),
+    ],
+    ids=["send", "pull", "commit", "commit of the group"],
+)
+def test_a_right_that_is_taken_away_is_missing_from_the_next_read_on(
+    side: Side, request_: Command, old: str, new: str
+) -> None:
+    frame = encode(signed(request_, everything))
+    assert result(side, frame) == FAST
+    change(side, RULES.replace(old, new))
+    assert result(side, frame) == DENIED
+    change(side, RULES)
+    assert result(side, frame) == FAST
+
+
+def change(side: Side, rules: str) -> None:
+    assert side.bench.guard is not None
+    file = side.bench.guard.file
+    file.path.write_text(rules)
+    assert file.refresh()
+
+
+def test_changed_keys_and_addresses_hold_from_the_next_read_on(side: Side) -> None:
     frame = encode(signed(a_send(), publisher))
     assert result(side, frame) == FAST
-
-    def change(text: str) -> None:
-        guard.file.path.write_text(text)
-        assert guard.file.refresh()
-
-    change(RULES.replace("plain=PUB", "plain=DENY"))
+    change(side, RULES.replace("secret-of-it", "another-secret"))
     assert result(side, frame) == DENIED
-    change(RULES)
-    assert result(side, frame) == FAST
-    change(RULES.replace("secret-of-it", "another-secret"))
-    assert result(side, frame) == DENIED
-    assert (
-        result(side, encode(signed(a_send(), Credentials("publisher", "another-secret")))) == FAST
-    )
-    change(RULES + "globalWhiteRemoteAddresses: [10.0.0.*]\n")
+    changed = signed(a_send(), Credentials("publisher", "another-secret"))
+    assert result(side, encode(changed)) == FAST
+    change(side, RULES + "globalWhiteRemoteAddresses: [10.0.0.*]\n")
     assert result(side, frame) == FAST, "from here no signature is checked"
     assert result(side, encode(a_send("other"))) == FAST
-    change(RULES)
+    change(side, RULES)
     assert result(side, encode(a_send("other"))) == DENIED
 
 
