@@ -112,6 +112,8 @@ class Host:
         )
 
     def _may(self, command: Command, connection: Connection) -> bool:
+        # For all requests with a plan's key: it has every field that says what they need. The group
+        # of a send, which it lacks, is needed only for retry topics, which have no plan.
         return self.guard is None or self.guard.permits(command, connection)
 
     # sends
