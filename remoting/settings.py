@@ -59,10 +59,15 @@ class _Setting(NamedTuple):
 
 
 class _Given(NamedTuple):
-    """A value as given by the user, and the description of its source for errors."""
+    """A value as given by the user, the name that it was given for, and its source for errors."""
 
     text: str
-    place: str
+    name: str
+    source: str = ""
+
+    @property
+    def place(self) -> str:
+        return f"{self.name}={self.text}{self.source}"
 
 
 def setting(
@@ -116,7 +121,7 @@ class Settings:
         if file is not None:
             given.update(_from_file(file))
         given.update(cls._from_environment(env or {}))
-        given.update({k: _Given(v, f"{k}={v} from --set") for k, v in (overrides or {}).items()})
+        given.update({k: _Given(v, k, " from --set") for k, v in (overrides or {}).items()})
         for key, default in cls.MORE_FILES.items():
             if key in given:
                 given = _from_file(_parsed(path, given[key])) | given
@@ -155,7 +160,7 @@ class Settings:
         Raises:
             ConfigError: a value is bad, or a key is refused.
         """
-        given = {key: _Given(value, f"{key}={value}") for key, value in values.items()}
+        given = {key: _Given(value, key) for key, value in values.items()}
         self._check_refused(given)
         changed = dataclasses.replace(self, **self._parse(given))
         changed.check()
@@ -179,7 +184,7 @@ class Settings:
         for key in cls.known_keys():
             for name in (environment_name(key), cls.OTHER_ENVIRONMENT.get(key, "")):
                 if name in env:
-                    given[key] = _Given(env[name], f"{name}={env[name]} in the environment")
+                    given[key] = _Given(env[name], name, " in the environment")
                     break
         return given
 
@@ -203,16 +208,18 @@ class Settings:
     @classmethod
     def _check_known(cls, given: Mapping[str, _Given]) -> None:
         known = cls.known_keys()
-        for key, (_, place) in given.items():
+        for key, (_, name, source) in given.items():
             if key not in known:
-                raise ConfigError(f"{place}: there is no setting {key!r}{nearest(key, known)}")
+                # Without the value: it may be the secret of a setting whose name was mistyped.
+                hint = nearest(key, known)
+                raise ConfigError(f"{name}{source}: there is no setting {key!r}{hint}")
 
     @classmethod
     def _check_refused(cls, given: Mapping[str, _Given]) -> None:
-        for key, (text, place) in given.items():
+        for key, value in given.items():
             rule = cls.REFUSED_KEYS.get(key)
-            if rule is not None and text.strip().lower() not in rule.allowed:
-                raise ConfigError(f"{place}: {rule.why}")
+            if rule is not None and value.text.strip().lower() not in rule.allowed:
+                raise ConfigError(f"{value.place}: {rule.why}")
 
 
 def environment_name(key: str) -> str:
@@ -244,7 +251,7 @@ def _from_file(file: Path) -> dict[str, _Given]:
         values = properties_text.parse(data.removeprefix(codecs.BOM_UTF8))
     except BodyError as error:
         raise ConfigError(f"the configuration file {file} can't be used: {error}") from None
-    return {key: _Given(value, f"{key}={value} in {file}") for key, value in values.items()}
+    return {key: _Given(value, key, f" in {file}") for key, value in values.items()}
 
 
 def _parsed(parse: Callable[[str], Any], given: _Given) -> Any:
