@@ -64,6 +64,7 @@ class Host:
         guard: checks what accounts may do; None: everybody may do everything.
 
     Attributes:
+        guard: see above.
         appender: stores messages.
         packed_host: the broker's address in records.
         cluster: the text of the property CLUSTER, and others that the broker adds to messages.

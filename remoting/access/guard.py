@@ -8,8 +8,6 @@ which accounts exist. The log names the reason.
 
 from __future__ import annotations
 
-import hmac
-from binascii import b2a_base64
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -165,7 +163,7 @@ class Guard:
         account = rules.account(name)
         if account.white(connection.remote[0]):
             return None, None
-        if not self._signatures.is_valid(command, fields, account.mac):
+        if not self._signatures.is_valid(command, fields, account):
             return None, f"Check signature failed for accessKey={name[:_SHOWN]}"
         return account, self._lacking(account, command, fields)
 
@@ -205,18 +203,18 @@ class _Signatures:
     def __init__(self) -> None:
         self._orders: dict[tuple[str, ...], Callable[[dict[str, str]], Iterable[str]]] = {}
 
-    def is_valid(self, command: Command, fields: dict[str, str], mac: hmac.HMAC) -> bool:
+    def is_valid(self, command: Command, fields: dict[str, str], account: Account) -> bool:
         # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
         if command.values is not None:
             return False
-        given = fields.get(SIGNATURE, "")
+        given, body = fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.body
         names = tuple(fields)
         order = self._orders.get(names)
         if order is not None:
             values = "".join(order(fields)).encode("utf-8", "replace")
-            return _matches(given, values, command.body, mac)
+            return account.has_signed(values, body, given)
         others = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
-        if _matches(given, signed_content(others, command.body)[0], command.body, mac):
+        if account.has_signed(*signed_content(others, body), given):
             used = sorted(name for name in others if name != SIGNATURE)
             joined = "".join(used)
             is_simple = len(others) == len(fields) and len(used) > 1 and joined.isascii()
@@ -227,17 +225,7 @@ class _Signatures:
         if len(others) == len(fields):
             return False
         # Java's client signs this field, too; 4.9.7 then refuses it.
-        return _matches(given, signed_content(fields, command.body)[0], command.body, mac)
-
-
-def _matches(given: str, values: bytes, body: bytes | memoryview, mac: hmac.HMAC) -> bool:
-    mac = mac.copy()
-    mac.update(values)
-    mac.update(body)
-    # Texts beyond ASCII can't be compared in constant time, and are no signatures.
-    return given.isascii() and hmac.compare_digest(
-        b2a_base64(mac.digest(), newline=False).decode(), given
-    )
+        return account.has_signed(*signed_content(fields, body), given)
 
 
 def _missing(account: Account, needed: Iterable[Resource]) -> str | None:
