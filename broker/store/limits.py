@@ -134,9 +134,6 @@ class StoreLimits:
     """How long a block that was found in the page cache is assumed to stay there."""
     max_probes: int = 64
     """Page-cache lookups for one get: 0.3 ms. A get that needs more counts as cold."""
-    max_span_bytes: int = 256 * 1024
-    """Records within this range are looked up together; those spread further, one by one, because
-    that is faster than looking up the whole range."""
     cold_readers: int = 4
     """Threads that read what is not in memory: enough to keep a disk busy, few enough to leave the
     loop the GIL."""

@@ -94,12 +94,22 @@ class PageCacheTracker:
         return [] if place is None or self.is_resident(*place) else [place]
 
     def cold_records(self, runs: Sequence[Run]) -> list[FileRange]:
-        """Return the ranges of all runs if some of them may not be in memory; else nothing."""
-        ranges = []
+        """Return the ranges that hold the runs if some may not be in memory; else nothing."""
+        ranges: list[FileRange] = []
+        file: MappedFile | None = None
+        begin = behind = limit = 0
         for start, end, _ in runs:
-            file = self._log.file_at(start)
+            # One lookup for records that lie near each other: most queues share the log.
+            if behind <= start <= behind + self._block_bytes and end <= limit:
+                behind = end
+                continue
             if file is not None:
-                ranges.append(FileRange(file, start - file.start, min(end - file.start, file.size)))
+                ranges.append(FileRange(file, begin - file.start, behind - file.start))
+            file = self._log.file_at(start)
+            limit = 0 if file is None else file.start + file.size
+            begin, behind = start, min(end, limit)
+        if file is not None:
+            ranges.append(FileRange(file, begin - file.start, behind - file.start))
         if self.are_resident(ranges):
             return []
         self._cold_end = max(self._cold_end, runs[-1][1])

@@ -13,11 +13,7 @@ entries, which must be restored first.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, compress, count, pairwise
-from operator import add, ne
-from struct import Struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from broker.store.commit_log import CommitLog
@@ -26,7 +22,6 @@ from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.record_validator import RecordValidator, TagsCodes
 from broker.store.results import (
-    FileRange,
     GetResult,
     GetStatus,
     RecordFilter,
@@ -39,91 +34,9 @@ from remoting.protocol.message.record import FIXED_BYTES_V4
 MIN_TURN_MESSAGES: Final = 64
 """The fewest messages that a filter looks into at once, for pulls of a few messages."""
 
-MIN_RUNS_MESSAGES: Final = 65
-"""From this number of messages on, adjacent records are joined: Apache's clients pull 32 messages
-at a time, ours 512."""
-
-
-class Span(NamedTuple):
-    """Consecutive messages of a get whose records lie near each other in one file.
-
-    Attributes:
-        place: the range from the first record to the last one's end, including any gaps.
-        low: index of the first message.
-        high: index behind the last message.
-    """
-
-    place: FileRange
-    low: int
-    high: int
-
-
-def spans_of(log: CommitLog, starts: Sequence[int], sizes: Sequence[int], near: int) -> list[Span]:
-    """Group messages into spans; return none when a record does not lie within one file.
-
-    Args:
-        log: holds the records.
-        starts: physical offset of each record.
-        sizes: bytes of each record.
-        near: largest gap, in bytes, between two records of one span.
-    """
-    spans = []
-    file = None
-    low = begin = end = limit = base = 0
-    for index, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        behind = start + size
-        if end <= start <= end + near and behind <= limit:
-            end = behind
-            continue
-        if file is not None:
-            spans.append(Span(FileRange(file, begin - base, end - base), low, index))
-        file = log.file_at(start)
-        if file is None or behind > file.start + file.size:
-            return []
-        low, begin, end, base = index, start, behind, file.start
-        limit = base + file.size
-    if file is not None:
-        spans.append(Span(FileRange(file, begin - base, end - base), low, len(starts)))
-    return spans
-
-
-def slices_of(
-    view: memoryview, base: int, starts: Sequence[int], sizes: Sequence[int]
-) -> list[memoryview]:
-    """Return slices of the records in a file, which begins at physical offset ``base``.
-
-    A few records get one slice each: if producers alternate between queues, none are adjacent
-    anyway. Of many records, adjacent ones (of a batch) share a slice.
-    """
-    if len(starts) < MIN_RUNS_MESSAGES:
-        return [
-            view[start - base : start - base + size]
-            for start, size in zip(starts, sizes, strict=True)
-        ]
-    ends = list(map(add, starts, sizes))
-    breaks = compress(count(1), map(ne, ends, starts[1:]))
-    bounds = pairwise((0, *breaks, len(starts)))
-    return [view[starts[low] - base : ends[high - 1] - base] for low, high in bounds]
-
 
 _NOTHING: Final = memoryview(b"")
 _NO_MESSAGE: Final = NO_MESSAGE[:2]
-
-_TAKEN_AT_ONCE: Final = 64
-"""Entries unpacked in one step."""
-
-_PLACES: Final = [Struct(">" + "qi8x" * n).unpack_from for n in range(_TAKEN_AT_ONCE + 1)]
-"""By number of entries: unpacks them to physical offset and size of each, alternately."""
-
-
-def _positions(entries: memoryview, count: int) -> tuple[int, ...]:
-    if count <= _TAKEN_AT_ONCE:
-        return _PLACES[count](entries)
-    places: list[int] = []
-    for first in range(0, count, _TAKEN_AT_ONCE):
-        unpack = _PLACES[min(_TAKEN_AT_ONCE, count - first)]
-        places += unpack(entries, first * ENTRY_BYTES)
-    return tuple(places)
 
 
 class EntryWindow(NamedTuple):
@@ -260,16 +173,13 @@ class StoreReader:
             following = min(queue.next_file_offset(offset), high)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, following, low, high)
         most = min(max_bytes, MAX_PULL_BYTES)
-        found = None
         if records is not None:
-            found = self._select(queue, offset, entries, count, most, records, wait=wait)
-        elif codes is None:
-            found = self._take_all(queue, offset, entries, count, most, wait=wait)
-        if found is None:
-            found = self._collect(queue, offset, entries, count, most, codes, wait=wait)
-        self._stats.got_messages += found.count if found.records else 0
-        self._stats.got_bytes += found.size
-        return found
+            result = self._select(queue, offset, entries, count, most, records, wait=wait)
+        else:
+            result = self._collect(queue, offset, entries, count, most, codes, wait=wait)
+        self._stats.got_messages += result.count if result.records else 0
+        self._stats.got_bytes += result.size
+        return result
 
     def _select(
         self,
@@ -296,11 +206,11 @@ class StoreReader:
             rest = entries[(at - offset) * ENTRY_BYTES :]
             left = max_bytes - size
             most = min(max(count - found, MIN_TURN_MESSAGES), end - at)
-            turn = self._look(queue, at, rest, most, left, wait=wait)
+            turn = self._collect(queue, at, rest, most, left, None, wait=wait)
             if count - found < turn.count < turn.next_offset - at:
                 # Some entries were left out, so the number looked into wouldn't give the offset:
                 # take only as many messages as may be returned.
-                turn = self._look(queue, at, rest, count - found, left, wait=wait)
+                turn = self._collect(queue, at, rest, count - found, left, None, wait=wait)
             if turn.status is GetStatus.COLD:
                 if at == offset:
                     return turn
@@ -320,125 +230,6 @@ class StoreReader:
         if not records:
             return GetResult(status, at, low, high)
         return GetResult(GetStatus.FOUND, at, low, high, records, found, size=size)
-
-    def _look(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        entries: memoryview,
-        count: int,
-        max_bytes: int,
-        *,
-        wait: bool,
-    ) -> GetResult:
-        """Return the messages of a turn, before the filter."""
-        found = self._take_all(queue, offset, entries, count, max_bytes, wait=wait)
-        if found is not None:
-            return found
-        return self._collect(queue, offset, entries, count, max_bytes, None, wait=wait)
-
-    def _take_all(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        entries: memoryview,
-        count: int,
-        max_bytes: int,
-        *,
-        wait: bool,
-    ) -> GetResult | None:
-        """Handle the common get: no filter, and only intact entries and records in memory.
-
-        Returns None otherwise; ``_collect`` then examines each entry.
-        """
-        count = min(count, len(entries) // ENTRY_BYTES)
-        places = _positions(entries, count)
-        starts, sizes = places[::2], places[1::2]
-        total, first = sum(sizes), starts[0]
-        if total > max_bytes:
-            count = max(1, bisect_right(list(accumulate(sizes)), max_bytes))
-            starts, sizes = starts[:count], sizes[:count]
-            total = sum(sizes)
-        end = max(map(add, starts, sizes))
-        log = self._log
-        if (
-            end > log.end
-            or min(sizes) < FIXED_BYTES_V4
-            or min(starts) < first
-            or (file := log.file_at(first)) is None
-        ):
-            return None
-        # Only old records may have left memory, or may have been read from a damaged disk.
-        is_old = first < log.recent_from or offset < queue.opened_offset
-        asks = is_old and not wait
-        base = file.start
-        if end > base + file.size or (is_old and end - first > self._limits.max_span_bytes):
-            records = self._spread_records(queue, offset, starts, sizes, asks=asks)
-            if records is None:
-                return None
-        else:
-            if asks and not self._page_cache.is_resident(file, first - base, end - base):
-                return None
-            try:
-                view = file.view
-            except OSError:
-                return None
-            if (
-                is_old
-                and self._page_cache.needs_check(queue, offset, offset + count, first)
-                and not self._validator.are_sound(queue, offset, starts, sizes, view, base)
-            ):
-                return None
-            if end - first == total:
-                records = [view[first - base : end - base]]
-            else:
-                records = slices_of(view, base, starts, sizes)
-        return GetResult(
-            GetStatus.FOUND,
-            offset + count,
-            queue.min_offset,
-            queue.max_offset,
-            records,
-            count,
-            size=total,
-        )
-
-    def _spread_records(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        *,
-        asks: bool,
-    ) -> list[memoryview] | None:
-        """Return the records of messages in several spans or files; None as ``_take_all``."""
-        spans = spans_of(self._log, starts, sizes, self._limits.block_bytes)
-        if not spans or (
-            asks and not self._page_cache.are_resident([span.place for span in spans])
-        ):
-            return None
-        views = {}
-        try:
-            for (file, _, _), _, _ in spans:
-                if file not in views:
-                    views[file] = file.view
-        except OSError:
-            return None
-        if self._page_cache.needs_check(queue, offset, offset + len(starts), starts[0]):
-            for (file, _, _), low, high in spans:
-                if not self._validator.are_sound(
-                    queue, offset + low, starts[low:high], sizes[low:high], views[file], file.start
-                ):
-                    return None
-        records = []
-        for (file, begin, behind), low, high in spans:
-            view = views[file]
-            if behind - begin == sum(sizes[low:high]):
-                records.append(view[begin:behind])
-            else:
-                records += slices_of(view, file.start, starts[low:high], sizes[low:high])
-        return records
 
     def _collect(  # noqa: PLR0912 - one pass over entries
         self,
@@ -489,9 +280,12 @@ class StoreReader:
                 return GetResult(GetStatus.COLD, offset, low, high, count=matched, cold=cold)
             if self._page_cache.needs_check(queue, offset, offset + scanned, runs[0][0]):
                 looked_at = entries[: scanned * ENTRY_BYTES]
-                runs, damaged, broken = self._validator.filter_valid(
-                    queue, offset, looked_at, codes
-                )
+                if matched != scanned or not self._validator.are_sound(
+                    queue, offset, looked_at, runs
+                ):
+                    runs, damaged, broken = self._validator.filter_valid(
+                        queue, offset, looked_at, codes
+                    )
                 if broken:
                     return GetResult(GetStatus.COLD, offset, low, high, broken=broken)
         records, found = self._slices(runs)

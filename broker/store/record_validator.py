@@ -70,32 +70,36 @@ class RecordValidator:
         self._searched: set[int] = set()
 
     def are_sound(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        starts: Sequence[int],
-        sizes: Sequence[int],
-        view: memoryview,
-        base: int,
+        self, queue: ConsumeQueue, offset: int, entries: memoryview, runs: Sequence[Run]
     ) -> bool:
-        """Return whether the records of consecutive messages are all good.
+        """Return whether all records that entries point to are good; fast, for the common case.
+
+        It returns False as well if they lie in more than one file, or one is of a rare kind;
+        ``filter_valid`` then examines each of them.
 
         Args:
             queue: of the messages.
             offset: queue offset of the first one.
-            starts: physical offset of each record.
-            sizes: size of each record, from its entry.
-            view: a file that holds all of them.
-            base: physical offset of the file's first byte.
+            entries: consecutive entries, which all point into the log.
+            runs: the same records, adjacent ones joined.
         """
+        file = self._log.file_at(runs[0][0])
+        if file is None or not all(
+            file.start <= begin and end <= file.start + file.size for begin, end, _ in runs
+        ):
+            return False
+        try:
+            view = file.view
+        except OSError:
+            return False
+        end = offset + len(entries) // ENTRY.size
         low, high = self._page_cache.checked(queue) or (offset, offset)
         if not low <= offset <= high:
             low = high = offset
-        known, end = high - offset, offset + len(starts)
-        if known:
-            starts, sizes = starts[known:], sizes[known:]
         if high < end:
-            high += validate_run(view, base, starts, sizes, queue, high)
+            rows = list(ENTRY.iter_unpack(entries))[high - offset :]
+            starts, sizes, _ = zip(*rows, strict=True)
+            high += validate_run(view, file.start, starts, sizes, queue, high)
             self._page_cache.remember_checked(queue, low, high)
         return high >= end
 

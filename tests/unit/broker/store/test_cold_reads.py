@@ -251,7 +251,6 @@ async def test_what_a_filter_looks_into_is_read_in_a_thread(
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 40)
 
 
-@pytest.mark.parametrize("limits", [{"max_span_bytes": 1024}], indirect=True)
 async def test_a_filter_stops_where_the_disk_would_have_to_be_waited_for(
     store: MessageStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

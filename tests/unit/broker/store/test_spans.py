@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from broker.store.commit_log import CommitLog
 from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import MAX_PULL_BYTES, StoreLimits
-from broker.store.reader import spans_of
 from tests.unit.broker.store.damage import BODY, PARTS, TOPIC, flip
-from tests.unit.broker.store.stores import EVERY_CODE, LIMITS, LOG_FILE, message, opened
+from tests.unit.broker.store.stores import EVERY_CODE, LOG_FILE, message, opened
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 QUEUES = 3
@@ -30,7 +26,7 @@ MOST += [(7, 1), (32, 1000), (140, 5000), (140, 20_000)]
 def limits(request: pytest.FixtureRequest) -> StoreLimits:
     """How near two messages are that are looked at as one: the parameter of a test, or ``NEAR``."""
     near = getattr(request, "param", NEAR)
-    return StoreLimits(block_bytes=near, max_span_bytes=NEAR, hot_log_bytes=0)
+    return StoreLimits(block_bytes=near, hot_log_bytes=0)
 
 
 @pytest.fixture
@@ -48,10 +44,6 @@ def store(tmp_path: Path, limits: StoreLimits) -> Iterator[MessageStore]:
     store.open()
     yield store
     store.close()
-
-
-def log_of(store: MessageStore) -> CommitLog:
-    return store.engine.log
 
 
 def test_a_get_over_gaps_and_files_returns_what_single_entries_give(
@@ -94,47 +86,3 @@ def test_behind_a_damaged_record_the_next_span_is_served(store: MessageStore) ->
     result = store.get(TOPIC, 0, 0, 32)
     assert (result.count, result.next_offset) == (31, 32)
     assert store.stats.damaged_messages == 1
-
-
-@given(data=st.data())
-def test_spans_hold_each_message_once_in_one_file_and_no_more_than_near_ones(
-    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    log = _log(tmp_path_factory)
-    places = data.draw(
-        st.lists(
-            st.tuples(st.integers(0, 3 * LOG_FILE), st.integers(1, LOG_FILE // 2)),
-            min_size=1,
-            max_size=12,
-        )
-    )
-    starts, sizes = zip(*places, strict=True)
-    found = spans_of(log, starts, sizes, LIMITS.block_bytes)
-    if any(
-        start // LOG_FILE != (start + size - 1) // LOG_FILE or log.file_at(start) is None
-        for start, size in zip(starts, sizes, strict=True)
-    ):
-        assert found == []
-        return
-    assert [span.low for span in found] == [0, *(span.high for span in found[:-1])]
-    assert found[-1].high == len(starts)
-    for (file, begin, behind), low, high in found:
-        assert 0 <= begin < behind <= file.size
-        assert begin == starts[low] - file.start
-        assert behind == max(
-            starts[index] + sizes[index] - file.start for index in range(low, high)
-        )
-        assert all(starts[index] - file.start >= begin for index in range(low, high))
-
-
-_LOGS: list[CommitLog] = []
-
-
-def _log(factory: pytest.TempPathFactory) -> CommitLog:
-    """Return a log of three files, created once."""
-    if not _LOGS:
-        store = opened(factory.mktemp("spans"))
-        while store.end_offset < 2 * LOG_FILE:
-            store.put(message(b"x" * 1000))
-        _LOGS.append(log_of(store))
-    return _LOGS[0]
