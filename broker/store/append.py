@@ -31,13 +31,9 @@ from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutS
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message.record import (
-    HEAD_V4,
     HOST_BYTES_V4,
     HOST_BYTES_V6,
-    HOSTS_V6_MASK,
-    MAGIC_V1,
     TRANSACTION_MASK,
-    body_crc,
     encode_record,
     host_bytes,
     record_size,
@@ -252,7 +248,6 @@ class MessageWriter:
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._sync = config.flush_disk_type == "SYNC_FLUSH"
         self._host: Final = host_bytes(*config.store_host)
-        self._host_is_v4: Final = len(self._host) == HOST_BYTES_V4
         self.last_store_ms = last_store_ms
 
     # --- putting
@@ -267,7 +262,7 @@ class MessageWriter:
             numbered = takes_queue_offset(message.sys_flag)
             queue_offset = queue.next_offset if numbered else 0
             store_ms = self.next_store_ms()
-            record = self._record(message, queue, size, queue_offset, position, store_ms)
+            record = self._record(message, queue, queue_offset, position, store_ms)
         except PutRefused as refused:
             self._stats.refused_puts += 1
             return PutResult(refused.status, message=str(refused))
@@ -293,10 +288,8 @@ class MessageWriter:
             store_ms = self.next_store_ms()
             positions = list(accumulate(sizes[:-1], initial=begin))
             records = [
-                self._record(message, queue, size, first + number, position, store_ms)
-                for number, (message, size, position) in enumerate(
-                    zip(messages, sizes, positions, strict=True)
-                )
+                self._record(message, queue, first + number, position, store_ms)
+                for number, (message, position) in enumerate(zip(messages, positions, strict=True))
             ]
         except PutRefused as refused:
             self._stats.refused_puts += 1
@@ -428,75 +421,29 @@ class MessageWriter:
         self,
         message: PendingMessage,
         queue: ConsumeQueue,
-        size: int,
         queue_offset: int,
         position: int,
         store_ms: int,
     ) -> bytes:
         try:
-            if self._is_v4(message.born_host) and self._is_v4(message.store_host):
-                return self._record_v4(message, queue, size, queue_offset, position, store_ms)
-            return self._record_v6(message, queue, queue_offset, position, store_ms)
+            return encode_record(
+                topic=queue.topic_bytes,
+                body=message.body,
+                properties=message.properties,
+                born_host=message.born_host or self._host,
+                store_host=message.store_host or self._host,
+                queue_id=message.queue_id,
+                flag=message.flag,
+                queue_offset=queue_offset,
+                physical_offset=position,
+                sys_flag=message.sys_flag,
+                born_timestamp_ms=message.born_timestamp_ms,
+                store_timestamp_ms=store_ms,
+                reconsume_times=message.reconsume_times,
+                prepared_transaction_offset=message.prepared_transaction_offset,
+            )
         except (struct.error, ValueError) as error:
             _illegal(f"a message to topic {message.topic} can't be stored: {error}")
-
-    def _is_v4(self, host: bytes) -> bool:
-        return len(host) == HOST_BYTES_V4 if host else self._host_is_v4
-
-    def _record_v4(
-        self,
-        message: PendingMessage,
-        queue: ConsumeQueue,
-        size: int,
-        queue_offset: int,
-        position: int,
-        store_ms: int,
-    ) -> bytes:
-        body, properties, topic = message.body, message.properties, queue.topic_bytes
-        head = HEAD_V4.pack(
-            size,
-            MAGIC_V1,
-            body_crc(body),
-            message.queue_id,
-            message.flag,
-            queue_offset,
-            position,
-            message.sys_flag & ~HOSTS_V6_MASK,
-            message.born_timestamp_ms,
-            message.born_host or self._host,
-            store_ms,
-            message.store_host or self._host,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            len(body),
-        )
-        lengths = len(properties).to_bytes(2, "big")
-        return b"".join((head, body, bytes((len(topic),)), topic, lengths, properties))
-
-    def _record_v6(
-        self,
-        message: PendingMessage,
-        queue: ConsumeQueue,
-        queue_offset: int,
-        position: int,
-        store_ms: int,
-    ) -> bytes:
-        return encode_record(
-            topic=queue.topic_bytes,
-            body=message.body,
-            properties=message.properties,
-            born_host=message.born_host or self._host,
-            store_host=message.store_host or self._host,
-            queue_id=message.queue_id,
-            flag=message.flag,
-            queue_offset=queue_offset,
-            physical_offset=position,
-            sys_flag=message.sys_flag,
-            born_timestamp_ms=message.born_timestamp_ms,
-            store_timestamp_ms=store_ms,
-            reconsume_times=message.reconsume_times,
-            prepared_transaction_offset=message.prepared_transaction_offset,
-        )
 
 
 def _illegal(reason: str) -> NoReturn:

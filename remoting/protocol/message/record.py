@@ -129,14 +129,10 @@ HEAD_BYTES_V4: Final = HEAD_V4.size
 FIXED_BYTES_V4: Final = HEAD_BYTES_V4 + 3
 """The size of a v1 record with IPv4 hosts and an empty body, topic and properties: 91 bytes."""
 
-CRC_AT: Final = 8
-QUEUE_ID_AT: Final = 12
 QUEUE_OFFSET_AT: Final = 20
 PHYSICAL_OFFSET_AT: Final = 28
-SYS_FLAG_AT: Final = 36
 BORN_TIMESTAMP_AT: Final = 40
 BORN_HOST_AT: Final = 48
-STORE_TIMESTAMP_AT_V4: Final = 56
 
 MIN_TAIL_BYTES: Final = 8
 """Bytes that must stay free in a file after a record, for the blank record."""
