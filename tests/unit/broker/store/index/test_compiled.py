@@ -14,7 +14,7 @@ from remoting.protocol.message.record import (
     BORN_HOST_V6,
     MAGIC_V1,
     MAGIC_V2,
-    SYS_FLAG_AT,
+    PHYSICAL_OFFSET_AT,
     TRANSACTION_ROLLBACK,
     encode_record,
     host_bytes,
@@ -202,6 +202,6 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
 def test_flags_with_a_flipped_bit_are_not_taken_for_a_rolled_back_message() -> None:
     log = bytearray(log_of(SERIES["ids"][:2]))
     second = int.from_bytes(log[:4], "big")
-    log[second + SYS_FLAG_AT + 3] ^= TRANSACTION_ROLLBACK | BORN_HOST_V6
+    log[second + PHYSICAL_OFFSET_AT + 8 + 3] ^= TRANSACTION_ROLLBACK | BORN_HOST_V6
     assert batch.walk(bytes(log), BASE).used == second
     assert compiled_walk(memoryview(bytes(log)), BASE).used == second
