@@ -8,23 +8,15 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import click
 
 import client
 from client import AccessRules, AccountInfo, BrokerInfo
 from pocketmq import output
-from pocketmq.cli.acl_rules import (
-    PERMISSIONS,
-    everywhere,
-    label,
-    merged,
-    permissions,
-    unknown,
-    whitelist,
-)
 from pocketmq.cli.broker_config import brokers_option
+from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
     ask_admin,
     confirm,
@@ -42,6 +34,10 @@ from remoting.settings import ConfigError
 SECRET_BYTES: Final = 32
 """Random bytes of a new secret: as many as the longest HMAC key that SHA-1 doesn't shorten."""
 
+Kind = Literal["topic", "group"]
+
+PERMISSIONS: Final = click.Choice(["DENY", "PUB", "SUB", "PUB|SUB"], case_sensitive=False)
+
 
 @click.group(epilog="Example: pocketmq acl user list")
 def acl() -> None:
@@ -51,9 +47,56 @@ def acl() -> None:
     """
 
 
-acl.add_command(permissions("topic"))
-acl.add_command(permissions("group"))
-acl.add_command(whitelist)
+@acl.group(epilog="Example: pocketmq acl topic list")
+def topic() -> None:
+    """Show and change permissions on topics."""
+
+
+@acl.group(epilog="Example: pocketmq acl group list")
+def group() -> None:
+    """Show and change permissions on groups."""
+
+
+async def everywhere(
+    admin: client.Admin, names: tuple[str, ...]
+) -> list[tuple[BrokerInfo, AccessRules]]:
+    """Return the brokers with their rules."""
+    brokers = await admin.brokers(names=names or None)
+    rules = await gather_limited(brokers, lambda one: admin.access_rules(one.address))
+    return list(zip(brokers, rules, strict=True))
+
+
+def label(broker: BrokerInfo) -> str:
+    """Return what a row calls a broker: its name, and the id of a slave."""
+    return f"{broker.name}/{broker.id}" if broker.id else broker.name
+
+
+def merged(rows: list[dict[str, object]]) -> list[dict[str, object]]:
+    """Merge rows that differ in their broker only; each has the list of its brokers."""
+    different: dict[str, dict[str, object]] = {}
+    brokers: dict[str, list[object]] = {}
+    for row in rows:
+        broker = row.pop("broker")
+        different.setdefault(repr(row), row)
+        brokers.setdefault(repr(row), []).append(broker)
+    return [{**row, "brokers": brokers[key]} for key, row in different.items()]
+
+
+def unknown(name: str) -> client.UsageError:
+    """Return the error for an account that no broker has."""
+    return client.UsageError(
+        f"there is no account {name}", hint="`pocketmq acl user list` shows them"
+    )
+
+
+def _effective(account: AccountInfo, kind: Kind, name: str) -> tuple[str, str]:
+    """Return an account's permission on a topic or group, and where it comes from."""
+    if account.admin and not account.topics and not account.groups:
+        return "PUB|SUB", "admin"
+    listed = account.topics if kind == "topic" else account.groups
+    if name in listed:
+        return listed[name], "rule"
+    return (account.default_topic if kind == "topic" else account.default_group), "default"
 
 
 def _parse_rules(
@@ -153,15 +196,17 @@ def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
     type=click.Path(dir_okay=False, path_type=Path),
     help="Make a secret, and write it to this new file, for --credentials.",
 )
-@click.option("--like", metavar="ACCOUNT", help="A new account may do what this one may.")
-@click.option("--admin/--no-admin", "administers", default=None, help="Whether it may administer.")
+@click.option("--like", metavar="ACCOUNT", help="Copy the permissions of this account.")
+@click.option(
+    "--admin/--no-admin", "administers", default=None, help="Grant or revoke admin rights."
+)
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     callback=_parse_rules,
     metavar="TOPIC=PERMISSION",
-    help="Add or change its permission on a topic: DENY, PUB, SUB or 'PUB|SUB'.",
+    help="Set the permission on a topic: DENY, PUB, SUB or 'PUB|SUB'.",
 )
 @click.option(
     "--group",
@@ -172,15 +217,21 @@ def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
     help="The same for a group.",
 )
 @click.option(
-    "--default-topic", type=PERMISSIONS, metavar="PERMISSION", help="On all other topics."
+    "--default-topic",
+    type=PERMISSIONS,
+    metavar="PERMISSION",
+    help="Permission on topics without a rule.",
 )
 @click.option(
-    "--default-group", type=PERMISSIONS, metavar="PERMISSION", help="On all other groups."
+    "--default-group",
+    type=PERMISSIONS,
+    metavar="PERMISSION",
+    help="Permission on groups without a rule.",
 )
 @click.option(
     "--white-address",
     metavar="PATTERN",
-    help="Needs no signature from there, e.g. 10.1.2.*; '' for none.",
+    help="Accept unsigned requests from these addresses, e.g. 10.1.2.*; '' for none.",
 )
 @brokers_option
 @yes_option
@@ -211,8 +262,8 @@ def set_(
     if sum((ask, keys is not None, new_keys is not None)) > 1:
         raise click.UsageError("give one of --secret, --keys and --new-keys")
     has_secret = ask or keys is not None or new_keys is not None
-    rules_given = (administers, default_topic, default_group, white_address, like)
-    if not (has_secret or topics or groups) and rules_given == (None,) * 5:
+    options = (administers, default_topic, default_group, white_address, like)
+    if not (has_secret or topics or groups) and all(option is None for option in options):
         raise click.UsageError("nothing to change: give --admin or --topic, for example")
 
     found = ask_admin(nameserver, lambda admin: everywhere(admin, brokers))
@@ -273,7 +324,7 @@ def set_(
 
 
 def _secret(name: str, *, ask: bool, keys: Path | None, new_keys: Path | None) -> str | None:
-    """Return the secret that the options give. It is in no text that is shown."""
+    """Return the secret from the options; it is never printed."""
     if keys is not None:
         try:
             read = read_credentials(keys)
@@ -345,3 +396,193 @@ def version(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
 
     columns = ["broker", "changes", "changed_at", "file"]
     output.show_rows(ask_admin(nameserver, ask), columns, as_json=as_json)
+
+
+# Permissions. Topics and groups share the commands: only the table of the account differs.
+
+
+def _kind(context: click.Context) -> Kind:
+    """Return whether a command is one of ``acl topic`` or of ``acl group``."""
+    return "topic" if context.parent is not None and context.parent.command is topic else "group"
+
+
+def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    complete = topic_names if _kind(context) == "topic" else group_names
+    return complete(context, parameter, incomplete)
+
+
+def _rules(account: AccountInfo, kind: Kind) -> Mapping[str, str]:
+    return account.topics if kind == "topic" else account.groups
+
+
+name_argument = click.argument("name", shell_complete=_names)
+
+
+@click.command(name="list", epilog="Example: pocketmq acl topic list orders")
+@click.argument("name", required=False, shell_complete=_names)
+@brokers_option
+@nameserver_option
+@json_option
+@click.pass_context
+def list_permissions(
+    context: click.Context,
+    name: str | None,
+    brokers: tuple[str, ...],
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """List the permissions on NAME, or all rules."""
+    kind = _kind(context)
+    rows: list[dict[str, object]] = []
+    for broker, rules in ask_admin(nameserver, lambda admin: everywhere(admin, brokers)):
+        for account in rules.accounts.values():
+            for item in _rules(account, kind) if name is None else [name]:
+                permission, by = _effective(account, kind, item)
+                row = {kind: item, "account": account.access_key, "permission": permission}
+                rows.append({**row, "by": by, "broker": label(broker)})
+    rows = sorted(merged(rows), key=lambda row: (str(row[kind]), str(row["account"])))
+    columns = [kind, "account", "permission", "by", "brokers"]
+    output.show_rows(rows, columns, as_json=as_json, spare=["brokers"])
+
+
+def _change(
+    kind: Kind,
+    name: str,
+    account: str,
+    permission: str | None,
+    brokers: tuple[str, ...],
+    nameserver: str,
+) -> None:
+    """Set the permission of an account at every broker that has it; None deletes its rule."""
+
+    async def apply(admin: client.Admin) -> None:
+        holders = [
+            (broker, rules.accounts[account])
+            for broker, rules in await everywhere(admin, brokers)
+            if account in rules.accounts
+        ]
+        if not holders:
+            raise unknown(account)
+        if permission is None and not any(name in _rules(info, kind) for _, info in holders):
+            raise client.UsageError(f"account {account} has no rule about {kind} {name}")
+        for broker, info in holders:
+            table = {other: value for other, value in _rules(info, kind).items() if other != name}
+            if permission is not None:
+                table[name] = permission
+            if kind == "topic":
+                await admin.put_account(broker.address, account, topics=table)
+            else:
+                await admin.put_account(broker.address, account, groups=table)
+
+    ask_admin(nameserver, apply)
+
+
+@click.command(name="set", epilog="Example: pocketmq acl topic set orders billing SUB")
+@name_argument
+@click.argument("account")
+@click.argument("permission", metavar="PERMISSION", type=PERMISSIONS)
+@brokers_option
+@nameserver_option
+@json_option
+@click.pass_context
+def set_permission(
+    context: click.Context,
+    name: str,
+    account: str,
+    permission: str,
+    brokers: tuple[str, ...],
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Set the permission of ACCOUNT on NAME: DENY, PUB, SUB or 'PUB|SUB'."""
+    kind = _kind(context)
+    _change(kind, name, account, permission, brokers, nameserver)
+    output.done(
+        f"account {account} has {permission} on {kind} {name}",
+        {kind: name, "account": account, "permission": permission},
+        as_json=as_json,
+    )
+
+
+@click.command(name="delete", epilog="Example: pocketmq acl topic delete orders billing")
+@name_argument
+@click.argument("account")
+@brokers_option
+@nameserver_option
+@json_option
+@click.pass_context
+def delete_permission(
+    context: click.Context,
+    name: str,
+    account: str,
+    brokers: tuple[str, ...],
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Delete the rule about NAME of ACCOUNT, whose default then counts."""
+    kind = _kind(context)
+    _change(kind, name, account, None, brokers, nameserver)
+    output.done(
+        f"account {account} has its default on {kind} {name}",
+        {kind: name, "account": account},
+        as_json=as_json,
+    )
+
+
+for _group in (topic, group):
+    for _command in (list_permissions, set_permission, delete_permission):
+        _group.add_command(_command)
+
+
+# White lists
+
+
+@acl.group(epilog="Example: pocketmq acl whitelist get")
+def whitelist() -> None:
+    """Show or replace the addresses whose requests aren't checked."""
+
+
+@whitelist.command(name="get", epilog="Example: pocketmq acl whitelist get")
+@brokers_option
+@nameserver_option
+@json_option
+def get_white_list(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+    """Show the white list of every broker."""
+    rows: list[dict[str, object]] = [
+        {"address": text, "broker": label(broker)}
+        for broker, rules in ask_admin(nameserver, lambda admin: everywhere(admin, brokers))
+        for text in rules.white_list
+    ]
+    output.show_rows(merged(rows), ["address", "brokers"], as_json=as_json)
+
+
+@whitelist.command(name="set", epilog="Example: pocketmq acl whitelist set 10.1.2.3 '10.1.3.*'")
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...")
+@click.option("--clear", is_flag=True, help="Remove all addresses.")
+@brokers_option
+@yes_option
+@nameserver_option
+@json_option
+def set_white_list(
+    addresses: tuple[str, ...],
+    clear: bool,
+    brokers: tuple[str, ...],
+    yes: bool,
+    nameserver: str,
+    as_json: bool,
+) -> None:
+    """Replace the white list of every broker by these ADDRESSes."""
+    if clear == bool(addresses):
+        raise click.UsageError("give addresses, or --clear")
+    if clear:
+        confirm("Check the requests of all addresses?", yes=yes)
+    else:
+        confirm(f"Check requests, except those from {', '.join(addresses)}?", yes=yes)
+
+    async def change(admin: client.Admin) -> None:
+        for broker in await admin.brokers(names=brokers or None):
+            await admin.put_white_list(broker.address, addresses)
+
+    ask_admin(nameserver, change)
+    named = output.count(len(addresses), "pattern")
+    output.done(f"the white list has {named}", {"addresses": list(addresses)}, as_json=as_json)
