@@ -18,6 +18,7 @@ put that fails for another reason is retried.
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -125,7 +126,7 @@ class Timers:
         self._waiting = 0
         self._drained_ms = 0
         self._careful = 0  # queue offset below which messages are read one at a time
-        self._retry_ms = 0
+        self._retry_at = 0.0  # monotonic seconds
         # Without the wheel: messages before this offset that were due before this time are done.
         self._lost = TimerCheck()
         # The end of the commit log with which a slot to read becomes durable, and its time.
@@ -245,7 +246,7 @@ class Timers:
     async def _step(self) -> bool:
         """Do one step; return whether there is more to do at once."""
         now_ms = self._clock.now_ms()
-        if now_ms < self._retry_ms:
+        if self._clock.monotonic() < self._retry_at:
             return False
         reach_ms = rules.WHEEL_REACH_MS - self._window_slots * PRECISION_MS
         has_slots = self._files.exist and self._read_ms <= self._files.last_slot_ms
@@ -254,7 +255,8 @@ class Timers:
             self._drained_ms = now_ms
             unread = True
         elif unread := await self._read():
-            self._drained_ms = max(self._drained_ms, now_ms - MOST_BEHIND_MS)
+            # Not after a time that the clock showed before it was set back.
+            self._drained_ms = min(max(self._drained_ms, now_ms - MOST_BEHIND_MS), now_ms)
         else:
             self._drained_ms = now_ms
         if not self._files.exist or self._read_ms > self._files.last_slot_ms:
@@ -266,10 +268,10 @@ class Timers:
         return await self._load(now_ms) or due or unread
 
     async def _sleep(self) -> None:
-        now_ms = self._clock.now_ms()
+        now_ms, pause = self._clock.now_ms(), self._retry_at - self._clock.monotonic()
         at_ms = None
-        if now_ms < self._retry_ms:
-            at_ms = self._retry_ms
+        if pause > 0:
+            at_ms = now_ms + math.ceil(pause * 1000)
         elif self._files.exist and self._read_ms <= self._files.last_slot_ms:
             # The next slot is due, or has to be loaded, when the next second begins: the next after
             # the last step, since which a second may have begun.
@@ -350,11 +352,14 @@ class Timers:
             due_ms = slot_ms + 1
         late_ms = self._read_ms + (self._delivered >> _OFFSET_BITS)
         if slot_ms < self._read_ms or due_ms <= late_ms:
-            if due_ms <= now_ms:
-                return None, 0
-            # The clock was set back; the place of the message has been delivered already.
-            due_ms = max(due_ms, late_ms + 1)
-            slot_ms = rules.slot_of(due_ms)
+            if due_ms > now_ms:
+                # The wheel doesn't turn back (cf. TimerMessageStore.doEnqueue).
+                self._warnings.write(
+                    "the clock was set back: new timer messages are delivered at once until it "
+                    "shows the time of the last delivery again",
+                    seconds=(late_ms - now_ms) // 1000,
+                )
+            return None, 0
         kind = (ROLL if rolls else 0) | NORMAL
         if rules.PREFIX in text and rules.recalled(text) is not None:
             kind |= DELETE
@@ -461,7 +466,7 @@ class Timers:
                 if not slot.ready:
                     return True
                 if not await self._deliver_some(slot_ms, slot, until_ms):
-                    return self._clock.now_ms() >= self._retry_ms
+                    return self._clock.monotonic() >= self._retry_at
                 if slot.at < len(slot.entries):
                     return False
             if until_ms < slot_ms + PRECISION_MS:
@@ -569,7 +574,7 @@ class Timers:
         )
 
     def _retry_later(self, what: str, reason: str) -> None:
-        self._retry_ms = self._clock.now_ms() + RETRY_MS
+        self._retry_at = self._clock.monotonic() + RETRY_MS / 1000
         self._warnings.write(what, reason=reason)
 
     async def _record(self, offset: int) -> RecordView | None:

@@ -250,15 +250,42 @@ async def test_what_was_due_while_the_broker_was_stopped_is_delivered_at_the_sta
     assert bodies(timed.store) == [b"1", b"2", b"next"]
 
 
-async def test_a_clock_that_is_set_back_delivers_nothing_early(timed: Timed) -> None:
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("back_ms", [3000, 25_000, 3_600_000])
+async def test_after_the_clock_is_set_back_new_timers_are_delivered_in_time_or_at_once(
+    timed: Timed, back_ms: int, restarts: bool
+) -> None:
     timed.send(b"first", 900)
     await timed.pass_ms(5000)
-    timed.clock.jump(-3000)
-    timed.send(b"second", 1000)
-    await timed.pass_ms(999)
-    assert bodies(timed.store) == [b"first"]
-    await timed.pass_ms(3000)
-    assert bodies(timed.store) == [b"first", b"second"]
+    timed.clock.jump(-back_ms)
+    if restarts:
+        await timed.stop()
+        timed.open()
+    with capture_logs() as logs:
+        timed.send(b"behind the last delivery", 1000)
+        timed.send(b"ahead of it", back_ms + 2000)
+        await timed.turn()
+    assert bodies(timed.store) == [b"first", b"behind the last delivery"]
+    assert ["clock was set back" in log["event"] for log in logs] == [True]
+    await timed.pass_ms(back_ms + 1999)
+    assert len(bodies(timed.store)) == 2
+    await timed.pass_ms(1)
+    assert bodies(timed.store)[2:] == [b"ahead of it"]
+
+
+async def test_timers_wait_for_a_retry_by_the_monotonic_clock(tmp_path: Path) -> None:
+    files = FailingFiles()
+    timed = Timed(tmp_path / "store", files=files)
+    timed.open()
+    timed.send(b"one", 1000)
+    await timed.turn()
+    files.full = True
+    await timed.pass_ms(1500)
+    files.full = False
+    timed.clock.jump(-400)
+    await timed.pass_ms(1000)
+    assert bodies(timed.store) == [b"one"]
+    timed.store.close()
 
 
 # --- longer than the roll window
