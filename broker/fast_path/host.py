@@ -155,7 +155,7 @@ class Host:
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
-        if self._store.sync_flush:
+        if self._store.config.defers:
             self._store.ask_sync()
 
     def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:

@@ -161,10 +161,10 @@ cdef class Gathered:
     Attributes:
         answers: frames that may be sent once everything gathered before is stored.
         position: the physical offset of the next record.
-        syncs: whether answers wait for the disk, unless a message has WAIT=false.
+        defers: whether answers wait for the disk, unless a message has WAIT=false.
     """
 
-    cdef readonly bint syncs
+    cdef readonly bint defers
     cdef object _host, _appender, _connection
     cdef bytes _born_host, _store_host
     cdef list _runs, _pieces
@@ -176,7 +176,7 @@ cdef class Gathered:
         self._host = host
         self._appender = host.appender
         self._store_host = host.packed_host
-        self.syncs = host.appender.syncs
+        self.defers = host.appender.defers
         self._runs = []
         self._pieces = []
         self.answers = Buffer()
@@ -527,7 +527,7 @@ cdef class Sends:
         fill.positions = positions
         fill.count = count
         fill.body_length = 0
-        if waits and self._gathered.syncs:
+        if waits and self._gathered.defers:
             return self._gathered.answer_late(plan.answer, plan.late_answer, &fill)
         return plan.answer.write(self._gathered.answers, &fill)
 
@@ -989,7 +989,7 @@ cdef class ReadPass:
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4
-            and (not self._gathered.syncs or self._connection.may_defer)
+            and (not self._gathered.defers or self._connection.may_defer)
         )
         self._takes_msgpack = self._connection.speaks_msgpack
         if self._is_guarded:

@@ -120,7 +120,7 @@ class QueryProcessor:
         if found is None:
             return None
         record = RecordView(found)
-        if store.sync_flush and physical_offset + record.size > store.durable_offset:
+        if store.config.defers and physical_offset + record.size > store.engine.syncer.confirmed:
             return None
         return record
 

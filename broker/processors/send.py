@@ -583,7 +583,7 @@ class SendProcessor:
 
     def _when_safe(self, reply: Command, target: _Target, end_offset: int, *, wait: bool) -> Reply:
         saved = self._state.changes.topic_pending(target.config.topic_name)
-        if not (wait and self._state.store.sync_flush):
+        if not (wait and self._state.store.config.defers):
             return reply if saved is None else _after(saved, reply)
         flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 

@@ -128,7 +128,7 @@ class SendBackProcessor:
         take(allowance, 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.record_dead_letter(message, group, connection)
-        if not store.sync_flush:
+        if not store.config.defers:
             return
         flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         store.when_durable(

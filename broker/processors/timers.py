@@ -119,7 +119,7 @@ class TimerProcessor:
         reply = command.reply(
             header=RecallMessageResponseHeader(msg_id=handle.unique_id), extra=region
         )
-        if not state.store.sync_flush:
+        if not state.store.config.defers:
             return reply
         flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 

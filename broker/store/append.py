@@ -48,7 +48,7 @@ _ALWAYS_WATCHED: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
 
 class Waiting(NamedTuple):
-    """Entries of a queue that become visible once the log is synced up to ``end_offset``."""
+    """Entries of a queue that become visible once the log is confirmed up to ``end_offset``."""
 
     end_offset: int
     queue: ConsumeQueue
@@ -102,17 +102,17 @@ class EntryDispatcher:
             self._on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
 
     def hold(self, waiting: Waiting) -> None:
-        """Make messages visible once they are synced; see ``release``."""
+        """Make messages visible once they are confirmed; see ``release``."""
         self._waiting.append(waiting)
 
-    def release(self, durable_end: int) -> None:
-        """Make the messages visible that wait for a sync of the log up to ``durable_end``.
+    def release(self, confirmed: int) -> None:
+        """Make the messages visible that the log holds up to physical offset ``confirmed``.
 
         Raises:
             OSError: an entry can't be written; it and those behind it still wait.
         """
         waiting = self._waiting
-        while waiting and waiting[0].end_offset <= durable_end:
+        while waiting and waiting[0].end_offset <= confirmed:
             _, queue, entries = waiting[0]
             queue.append_packed(entries)
             waiting.popleft()
@@ -131,10 +131,10 @@ class Appender:
     """Appends the messages of one socket read; see the module for the order of the calls.
 
     Attributes:
-        syncs: whether entries become visible only once their records are synced (SYNC_FLUSH).
+        defers: see ``StoreConfig.defers``.
     """
 
-    __slots__ = ("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats", "syncs")
+    __slots__ = ("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats", "defers")
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Appender:
         self._disk = context.disk
         self._stats = context.stats
         self._next_ms = next_ms
-        self.syncs = context.config.flush_disk_type == "SYNC_FLUSH"
+        self.defers = context.config.defers
 
     def takes(self, size: int) -> bool:
         """Return whether the store accepts ``size`` bytes of contiguous records."""
@@ -167,7 +167,7 @@ class Appender:
         Raises:
             OSError: the disk refuses.
         """
-        if self.syncs:
+        if self.defers:
             return queue.next_offset, queue.room(count), None
         if queue.max_offset != queue.next_offset:
             return queue.next_offset, 0, None
@@ -246,7 +246,7 @@ class MessageWriter:
         self._stats = context.stats
         self._max_body = config.max_message_size
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
-        self._sync = config.flush_disk_type == "SYNC_FLUSH"
+        self._defers = config.defers
         self._host: Final = host_bytes(*config.store_host)
         self.last_store_ms = last_store_ms
 
@@ -305,7 +305,7 @@ class MessageWriter:
 
     def _publish(self, queue: ConsumeQueue, entries: bytes, end: int) -> None:
         """Make messages visible; in SYNC mode, once the log is synced up to ``end``."""
-        if self._sync:
+        if self._defers:
             self._dispatcher.hold(Waiting(end, queue, entries))
         else:
             self._dispatcher.publish(queue, entries)

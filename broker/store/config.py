@@ -122,6 +122,14 @@ class StoreConfig:
     limits: StoreLimits = field(default_factory=StoreLimits)
 
     @property
+    def defers(self) -> bool:
+        """Whether messages become visible, and are acknowledged, only once they are confirmed.
+
+        See ``Syncer.confirmed``.
+        """
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
     def queue_file_bytes(self) -> int:
         """Length of a consume-queue file: whole entries."""
         return ceil(self.mapped_file_size_consume_queue / ENTRY_BYTES) * ENTRY_BYTES

@@ -99,7 +99,6 @@ def build_engine(
     """Create the components of an open store from what opening it found."""
     log, queues, checkpoint = opened.log, opened.queues, opened.checkpoint
     config, clock, stats = context.config, context.clock, context.stats
-    waits = config.flush_disk_type == "SYNC_FLUSH"
     writer = MessageWriter(context, log, queues, dispatcher, last_store_ms=opened.last_store_ms)
     log_sync = LogSync(context, log, synced=opened.synced, store_ms=lambda: writer.last_store_ms)
     clean = opened.report.clean
@@ -108,8 +107,8 @@ def build_engine(
         log,
         note=checkpoint.index_note() if clean else None,
         safe_ms=None if clean else checkpoint.times.index_ms,
-        # In SYNC mode, readers must not see messages that a crash could still lose.
-        visible_end=lambda: log_sync.flushed if waits else log.end,
+        # Readers must not see messages that a crash could still lose.
+        visible_end=lambda: syncer.confirmed if config.defers else log.end,
     )
     queue_sync = QueueSync(
         context,
@@ -120,6 +119,7 @@ def build_engine(
         store_ms=lambda: writer.last_store_ms,
         index_ms=index.safe_until_ms,
     )
+    syncer = Syncer(context, log_sync, queue_sync, dispatcher)
     retention = Retention(
         context,
         log,
@@ -142,7 +142,7 @@ def build_engine(
         reader=reader,
         queries=queries,
         cold_reads=ColdReads(reader, queries, restorer, page_cache, stats, config.limits),
-        syncer=Syncer(context, log_sync, queue_sync, dispatcher),
+        syncer=syncer,
         preallocator=Preallocator(context, log),
         index=index,
         retention=retention,
@@ -157,8 +157,6 @@ class MessageStore:
         paths: paths of the store's files.
         stats: counters since the object was created.
         disk: whether the disk accepts writes.
-        sync_flush: whether the store is in SYNC_FLUSH mode: messages become visible, and are
-            acknowledged, only once they are on the disk.
         progress: progress of ``open`` while it runs.
         recovery: what the last ``open`` found and repaired.
     """
@@ -174,7 +172,6 @@ class MessageStore:
         self.config = config
         self.paths = StorePaths.of(config)
         self.stats = StoreStats()
-        self.sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self._files: Files = Files() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
         self.disk = DiskState(self._files, self._clock, self.config.limits)

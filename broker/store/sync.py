@@ -195,13 +195,13 @@ class GroupCommit:
             self._timer = self._loop.call_at(deadline, self._expire)
         self.ask()
 
-    def reached(self, durable_end: int) -> None:
-        """Call back the waiters up to ``durable_end``, where the synced log ends."""
+    def reached(self, confirmed: int) -> None:
+        """Call back the waiters up to ``confirmed``; see ``Syncer.confirmed``."""
         waiters = self._waiters
         # Waiters are normally in the order of the log; one behind a later one waits for the next
         # sync.
         ready = 0
-        while ready < len(waiters) and waiters[ready].end_offset <= durable_end:
+        while ready < len(waiters) and waiters[ready].end_offset <= confirmed:
             ready += 1
         self._waiters = waiters[ready:]
         for waiter in waiters[:ready]:
@@ -468,7 +468,7 @@ class Syncer:
         self._context = context
         self._disk = disk = context.disk
         self._config = context.config
-        self._waits = context.config.flush_disk_type == "SYNC_FLUSH"
+        self._defers = context.config.defers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
         self._marked = threading.Event()
@@ -479,12 +479,21 @@ class Syncer:
             "store-flush-queues", self._run_queues, disk, self._config.limits
         )
 
+    @property
+    def confirmed(self) -> int:
+        """Physical offset up to which messages may be acknowledged and, if deferred, be visible.
+
+        All that waits, waits for this offset alone: another mark that an acknowledgement needs,
+        besides the one of the disk, is combined with it here.
+        """
+        return self.log.flushed
+
     # --- the loop's thread
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; ``loop``'s thread is the one that appends."""
         self._loop = loop
-        if self._waits:
+        if self._defers:
             self._commit = GroupCommit(
                 loop, self.request, self._config.sync_flush_timeout_ms, self._context.stats
             )
@@ -516,7 +525,7 @@ class Syncer:
         """See ``MessageStore.when_durable``."""
         if self._disk.final:
             callback(False)
-        elif end_offset <= self.log.flushed:
+        elif end_offset <= self.confirmed:
             callback(True)
         elif self._commit is not None:
             self._commit.add(end_offset, callback)
@@ -541,16 +550,16 @@ class Syncer:
         return done
 
     def _show(self) -> None:
-        """Make synced messages visible, then call back the waiters, who must find them visible."""
-        durable_end = self.log.flushed
+        """Make confirmed messages visible, then call the waiters, who must find them visible."""
+        confirmed = self.confirmed
         try:
-            self._dispatcher.release(durable_end)
+            self._dispatcher.release(confirmed)
         except OSError as error:
             self._disk.refused(self._context.paths.consume_queues, error)
             if self._loop is not None:
                 self._loop.call_later(self._config.limits.no_space_retry_seconds, self._show)
         if self._commit is not None:
-            self._commit.reached(durable_end)
+            self._commit.reached(confirmed)
             if self._disk.final:
                 self._commit.fail()
 
@@ -582,7 +591,7 @@ class Syncer:
 
     def _show_soon(self) -> None:
         """Schedule ``_show`` in SYNC mode; in ASYNC mode no message waits for a sync."""
-        if self._waits:
+        if self._defers:
             self._on_loop(self._show)
 
     # --- the queues' thread

@@ -125,7 +125,7 @@ class Side:
     async def durable(self) -> None:
         """Wait until everything stored is synced."""
         store = self.bench.store
-        if store.sync_flush:
+        if store.config.defers:
             done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             store.ask_sync()
             store.when_durable(store.end_offset, done.set_result)
@@ -137,7 +137,7 @@ class Side:
             frame.replace(self.name.encode(), b"<side>")
             for frame in frames(b"".join(self.wire.sent))
         ]
-        return sorted(sent) if self.bench.store.sync_flush else sent
+        return sorted(sent) if self.bench.store.config.defers else sent
 
     def left(self) -> dict[str, Any]:
         """Return all observable results of the frames."""
