@@ -15,17 +15,8 @@ due at once. For levels that no longer exist only the time in the entry counts.
 The progress is kept in two files. ``delayOffset.json`` is RocketMQ's. It is written every few
 seconds, and includes only deliveries that are on disk, so it is never ahead of the commit log. Our
 own ``deliveryProgress`` is written to the page cache after every batch of deliveries. The page
-cache survives a killed process, so ``kill -9`` repeats at most one batch.
-
-===========  ==================================================================
-type         content of ``deliveryProgress``, 4096 bytes long, big endian
-===========  ==================================================================
-8 bytes      ``PMQDELAY``
-int64        end of the commit log after these deliveries
-int32        number of levels that follow
-int32        CRC-32 of all other bytes up to the last level
-12 each      int32 level, int64 queue offset of its next message
-===========  ==================================================================
+cache survives a killed process, so ``kill -9`` repeats at most one batch. Its layout is in
+``remoting.protocol.disk.delays``.
 
 After a power failure the page cache may have reached the disk in any order. Therefore the file is
 used at the start only if the commit log is at least as long as the file says. The higher offset of
@@ -39,14 +30,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
 from broker.store.os_files import Files, Region
-from remoting.protocol.accelerated import crc32
+from remoting.protocol.disk.delays import FILE_BYTES, FILE_NAME, decode, encode
 from remoting.protocol.message import properties
 
 if TYPE_CHECKING:
@@ -216,40 +206,7 @@ class Schedule:
 Save = Callable[[dict[int, int]], None]
 """Writes ``delayOffset.json`` in the background."""
 
-FILE_NAME: Final = "deliveryProgress"
-FILE_BYTES: Final = 4096
-
 _log = structlog.get_logger("broker")
-
-_MAGIC: Final = b"PMQDELAY"
-_HEAD: Final = Struct(">8sqiI")
-_LEVEL: Final = Struct(">iq")
-_MOST: Final = (FILE_BYTES - _HEAD.size) // _LEVEL.size
-
-
-def encode(offsets: Mapping[int, int], log_end: int) -> bytes:
-    """Return the content of ``deliveryProgress``; levels that don't fit are left out."""
-    levels = sorted(offsets.items())[:_MOST]
-    body = b"".join(_LEVEL.pack(level, offset) for level, offset in levels)
-    crc = crc32(_HEAD.pack(_MAGIC, log_end, len(levels), 0) + body)
-    return _HEAD.pack(_MAGIC, log_end, len(levels), crc) + body
-
-
-def decode(data: bytes | memoryview, log_end: int) -> dict[int, int]:
-    """Return the offsets in ``deliveryProgress``, by level.
-
-    The result is empty if the file is invalid or is ahead of a commit log that ends at ``log_end``.
-    Never raises, whatever the bytes are.
-    """
-    if len(data) < _HEAD.size:
-        return {}
-    magic, end, count, crc = _HEAD.unpack_from(data)
-    if magic != _MAGIC or not 0 <= count <= (len(data) - _HEAD.size) // _LEVEL.size:
-        return {}
-    body = bytes(data[_HEAD.size : _HEAD.size + count * _LEVEL.size])
-    if crc != crc32(_HEAD.pack(_MAGIC, end, count, 0) + body) or end > log_end:
-        return {}
-    return dict(_LEVEL.iter_unpack(body))
 
 
 class DeliveryProgress:

@@ -10,17 +10,8 @@ with it, and it includes only deliveries that are on the disk. After a power fai
 missing or refer to messages that the commit log has lost. ``open`` cuts the timer log before the
 first such unit, and the messages behind it are read from the timer topic again.
 
-=================  =============================================================================
-type               content of ``timerProgress``, 4096 bytes, big endian
-=================  =============================================================================
-8 bytes            ``PMQTIMER``
-int64              end of the commit log after the deliveries
-int64              end of the timer log
-int64              next offset of the timer topic
-int64              time of the slot that is being delivered (ms)
-int64              what is delivered of it: see ``timers.Entry``
-int32              CRC-32 of the bytes before
-=================  =============================================================================
+``open`` compares the wheel and the log for all that still waits, and the checkpoint with both. If
+they don't agree, the wheel and the log are removed, and built again from the timer topic.
 """
 
 from __future__ import annotations
@@ -28,65 +19,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, Region
 from broker.store.results import StoreError
-from remoting.protocol.accelerated import crc32
 from remoting.protocol.disk import timer
 from remoting.protocol.disk.timer import (
     CHECK_BYTES,
+    CHECK_NAME,
     DELETE,
+    LOG_NAME,
     NO_SLOT,
     PRECISION_MS,
+    PROGRESS_BYTES,
+    PROGRESS_NAME,
     SLOT,
     UNIT,
     WHEEL_BYTES,
+    WHEEL_NAME,
     Slot,
     TimerCheck,
+    TimerProgress,
     Unit,
 )
 
-WHEEL_NAME: Final = "timerwheel"
-LOG_NAME: Final = "timerlog"
-CHECK_NAME: Final = "timercheck"
-PROGRESS_NAME: Final = "timerProgress"
-PROGRESS_BYTES: Final = 4096
-
 _MAX_OPEN_LOGS: Final = 8
 """Mapped files of the timer log: a slot's chain rarely reaches further back than two."""
-
-_MAGIC: Final = b"PMQTIMER"
-_PROGRESS: Final = Struct(">8sqqqqq")
-_CRC: Final = Struct(">I")
-
-
-class TimerProgress(NamedTuple):
-    """How far reading and delivering have come; see the module."""
-
-    store_end: int = 0
-    log_end: int = 0
-    queue_offset: int = 0
-    slot_ms: int = 0
-    delivered: int = 0
-
-    def encode(self) -> bytes:
-        """Return the bytes of ``timerProgress`` before its zeros."""
-        data = _PROGRESS.pack(_MAGIC, *self)
-        return data + _CRC.pack(crc32(data))
-
-
-def decode_progress(data: bytes | memoryview) -> TimerProgress:
-    """Return the content of ``timerProgress``; zeros if it is damaged. Never raises."""
-    if len(data) < _PROGRESS.size + _CRC.size:
-        return TimerProgress()
-    magic, *numbers = _PROGRESS.unpack_from(data)
-    (crc,) = _CRC.unpack_from(data, _PROGRESS.size)
-    if magic != _MAGIC or min(numbers) < 0 or crc != crc32(bytes(data[: _PROGRESS.size])):
-        return TimerProgress()
-    return TimerProgress(*numbers)
 
 
 class TimerFiles:
@@ -100,6 +59,7 @@ class TimerFiles:
 
     Attributes:
         exist: whether the files exist and are open.
+        damage: what ``open`` found damaged and couldn't repair; None if nothing.
         log_end: position behind the last unit.
         last_slot_ms: time of the latest slot that has units; 0 for none.
     """
@@ -125,24 +85,25 @@ class TimerFiles:
         self._progress: Region
         self._checks = 0
         self.exist = False
+        self.damage: str | None = None
         self.log_end = 0
         self.last_slot_ms = 0
 
     # --- opening
 
     def open(
-        self, store_end: int, *, create: bool
+        self, store_end: int, queue_end: int, *, create: bool
     ) -> tuple[TimerCheck, TimerProgress, Unit | None]:
         """Open and repair the files; blocks.
 
         Args:
             store_end: end of the commit log.
+            queue_end: end of the timer topic's queue.
             create: whether to create them if there are none.
 
         Returns:
-            The checkpoint, the progress (zeros if it doesn't belong to these files), and the last
-            unit of the timer log. If the timer log is shorter than the checkpoint says, both have
-            no queue offset.
+            The checkpoint (zeros if it is damaged), the progress (zeros if it doesn't belong to
+            these files), and the last unit of the timer log.
 
         Raises:
             StoreError: a file has another length, as with other settings; the text says what to do.
@@ -150,8 +111,9 @@ class TimerFiles:
         """
         size = self._files.size(self._wheel_path)
         if size is None and not create:
-            kept = self._files.read(self._check_path)
-            return timer.decode_check(kept or b""), TimerProgress(), None
+            check = timer.decode_check(self._files.read(self._check_path) or b"")
+            progress = timer.decode_progress(self._files.read(self._progress_path) or b"")
+            return check, progress if progress.store_end <= store_end else TimerProgress(), None
         if size not in {None, 0, WHEEL_BYTES}:
             raise self._unusable(self._wheel_path, f"{size} bytes instead of {WHEEL_BYTES}")
         self._files.make_directory(self._log_path, durable=True)
@@ -161,14 +123,22 @@ class TimerFiles:
         self._progress = self._small(self._progress_path, PROGRESS_BYTES)
         self._open_log()
         check = timer.decode_check(self._check.view)
-        progress = decode_progress(self._progress.view)
-        last = self._recover(check.log_end, store_end)
-        if check.log_end > self.log_end:
-            check = check._replace(queue_offset=0)
+        progress = timer.decode_progress(self._progress.view)
         if progress.store_end > store_end:
             progress = TimerProgress()
-        elif progress.log_end > self.log_end:
-            progress = progress._replace(queue_offset=0)
+        self.damage = None
+        if check.read_ms % PRECISION_MS or check.queue_offset > queue_end:
+            self.damage = f"{self._check_path} has {check}, but the timer topic ends at {queue_end}"
+            check = TimerCheck()
+        last = self._recover(check.log_end, store_end)
+        log_end = max(check.log_end, progress.log_end)
+        if log_end > self.log_end:
+            self.damage = f"{self._log_path} ends at {self.log_end}, not at {log_end}"
+        self.damage = self.damage or timer.difference(
+            self._rows(),
+            ((file.start, file.view[: self.log_end - file.start]) for file in self._log),
+            max(check.read_ms, progress.slot_ms),
+        )
         self.exist = True
         return check, progress, last
 
@@ -421,10 +391,8 @@ class TimerFiles:
                 self._unsynced.add(file)
             previous = position
             count += -1 if unit.kind & DELETE else 1
-        if previous < 0:
-            self._wheel.write(timer.slot_index(slot_ms) * SLOT.size, bytes(SLOT.size))
-        else:
-            self._write_slot(slot_ms, positions[0], previous, count)
+        # Without units it keeps its time, which tells it from a slot that damage has cleared.
+        self._write_slot(slot_ms, positions[0] if positions else -1, previous, count)
 
     def write_progress(self, progress: TimerProgress) -> None:
         """Write ``timerProgress`` to the page cache. Raises ``OSError``."""
@@ -462,6 +430,15 @@ class TimerFiles:
             if unit is None or unit.offset >= store_start:
                 return
             self._log.pop(0).remove()
+
+    def discard(self) -> None:
+        """Remove the wheel and the log. Raises ``OSError``."""
+        for file in reversed(self._log):
+            file.remove()
+        self.close()
+        self._unsynced.clear()
+        self.log_end = self.last_slot_ms = 0
+        self._files.remove(self._wheel_path)
 
     def close(self) -> None:
         """Unmap the files."""

@@ -179,6 +179,11 @@ def key_of(text: bytes) -> bytes:
     )
 
 
+def was_rolled(text: bytes) -> bool:
+    """Return whether a message was stored in the timer topic again."""
+    return _ROLL_TIMES in text and properties.find(text, _ROLL_TIMES) is not None
+
+
 def rolled(record: RecordView, now_ms: int) -> PendingMessage:
     """Return the message to store in the timer topic again."""
     value = properties.find(record.properties_text, _ROLL_TIMES) or b"0"

@@ -24,13 +24,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
 from broker.delivery import timer_rules as rules
 from broker.delivery.deliverer import FOR_GOOD, LONGEST_SLEEP_SECONDS, RETRY_MS, whole_records
-from broker.delivery.timer_files import TimerFiles, TimerProgress
+from broker.delivery.timer_files import TimerFiles
 from broker.delivery.timer_rules import QUEUE
 from broker.limits import LIMITS, BrokerLimits
 from broker.stats import BrokerCounters
@@ -45,6 +45,7 @@ from remoting.protocol.disk.timer import (
     PRECISION_MS,
     ROLL,
     TimerCheck,
+    TimerProgress,
     Unit,
 )
 from remoting.protocol.errors import RecordError
@@ -90,6 +91,18 @@ class _LoadedSlot:
         self.at = 0  # entries that are done with
 
 
+class _Lost(NamedTuple):
+    """Messages before an offset of the timer topic whose entries are not above ``delivered``."""
+
+    offset: int = 0
+    slot_ms: int = 0
+    delivered: Entry = 0
+
+
+class _Damaged(Exception):
+    """The timer files are damaged."""
+
+
 class Timers:
     """The timer messages of one broker.
 
@@ -127,12 +140,15 @@ class Timers:
         self._drained_ms = 0
         self._careful = 0  # queue offset below which messages are read one at a time
         self._retry_at = 0.0  # monotonic seconds
-        # Without the wheel: messages before this offset that were due before this time are done.
-        self._lost = TimerCheck()
+        # What is known of files that are lost, and what was rolled of the messages in them.
+        self._lost = _Lost()
+        self._rolled: set[tuple[bytes, int]] = set()
+        self._rebuilt = False
         # The end of the commit log with which a slot to read becomes durable, and its time.
         self._unsaved: tuple[int, int] | None = None
         self._durable_ms = 0
         self._saved = TimerCheck()
+        self._saving = asyncio.Lock()
         self._woken = asyncio.Event()
         self._warnings = RateLimitedLog(clock, _log.warning)
 
@@ -152,8 +168,9 @@ class Timers:
         root = self._store.paths.root
         self._files = TimerFiles(root, directory, files, self._log_file_bytes)
         self._open_files(create=False)
-        unknown = not self._files.exist and not self._lost.queue_offset
-        if unknown and self._store.max_offset(TIMER_TOPIC, QUEUE):
+        if self._files.damage is not None:
+            self._rebuild(self._files.damage)
+        elif not (self._files.exist or self._lost.offset or self.unread == 0):
             _log.warning(
                 "the timer files are missing: timer messages that were delivered are delivered "
                 "again; if that is not intended, stop this broker and put timerwheel, timerlog and "
@@ -163,26 +180,62 @@ class Timers:
 
     def _open_files(self, *, create: bool) -> None:
         store, now_ms = self._store, self._clock.now_ms()
-        check, progress, last = self._files.open(store.end_offset, create=create)
-        if not self._files.exist:
-            self._lost = check
-            return
+        high = store.max_offset(TIMER_TOPIC, QUEUE)
+        check, progress, last = self._files.open(store.end_offset, high, create=create)
         if create:
             # As after a copy of a running store: the wheel is built again from the timer topic.
-            check, progress = TimerCheck(self._lost.read_ms), TimerProgress()
+            check, progress, last = TimerCheck(self._lost.slot_ms), TimerProgress(), None
+            self._read_ms, self._delivered = self._lost.slot_ms, self._lost.delivered
+        else:
+            self._lost = _Lost(*progress[-3:])
+            self._read_ms, self._delivered = check.read_ms, 0
+            if progress.slot_ms >= check.read_ms:
+                self._read_ms, self._delivered = progress.slot_ms, progress.delivered
         offsets = [check.queue_offset, progress.queue_offset]
         record = None if last is None else _view(store.record_at(last.offset))
         if record is not None and record.topic == TIMER_TOPIC:
             offsets.append(record.queue_offset + 1)
-        self._queue_offset = max(offsets)
-        self._read_ms, self._delivered = check.read_ms, 0
-        if progress.slot_ms >= check.read_ms:
-            self._read_ms, self._delivered = progress.slot_ms, progress.delivered
+        self._queue_offset = min(max(offsets), high)
+        if not self._files.exist:
+            self._forget_wheel()
+            return
         if not self._read_ms:
-            self._read_ms = now_ms // PRECISION_MS * PRECISION_MS
+            self._read_ms, self._queue_offset = now_ms // PRECISION_MS * PRECISION_MS, 0
+            if last is not None:
+                self._files.damage = "neither timercheck nor timerProgress says what is delivered"
+        if create:
+            self._save_lost()
         self._waiting = self._files.count_from(self._read_ms)
         self._durable_ms = check.read_ms or self._read_ms
         self._saved = check
+
+    def _rebuild(self, reason: str) -> None:
+        """Remove the wheel and the log; the next steps build them again from the timer topic.
+
+        Raises:
+            OSError: the files can't be written.
+        """
+        _log.error(
+            "the timer files are damaged; they are built again from the timer topic, which may "
+            "deliver a message twice",
+            reason=reason,
+        )
+        self._rebuilt = True
+        self._forget_wheel()
+        self._save_lost()
+        self._files.discard()
+
+    def _forget_wheel(self) -> None:
+        # A rebuild that was interrupted goes on with what it knew.
+        if self._queue_offset >= self._lost.offset:
+            self._lost = _Lost(self._queue_offset, self._read_ms, self._delivered)
+        self._queue_offset = self._waiting = 0
+        self._slots.clear()
+
+    def _save_lost(self) -> None:
+        """Save that nothing of the timer topic is in the wheel, so that a kill changes nothing."""
+        self._save_progress()
+        self._files.write_check(TimerCheck(self._lost.slot_ms), self._clock.now_ms())
 
     # --- for requests and metrics
 
@@ -239,6 +292,10 @@ class Timers:
             except (StoreError, OSError) as error:
                 self._retry_later("the timers can't be read or written; retrying", str(error))
                 return
+            except _Damaged as damaged:
+                async with self._saving:
+                    self._rebuild(str(damaged))
+                busy = True
             if not busy:
                 return
             await asyncio.sleep(0)
@@ -300,6 +357,8 @@ class Timers:
         low = store.min_offset(TIMER_TOPIC, QUEUE)
         if not low <= offset <= high:
             self._queue_offset = offset = min(max(offset, low), high)
+        if offset >= self._lost.offset:
+            self._rolled.clear()
         if offset == high:
             return False
         count = 1 if offset < self._careful else self._limits.timers_read_at_once
@@ -321,10 +380,7 @@ class Timers:
         now_ms, units, first = self._clock.now_ms(), [], self._queue_offset
         for number, record in enumerate(records):
             try:
-                if (
-                    first + number < self._lost.queue_offset
-                    and rules.out_ms(record.properties_text) < self._lost.read_ms
-                ):
+                if first + number < self._lost.offset and self._is_done(record):
                     continue
                 unit, entry = self._unit(record, now_ms)
             except ValueError as error:
@@ -341,6 +397,25 @@ class Timers:
             self._queue_offset = first + number + 1
             self._save_progress()
         self._add(units, first + len(records))
+
+    def _is_done(self, record: RecordView) -> bool:
+        """Return whether a message of lost files was delivered, or is a copy of one taken again.
+
+        Raises:
+            ValueError: the message has no time.
+        """
+        text, stored_ms, lost = record.properties_text, record.store_timestamp_ms, self._lost
+        out_ms = rules.out_ms(text)
+        due_ms = rules.due_ms(text, stored_ms, out_ms)
+        entry = (due_ms - lost.slot_ms << _OFFSET_BITS) | record.physical_offset
+        if rules.slot_of(due_ms) < lost.slot_ms or entry <= lost.delivered:
+            return True
+        key = rules.key_of(text), out_ms
+        if rules.was_rolled(text) and key in self._rolled:
+            return True
+        if not key[0].endswith(b"+") and rules.placed(out_ms, stored_ms, self._window_slots)[1]:
+            self._rolled.add(key)
+        return False
 
     def _unit(self, record: RecordView, now_ms: int) -> tuple[Unit | None, Entry]:
         """Return the unit and the entry of a message; None for the unit if it is too late."""
@@ -418,7 +493,7 @@ class Timers:
                 break
             unit = self._files.unit(slot.position)
             if unit is None:
-                _log.error("the timer log lacks units", position=slot.position, slot=slot_ms)
+                self._report(f"the timer log has no unit at {slot.position}")
                 slot.position = -1
                 break
             slot.position = unit.previous if unit.previous < slot.position else -1
@@ -431,25 +506,30 @@ class Timers:
                 slot.entries.append((after_ms << _OFFSET_BITS) | unit.offset)
         else:
             return
-        for _ in range(min(len(slot.unknown), self._limits.timers_read_at_once)):
-            # Popped after the read, which may fail or be cancelled; from the oldest to the newest.
-            offset, kind = slot.unknown[-1]
-            record = await self._record(offset)
-            slot.unknown.pop()
-            if record is None:
-                _log.error("a timer message can't be read and is not delivered", physical=offset)
-                continue
-            text = record.properties_text
-            if kind & DELETE:
-                slot.recalled.add(rules.recalled(text) or b"")
-                continue
-            due_ms = rules.due_ms(text, record.store_timestamp_ms, slot_ms)
-            slot.entries.append((due_ms - slot_ms << _OFFSET_BITS) | offset)
+        await self._load_unknown(slot_ms, slot)
         if not slot.unknown:
             slot.entries.sort()
             if slot_ms == self._read_ms:
                 slot.at = bisect_right(slot.entries, self._delivered)
             slot.ready = True
+
+    async def _load_unknown(self, slot_ms: int, slot: _LoadedSlot) -> None:
+        for _ in range(min(len(slot.unknown), self._limits.timers_read_at_once)):
+            # Popped after the read, which may fail or be cancelled; from the oldest to the newest.
+            offset, kind = slot.unknown[-1]
+            record = await self._waiting_record(offset)
+            slot.unknown.pop()
+            if record is None:
+                continue
+            text = record.properties_text
+            if kind & DELETE:
+                key = rules.recalled(text)
+                if key is None:
+                    self._report(f"the timer log has the message at {offset} as a recall")
+                slot.recalled.add(key or b"")
+                continue
+            due_ms = rules.due_ms(text, record.store_timestamp_ms, slot_ms)
+            slot.entries.append((due_ms - slot_ms << _OFFSET_BITS) | offset)
 
     # --- delivering
 
@@ -485,13 +565,9 @@ class Timers:
         for entry in slot.entries[slot.at : most]:
             if entry >= limit or size >= self._limits.delivered_bytes:
                 break
-            record = await self._record(entry & _OFFSET_MASK)
+            record = await self._waiting_record(entry & _OFFSET_MASK)
             taken.append(entry)
-            if record is None or record.topic != TIMER_TOPIC:
-                _log.error(
-                    "a timer message can't be read and is not delivered",
-                    physical=entry & _OFFSET_MASK,
-                )
+            if record is None:
                 continue
             message = self._next(record, slot)
             if message is not None:
@@ -577,9 +653,30 @@ class Timers:
         self._retry_at = self._clock.monotonic() + RETRY_MS / 1000
         self._warnings.write(what, reason=reason)
 
-    async def _record(self, offset: int) -> RecordView | None:
-        """Return the record at a physical offset; None if there is no whole one."""
-        return _view(await self._store.record_async(self, offset))
+    async def _waiting_record(self, offset: int) -> RecordView | None:
+        """Return the record at a physical offset; None if it is no message of the timer topic.
+
+        Raises:
+            _Damaged: the timer log is wrong about it.
+        """
+        record = _view(await self._store.record_async(self, offset))
+        if record is not None and record.topic == TIMER_TOPIC:
+            return record
+        if offset < self._store.start_offset:
+            _log.error("a timer message was deleted before it was due", physical=offset)
+        else:
+            self._report(f"the commit log has no timer message at {offset}")
+        return None
+
+    def _report(self, damage: str) -> None:
+        """Have the files built again, or log damage that is found after that.
+
+        Raises:
+            _Damaged: they weren't built again since the start.
+        """
+        if not self._rebuilt:
+            raise _Damaged(damage)
+        _log.error("a timer message can't be read and is not delivered", reason=damage)
 
     # --- saving
 
@@ -594,6 +691,7 @@ class Timers:
                     self._queue_offset,
                     self._read_ms,
                     self._delivered,
+                    *self._lost,
                 )
             )
         except OSError as error:
@@ -617,8 +715,11 @@ class Timers:
 
         The units are on the disk then. Slots count as delivered once the commit log is, too.
         """
-        if not self._files.exist:
-            return
+        async with self._saving:
+            if self._files.exist:
+                await self._save()
+
+    async def _save(self) -> None:
         now = self._check()
         if self._unsaved is not None and self._unsaved[0] <= self._store.durable_offset:
             self._durable_ms, self._unsaved = self._unsaved[1], None

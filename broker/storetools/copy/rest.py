@@ -36,8 +36,8 @@ from broker.storetools.copy.target import CopyPoint, Target, is_clean
 from broker.storetools.verify.index_scan import header_of, index_files
 from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.disk import delays, timer
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
-from remoting.protocol.disk.timer import CHECK_BYTES, PRECISION_MS, TimerCheck, encode_check
 from remoting.protocol.errors import BodyError
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
@@ -141,12 +141,6 @@ def _names(path: Path) -> list[str]:
 
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
-DELIVERY_PROGRESS: Final = "deliveryProgress"
-TIMER_PROGRESS: Final = "timerProgress"
-"""Both are PocketMQ's, and have the length of the log that they are valid for: not changed."""
-
-TIMER_CHECK: Final = "timercheck"
-
 _LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
 _OLD: Final = ".bak"
 
@@ -241,13 +235,17 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
     levels = _change(files, DELAY_OFFSETS, lambda table: _hold_delays(table, ends))
     _change(files, DELAY_OFFSETS + _OLD, lambda table: _hold_delays(table, ends))
     if past_ms is not None:
-        files.pop(DELIVERY_PROGRESS, None)
-        files.pop(TIMER_PROGRESS, None)
+        files.pop(delays.FILE_NAME, None)
+        files.pop(timer.PROGRESS_NAME, None)
         waiting = queues.get((TIMER_TOPIC, 0))
-        if TIMER_CHECK in files and waiting is not None:
+        if timer.CHECK_NAME in files and waiting is not None:
             at_ms = past_ms - DELIVERY_SLACK_MS
-            check = TimerCheck(at_ms // PRECISION_MS * PRECISION_MS, 0, waiting.end)
-            files[TIMER_CHECK] = encode_check(check, at_ms, 1).ljust(CHECK_BYTES, b"\0")
+            check = timer.TimerCheck(
+                at_ms // timer.PRECISION_MS * timer.PRECISION_MS, 0, waiting.end
+            )
+            files[timer.CHECK_NAME] = timer.encode_check(check, at_ms, 1).ljust(
+                timer.CHECK_BYTES, b"\0"
+            )
     notes = []
     if offsets:
         notes.append(f"{offsets} committed offsets lay behind the copy's messages: set back")

@@ -195,6 +195,8 @@ class Check:
         if not lost_until:
             metadata_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
         metadata_files.check_offsets(root, view, tables, findings)
+        if not running:
+            metadata_files.check_progress(root, view, end.position, findings, clean=clean)
         if last_ms and not tables.has_offsets:
             findings.note(
                 "no-offsets",

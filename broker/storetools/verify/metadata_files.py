@@ -6,13 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from broker import state_file
+import msgspec
+
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import OWN_CHECKPOINT, StoreView
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.bodies.body import Body
+from remoting.protocol.bodies.group import (
+    ConsumerFilterWrapper,
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+)
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.disk import delays, timer
 from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
-from remoting.protocol.errors import RecordError
-from remoting.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from remoting.protocol.errors import BodyError, RecordError
+from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 
 _BATCH_QUEUES: Final = "BatchCQ"
 
@@ -41,17 +52,25 @@ class Tables(NamedTuple):
         return self.topics | set(filter(is_system_topic, seen))
 
 
+_TABLES: Final[dict[str, type[Body]]] = {
+    "topics.json": TopicConfigSerializeWrapper,
+    "subscriptionGroup.json": SubscriptionGroupWrapper,
+    "consumerOffset.json": ConsumerOffsetSerializeWrapper,
+    "delayOffset.json": DelayOffsetSerializeWrapper,
+    "consumerFilter.json": ConsumerFilterWrapper,
+}
+
+
 def read_tables(root: Path, findings: Findings) -> Tables:
-    """Read the JSON files; a file that can't be read is a finding."""
+    """Read the JSON files and their backups; a file that can't be read is a finding."""
     config = root / "config"
     try:
-        names = sorted(path.name for path in config.iterdir() if path.suffix == ".json")
+        names = {path.name.removesuffix(".bak") for path in config.iterdir()}
     except OSError:
-        names = []
-    found = {name: _load(config / name, findings) for name in names}
-    for name in ("topics.json", "consumerOffset.json"):
-        if name not in found and (config / f"{name}.bak").exists():
-            found[name] = _load(config / name, findings)
+        names = set()
+    found = {
+        name: _load(config / name, findings) for name in sorted(names) if name.endswith(".json")
+    }
     named = found.get("brokerName.json")
     broker_name = named.get("brokerName") if isinstance(named, dict) else None
     return Tables(
@@ -64,16 +83,113 @@ def read_tables(root: Path, findings: Findings) -> Tables:
 
 
 def _load(path: Path, findings: Findings) -> Any:
+    """Return the content of a table as a start reads it, from its backup if needed."""
+    backup = path.with_name(path.name + ".bak")
+    value, wrong = _parse(path)
+    kept, wrong_backup = _parse(backup)
+    if wrong is not None:
+        restores = "" if kept is None else ", and a start takes its backup, which is older"
+        findings.damage("table", str(path), None, f"{wrong}{restores}")
+    elif value is None and kept is not None:
+        sentence = f"{path} is missing, so its backup {backup.name} was taken"
+        findings.note("table-backup", str(path), None, sentence)
+    if wrong_backup is not None and value is None:
+        findings.damage("table", str(backup), None, wrong_backup)
+    elif wrong_backup is not None:
+        findings.derived("small-file", str(backup), None, wrong_backup)
+    return kept if value is None else value
+
+
+def _parse(path: Path) -> tuple[Any, str | None]:
+    """Return the content of a table and what is wrong with it; None for each that isn't."""
     try:
-        state = state_file.load_json(path)
-    except StoreError as error:
-        findings.damage("table", str(path), None, str(error))
-        return None
-    if state.warning is not None and state.value is None:
-        findings.damage("table", str(path), None, state.warning)
-    elif state.warning is not None:
-        findings.note("table-backup", str(path), None, state.warning)
-    return state.value
+        text = path.read_bytes()
+        value = relaxed_json.loads(text)
+        msgspec.convert(value, _TABLES.get(path.name.removesuffix(".bak"), dict), strict=False)
+    except FileNotFoundError:
+        return None, None
+    except OSError as error:
+        return None, f"it can't be read ({error.strerror or error})"
+    except (BodyError, ValueError) as error:
+        return None, f"it is damaged ({error})" if text.strip() else "it is empty"
+    return value, None
+
+
+def check_progress(
+    root: Path, view: StoreView, end: int, findings: Findings, *, clean: bool
+) -> None:
+    """Report damaged files of the delayed messages and of the timers.
+
+    Args:
+        root: the store's directory.
+        view: of the store.
+        end: of the commit log.
+        findings: receives what is wrong.
+        clean: the store was closed properly, so that the timer files agree.
+
+    Raises:
+        StoreError: a file can't be read.
+    """
+    config = root / "config"
+    data = _bytes(config / delays.FILE_NAME)
+    log_end = int.from_bytes(data[8:16], "big", signed=True)
+    if any(data) and not data.startswith(delays.encode(delays.decode(data, log_end), log_end)):
+        path = str(config / delays.FILE_NAME)
+        findings.derived("small-file", path, None, "it is damaged, and a start doesn't use it")
+    data = _bytes(config / timer.PROGRESS_NAME)
+    progress = timer.decode_progress(data)
+    if progress.store_end > end:
+        progress = timer.TimerProgress()
+    elif any(data) and progress == timer.TimerProgress():
+        path = str(config / timer.PROGRESS_NAME)
+        findings.derived("small-file", path, None, "it is damaged, and a start doesn't use it")
+    data = _bytes(config / timer.CHECK_NAME)
+    check = timer.decode_check(data)
+    waiting = _end(view, TIMER_TOPIC, 0)
+    is_zero = check == timer.TimerCheck()
+    if (
+        check.read_ms % timer.PRECISION_MS
+        or check.queue_offset > waiting
+        or (any(data) and is_zero)
+    ):
+        path = str(config / timer.CHECK_NAME)
+        findings.derived("small-file", path, None, f"it is damaged: {check}")
+    elif clean and (root / timer.WHEEL_NAME).exists():
+        log_end = max(check.log_end, progress.log_end)
+        wrong = _timers_differ(root, log_end, max(check.read_ms, progress.slot_ms))
+        if wrong is not None:
+            sentence = f"{wrong}; the next start builds the wheel again from the timer topic"
+            findings.derived("timers", str(root / timer.WHEEL_NAME), None, sentence)
+
+
+def _timers_differ(root: Path, log_end: int, read_ms: int) -> str | None:
+    """Return the difference of the timer files as a sentence; None if they agree."""
+    wheel, log = _bytes(root / timer.WHEEL_NAME), []
+    if len(wheel) != timer.WHEEL_BYTES:
+        return f"the wheel has {len(wheel)} bytes, not {timer.WHEEL_BYTES}"
+    end = None
+    directory = root / timer.LOG_NAME
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        start = int(path.name) if path.name.isdecimal() else -1
+        if 0 <= start < log_end:
+            data = _bytes(path)
+            if end not in {None, start}:
+                return f"the timer log has nothing from {end} to {start}"
+            end = start + len(data)
+            log.append((start, memoryview(data)[: log_end - start]))
+    if log_end > (end or 0):
+        return f"the timer log ends at {end or 0}, not at {log_end}"
+    return timer.difference(enumerate(timer.SLOT.iter_unpack(wheel)), log, read_ms)
+
+
+def _bytes(path: Path) -> bytes:
+    """Return the content of a file, nothing if it doesn't exist. Raises ``StoreError``."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise StoreError(f"{path} can't be read ({error.strerror or error})") from error
 
 
 def _table(content: object, name: str) -> dict[Any, Any]:
@@ -142,12 +258,7 @@ def _end(view: StoreView, topic: str, queue_id: int) -> int:
 def read_checkpoint(root: Path) -> bytes | None:
     """Return the bytes of RocketMQ's checkpoint; None without one. Raises ``StoreError``."""
     path = root / "checkpoint"
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise StoreError(f"{path} can't be read ({error.strerror or error})") from error
+    return _bytes(path) if path.exists() else None
 
 
 def check_checkpoint(

@@ -35,6 +35,7 @@ from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, complete
 from broker.storetools.view import OWN_CHECKPOINT, StoreView
 from remoting.clock import SystemClock
+from remoting.protocol.disk import timer
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 
@@ -123,9 +124,15 @@ class _Work:
             self._forget("stop")
         if report.bad_queues or index:
             self._build(index=index)
-        if kinds["side-file"]:
-            self._move(OWN_CHECKPOINT)
-            self.done.append(f"moved {OWN_CHECKPOINT} away")
+        unusable = [
+            str(Path(one.path).relative_to(self._root))
+            for one in report.findings.shown
+            if one.kind in {"side-file", "small-file", "timers"}
+        ]
+        for name in [*unusable, *([timer.LOG_NAME] if timer.WHEEL_NAME in unusable else [])]:
+            # The next start builds the timer files again, and needs none of the others.
+            self._move(name)
+            self.done.append(f"moved {name} away")
         if kinds["checkpoint"]:
             self._checkpoint()
         self._files.remove_directory(self._away / "new")

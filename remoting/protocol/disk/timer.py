@@ -1,5 +1,7 @@
 """The timer files of RocketMQ 5.x: slots of ``timerwheel``, units of ``timerlog``, ``timercheck``.
 
+``timerProgress`` is PocketMQ's own.
+
 The wheel has a slot of 32 bytes for each second of 14 days. A slot's units form a chain in the
 timer log: the slot has the positions of the first and the last, each unit that of the one before.
 A slot counts for the second that it names; any other content is left over from an earlier one.
@@ -15,6 +17,8 @@ unit        int32 52, int64 position of the unit before or -1, int32 kind, int64
             int32 size of the message's record, int32 Java hash of its real topic, int64 unused
 timercheck  int64 next slot to read (ms), int64 end of the synced timer log, int64 next offset of
             the timer topic, the same once more, three int64 of the version; then zeros
+progress    8 bytes ``PMQTIME2``, eight int64 as in ``TimerProgress``, int32 CRC-32 of the bytes
+            before; then zeros
 ==========  =====================================================================================
 
 RocketMQ writes whole seconds as the time until a unit is due and divides by 1000 where it reads
@@ -23,8 +27,16 @@ it. Our units have the ms before the message is due, so that a slot is sorted wi
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final, NamedTuple
+
+from remoting.protocol.accelerated import crc32
+
+WHEEL_NAME: Final = "timerwheel"
+LOG_NAME: Final = "timerlog"
+CHECK_NAME: Final = "timercheck"
+PROGRESS_NAME: Final = "timerProgress"
 
 PRECISION_MS: Final = 1000
 """The length of a slot."""
@@ -150,3 +162,128 @@ def decode_check(data: bytes | memoryview) -> TimerCheck:
     read_ms, log_end, queue_offset, master_offset, *_ = CHECK.unpack_from(data)
     found = TimerCheck(read_ms, log_end, min(queue_offset, master_offset))
     return found if min(found) >= 0 else TimerCheck()
+
+
+_PROGRESS_MAGIC: Final = b"PMQTIME2"
+_PROGRESS: Final = Struct(">8s8q")
+_PROGRESSES: Final = {_PROGRESS_MAGIC: _PROGRESS, b"PMQTIMER": Struct(">8s5q")}
+"""The layouts; older versions didn't have the last three numbers."""
+
+_CRC: Final = Struct(">I")
+PROGRESS_BYTES: Final = 4096
+
+
+class TimerProgress(NamedTuple):
+    """How far reading and delivering have come.
+
+    Attributes:
+        store_end: end of the commit log after the deliveries.
+        log_end: end of the timer log.
+        queue_offset: next offset of the timer topic.
+        slot_ms: time of the slot that is being delivered.
+        delivered: what is delivered of it, see ``broker.delivery.timers.Entry``.
+        lost_offset: messages before this offset of the timer topic were in files that are lost.
+        lost_slot_ms, lost_delivered: how far those had been delivered.
+    """
+
+    store_end: int = 0
+    log_end: int = 0
+    queue_offset: int = 0
+    slot_ms: int = 0
+    delivered: int = 0
+    lost_offset: int = 0
+    lost_slot_ms: int = 0
+    lost_delivered: int = 0
+
+    def encode(self) -> bytes:
+        """Return the bytes of ``timerProgress`` before its zeros."""
+        data = _PROGRESS.pack(_PROGRESS_MAGIC, *self)
+        return data + _CRC.pack(crc32(data))
+
+
+def decode_progress(data: bytes | memoryview) -> TimerProgress:
+    """Return the content of ``timerProgress``; zeros if it is damaged. Never raises."""
+    layout = _PROGRESSES.get(bytes(data[:8]))
+    if layout is None or len(data) < layout.size + _CRC.size:
+        return TimerProgress()
+    _, *numbers = layout.unpack_from(data)
+    (crc,) = _CRC.unpack_from(data, layout.size)
+    if min(numbers) < 0 or crc != crc32(bytes(data[: layout.size])):
+        return TimerProgress()
+    return TimerProgress(*numbers)
+
+
+def difference(
+    rows: Iterable[tuple[int, tuple[int, ...]]],
+    log: Iterable[tuple[int, memoryview]],
+    read_ms: int,
+) -> str | None:
+    """Compare what waits in the wheel and in the timer log.
+
+    Args:
+        rows: number and content of the slots of the wheel.
+        log: start and used part of each file of the log.
+        read_ms: the time of the slot that is being delivered; earlier slots don't matter.
+
+    Returns:
+        The first difference as a sentence; None if there is none.
+    """
+    read = read_ms // PRECISION_MS
+    try:
+        begin, chains, unread = _waiting(log, read)
+    except ValueError as error:
+        return str(error)
+    for number, (second, first, end, *_) in rows:
+        if second < read or second % WHEEL_SLOTS != number:
+            continue
+        chain, last = chains.pop(second, None), end
+        if second == read:
+            # A stop takes the delivered units out of this chain.
+            while last in unread:
+                last = unread.pop(last)
+            unread.clear()
+        if (
+            last >= max(begin, 0)
+            if chain is None
+            else last != chain[1] or begin <= first != chain[0]
+        ):
+            return f"slot {second} of the wheel has other units than the timer log"
+    if chains or unread:
+        return (
+            f"the wheel lacks slot {min(chains, default=read)}, for which the timer log has units"
+        )
+    return None
+
+
+def _waiting(
+    log: Iterable[tuple[int, memoryview]], read: int
+) -> tuple[int, dict[int, tuple[int, int]], dict[int, int]]:
+    """Return the log's begin, positions of the first and last unit of later seconds, and for each
+    unit of the second ``read`` its position and that of the one before.
+
+    Raises:
+        ValueError: the log is damaged.
+    """
+    begin = -1
+    chains: dict[int, tuple[int, int]] = {}
+    unread: dict[int, int] = {}
+    for start, view in log:
+        begin = start if begin < 0 else begin
+        units = UNIT.iter_unpack(view[: len(view) // UNIT.size * UNIT.size])
+        for number, (size, previous, _, written_ms, wait_ms, *_) in enumerate(units):
+            if size != UNIT.size:
+                if is_blank(view, number * UNIT.size):
+                    break
+                raise ValueError(f"the timer log has no unit at {start + number * UNIT.size}")
+            second = (written_ms + wait_ms) // PRECISION_MS
+            if second < read:
+                continue
+            at = start + number * UNIT.size
+            if second == read:
+                unread[at] = previous
+                continue
+            first, last = chains.get(second, (at, -1))
+            if previous != last and not (last < 0 and previous < begin):
+                raise ValueError(f"the timer log's unit at {at} has a wrong unit before it")
+            chains[second] = first, at
+    return begin, chains, unread

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delivery.schedule import FILE_BYTES, decode, encode
+from remoting.protocol.disk.delays import FILE_BYTES, decode, encode
 
 OFFSETS = st.dictionaries(st.integers(1, 64), st.integers(0, 2**62), max_size=64)
 END = st.integers(0, 2**62)

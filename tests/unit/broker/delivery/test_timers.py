@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.delivery import timer_rules as rules
-from broker.delivery.timer_files import CHECK_NAME, PROGRESS_NAME
 from broker.delivery.timers import Timers
 from broker.limits import BrokerLimits
 from broker.stats import BrokerCounters
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import Files
-from remoting.protocol.disk import timer
+from broker.storetools.verify.check import CheckOptions, check
+from broker.storetools.verify.findings import Severity
+from broker.storetools.verify.repair import repair
+from remoting.protocol.disk import delays, timer
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.names import HALF_TOPIC, TIMER_TOPIC
@@ -414,7 +418,7 @@ async def test_without_our_progress_a_slot_is_repeated_from_its_beginning(timed:
     await timed.timers.save()
     await timed.pass_ms(600)
     timed.kill()
-    (timed.root / "config" / PROGRESS_NAME).unlink()
+    (timed.root / "config" / timer.PROGRESS_NAME).unlink()
     timed.open()
     await timed.pass_ms(4000)
     assert set(bodies(timed.store)) == {b"first", b"second", b"third"}
@@ -447,6 +451,146 @@ async def test_slots_that_the_power_failure_lost_are_rebuilt_from_the_log(timed:
     assert bodies(timed.store) == [b"%d" % number for number in range(100)]
 
 
+def damaged(path: Path, size: int, how: str) -> bytes:
+    """Return a file's bytes with each used part of ``size`` bytes damaged."""
+    data = bytearray(path.read_bytes())
+    for at in {found.start() // size * size for found in re.finditer(rb"[^\0]", data[:-size])}:
+        old = data[at : at + size]
+        new = {
+            "zero": bytes(size),
+            "junk": random.Random(at).randbytes(size),
+            "flip": bytes((*old[:-10], old[-10] ^ 1, *bytes(9))),
+        }
+        data[at : at + size] = new[how]
+    return bytes(data)
+
+
+@pytest.mark.parametrize("kills", [False, True])
+@pytest.mark.parametrize("how", ["zero", "junk", "flip"])
+@pytest.mark.parametrize(
+    ("names", "size"),
+    [
+        (["timerwheel"], 32),
+        (["timerlog/00000000000000000000"], 52),
+        (["timerlog/00000000000000002100"], 52),
+        (["config/timercheck"], 56),
+        (["config/timerProgress"], 76),
+        (["timerwheel", "config/timercheck"], 32),
+        (["timerwheel", "config/timercheck", "config/timerProgress"], 32),
+    ],
+)
+async def test_damaged_timer_files_lose_no_timer(
+    timed: Timed, names: list[str], size: int, how: str, kills: bool
+) -> None:
+    for number in range(60):
+        timed.send(b"%d" % number, 200 + number * 150)
+    for _ in range(20):
+        await timed.pass_ms(100)
+    if kills:
+        await timed.timers.save()
+        timed.kill()
+    else:
+        await timed.stop()
+    for name in names:
+        path = timed.root / name
+        path.write_bytes(damaged(path, size, how))
+    timed.open()
+    for _ in range(80):
+        await timed.pass_ms(100)
+    assert sorted(set(map(int, bodies(timed.store)))) == list(range(60))
+    if len(names) < 3:
+        # At most what was delivered since the last sync is repeated.
+        assert len(bodies(timed.store)) <= 60 + 13
+
+
+@pytest.mark.parametrize("how", ["zero", "junk"])
+@pytest.mark.parametrize(
+    ("name", "size", "kind"),
+    [
+        ("timerwheel", 32, "timers"),
+        ("timerlog/00000000000000000000", 52, "timers"),
+        ("config/timercheck", 56, "small-file"),
+        ("config/timerProgress", 76, "small-file"),
+        ("config/deliveryProgress", 24, "small-file"),
+    ],
+)
+async def test_the_check_of_a_store_finds_damaged_timer_files_and_a_repair_loses_no_timer(
+    timed: Timed, name: str, size: int, kind: str, how: str
+) -> None:
+    for number in range(60):
+        timed.send(b"%d" % number, 200 + number * 150)
+    for _ in range(20):
+        await timed.pass_ms(100)
+    await timed.stop()
+    path = timed.root / name
+    if not path.exists():
+        path.write_bytes(delays.encode({1: 3}, 10).ljust(delays.FILE_BYTES, b"\0"))
+    assert check(timed.root, CheckOptions()).findings.is_sound
+    path.write_bytes(damaged(path, size, how))
+    if how == "zero" and kind == "small-file":
+        path.write_bytes(b"\1" * 100)
+    found = check(timed.root, CheckOptions()).findings
+    assert {one.kind for one in found.shown if one.severity is not Severity.NOTE} == {kind}
+    assert repair(timed.root, CheckOptions(), lambda _: None).after.findings.is_sound
+    timed.open()
+    for _ in range(80):
+        await timed.pass_ms(100)
+    assert sorted(map(int, bodies(timed.store))) == list(range(60))
+
+
+@pytest.mark.parametrize("field", [0, 1, 2, 4, 5])
+async def test_a_unit_with_one_wrong_field_loses_no_timer(timed: Timed, field: int) -> None:
+    for number in range(20):
+        timed.send(b"%d" % number, 3000 + number * 100)
+    await timed.turn()
+    await timed.stop()
+    path = timed.root / "timerlog" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    unit = list(timer.UNIT.unpack_from(data, 7 * timer.UNIT.size))
+    unit[field] ^= 4096 if field else 1
+    if field == 2:
+        unit[field] = timer.NORMAL | timer.DELETE
+    timer.UNIT.pack_into(data, 7 * timer.UNIT.size, *unit)
+    path.write_bytes(bytes(data))
+    with capture_logs() as logs:
+        timed.open()
+        for _ in range(60):
+            await timed.pass_ms(100)
+    assert sum("built again" in log["event"] for log in logs) == 1
+    assert bodies(timed.store) == [b"%d" % number for number in range(20)]
+
+
+async def test_a_rebuild_that_is_killed_continues(timed: Timed) -> None:
+    for number in range(60):
+        timed.send(b"%d" % number, 200 + number * 100)
+    for _ in range(30):
+        await timed.pass_ms(100)
+    await timed.stop()
+    (timed.root / "timerwheel").write_bytes(bytes(timer.WHEEL_BYTES))
+    timed.open()
+    for _ in range(9):
+        await timed.timers._step()
+        timed.kill()
+        timed.open()
+    for _ in range(40):
+        await timed.pass_ms(100)
+    assert bodies(timed.store) == [b"%d" % number for number in range(60)]
+
+
+async def test_a_rebuild_delivers_rolled_messages_once(make: Callable[..., Timed]) -> None:
+    timed = make(window=4)
+    for number in range(20):
+        timed.send(b"%d" % number, 9000 + number * 100, uniq=f"U{number}")
+    for _ in range(70):
+        await timed.pass_ms(100)
+    await timed.stop()
+    (timed.root / "timerwheel").write_bytes(bytes(timer.WHEEL_BYTES))
+    timed.open()
+    for _ in range(60):
+        await timed.pass_ms(100)
+    assert sorted(bodies(timed.store)) == sorted(b"%d" % number for number in range(20))
+
+
 async def test_damaged_timer_files_stop_the_start_with_advice(timed: Timed) -> None:
     timed.send(b"one", 3000)
     await timed.turn()
@@ -457,7 +601,8 @@ async def test_damaged_timer_files_stop_the_start_with_advice(timed: Timed) -> N
     for path in (timed.root / "timerlog").iterdir():
         path.unlink()
     (timed.root / "timerwheel").unlink()
-    (timed.root / "config" / CHECK_NAME).unlink()
+    (timed.root / "config" / timer.CHECK_NAME).unlink()
+    (timed.root / "config" / timer.PROGRESS_NAME).unlink()
     timed.store.close()
     with capture_logs() as logs:
         timed.open()
@@ -498,7 +643,7 @@ async def test_a_copy_without_the_wheel_delivers_what_waits_and_nothing_twice(
 
 async def test_the_checkpoint_has_only_deliveries_that_are_on_the_disk(timed: Timed) -> None:
     def check() -> timer.TimerCheck:
-        return timer.decode_check((timed.root / "config" / CHECK_NAME).read_bytes())
+        return timer.decode_check((timed.root / "config" / timer.CHECK_NAME).read_bytes())
 
     begin_ms = timed.clock.now_ms() - 500
     timed.send(b"first", 600)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from broker.delivery.schedule import decode, encode
 from broker.state_file import save_json
 from broker.storetools.copy import rest
 from broker.storetools.view import StoreView
 from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.disk.delays import decode, encode
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.unit.broker.store.copy.copies import check, copied, records_of

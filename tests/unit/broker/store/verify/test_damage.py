@@ -190,14 +190,33 @@ def test_a_message_whose_offset_contradicts_its_neighbours_is_damaged(root: Path
     assert run_repair(root).done == []
 
 
-def test_a_damaged_table_with_a_backup_is_only_a_note(root: Path) -> None:
-    (root / "config" / "topics.json").write_text("{")
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "queueLocks.json"])
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_table_is_damage_even_if_a_start_would_take_its_backup(
+    root: Path, name: str, text: str
+) -> None:
+    path = root / "config" / name
+    backup = path.with_name(f"{name}.bak")
+    backup.write_text("{}")
+    path.unlink(missing_ok=True)
     found = check(root, CheckOptions())
-    assert found.findings.is_sound
+    assert damage_in(found, root) == []
     assert found.findings.kinds["table-backup"] == 1
-    (root / "config" / "topics.json.bak").write_text("{")
+    path.write_text(text)
     found = check(root, CheckOptions())
-    assert found.findings.kinds["table"] == 1
+    assert damage_in(found, root) == [("damage", "table", f"config/{name}", None)]
+    backup.write_text(text)
+    found = check(root, CheckOptions())
+    assert len(damage_in(found, root)) == 2
+
+
+def test_a_damaged_backup_is_moved_away_by_a_repair(root: Path) -> None:
+    backup = root / "config" / "topics.json.bak"
+    backup.write_text("{")
+    wanted = [("derived", "small-file", "config/topics.json.bak", None)]
+    assert damage_in(check(root, CheckOptions()), root) == wanted
+    assert run_repair(root).done == ["moved config/topics.json.bak away"]
+    assert damage_in(check(root, CheckOptions()), root) == []
 
 
 def test_offsets_beyond_a_queue_and_lost_offsets_are_noted(root: Path) -> None:
