@@ -263,7 +263,7 @@ class Broker:
         self._tables = tables = await asyncio.get_running_loop().run_in_executor(
             None,
             SavedTables,
-            *(self.config, directory, self._files, now_ms, self._register_topics),
+            *(self.config, directory, self._files, self._clock, self._register_topics),
         )
         # ``tables.config`` includes the broker's name, which may come from the store. The
         # announcement needs it.

@@ -85,12 +85,11 @@ class GroupMonitor:
     def check(self, name: str) -> int:
         """Check one group now; return how many of its queues were checked."""
         state = self._state
-        now_ms = state.clock.now_ms()
-        state.findings.sweep(name, now_ms)
+        state.findings.sweep(name)
         group = state.consumers.groups.get(name)
         if group is None:
             self._seen.pop(name, None)
-            state.findings.update(name, STATES, (), now_ms)
+            state.findings.update(name, STATES, ())
             return 0
         seen = self._seen.get(name)
         if seen is None or seen.group is not group:
@@ -108,7 +107,7 @@ class GroupMonitor:
 
     def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
         """Report an event of a group; ``context`` is added to the log line."""
-        if self._state.findings.event(group, finding, self._state.clock.now_ms()):
+        if self._state.findings.event(group, finding):
             self._log_finding(group, finding, **context)
 
     def _states(self, group: ConsumerGroup, queues: list[QueueStatus]) -> Iterator[GroupFinding]:
@@ -125,8 +124,7 @@ class GroupMonitor:
         yield from health.blocked(group, state.config.broker_name, state.offsets.query)
 
     def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
-        now_ms = self._state.clock.now_ms()
-        found = health.conflicts_within(group.name, group.profiles, now_ms)
+        found = health.conflicts_within(group.name, group.profiles, self._state.monotonic_ms)
         for client_id in group.contested:
             several = list(group.ids.get(client_id, {}).values())
             if len(several) > 1:
@@ -174,7 +172,7 @@ class GroupMonitor:
     ) -> QueueStatus | None:
         state, group = self._state, seen.group
         topic, queue_id = key
-        now, now_ms = state.clock.monotonic(), state.clock.now_ms()
+        now, now_ms = state.clock.monotonic(), state.monotonic_ms
         committed = state.offsets.query(group.name, topic, queue_id)
         pull = group.pulls.get(key)
         if group.consume_type == ConsumeType.CONSUME_ACTIVELY and pull is None and committed < 0:
@@ -245,8 +243,7 @@ class GroupMonitor:
     def _found(
         self, group: str, kinds: frozenset[FindingKind], found: Iterable[GroupFinding]
     ) -> None:
-        now_ms = self._state.clock.now_ms()
-        for finding in self._state.findings.update(group, kinds, found, now_ms):
+        for finding in self._state.findings.update(group, kinds, found):
             self._log_finding(group, finding)
 
     def _log_finding(self, group: str, finding: GroupFinding, **context: object) -> None:

@@ -45,6 +45,7 @@ from broker.groups.subscriptions import SubscriptionGroups
 from broker.state_file import load_json, save_json
 from broker.store.os_files import Files
 from broker.topics import TopicTable
+from remoting.clock import Clock, epoch_ms, monotonic_ms
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.bodies.group import (
@@ -198,8 +199,8 @@ class SavedTables:
         config: the broker's settings.
         directory: the store's directory ``config/``.
         files: the file system.
-        now_ms: the time; saved locks that have expired by then are dropped, and groups with
-            saved filters count as gone.
+        clock: the time; saved locks that have expired are dropped, and groups with saved filters
+            count as gone.
         on_topics: called with the names of changed topics (None: any) and whether no caller waits
             for the registration; the awaitable it returns ends when they are registered.
 
@@ -222,7 +223,7 @@ class SavedTables:
         config: BrokerConfig,
         directory: Path,
         files: Files,
-        now_ms: int,
+        clock: Clock,
         on_topics: OnTopics | None = None,
     ) -> None:
         self._directory = directory
@@ -254,10 +255,10 @@ class SavedTables:
         self.locks = LockTable(limit=config.limits.queue_locks)
         locks = self._load(LOCKS, SavedLocks)
         if locks is not None:
-            self.locks.restore(locks, now_ms)
+            self.locks.restore(locks, monotonic_ms(clock), epoch_ms(clock))
         self.filters = ConsumerFilters(config.limits)
         filters = self._load(FILTERS, ConsumerFilterWrapper)
-        for problem in self.filters.restore(filters or ConsumerFilterWrapper(), now_ms):
+        for problem in self.filters.restore(filters or ConsumerFilterWrapper(), clock.now_ms()):
             _log.warning("a saved filter is not used", problem=problem)
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
@@ -281,7 +282,9 @@ class SavedTables:
             version=-1 if self.lost_offsets else self.offsets.version,
         )
         self._lock_file = self._file(
-            LOCKS, lambda: self.locks.saved(at_stop=self._stopping), version=self.locks.version
+            LOCKS,
+            lambda: self.locks.saved(epoch_ms(clock), at_stop=self._stopping),
+            version=self.locks.version,
         )
         self._delay_file = self._file(
             DELAY_OFFSETS, lambda: DelayOffsetSerializeWrapper(self.delay_offsets or {})

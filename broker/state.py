@@ -21,7 +21,7 @@ from broker.stats import BrokerCounters
 from broker.topics import TopicTable
 from broker.traffic import DEAD, Traffic, add, key_of
 from remoting.addresses import address_text
-from remoting.clock import Clock
+from remoting.clock import Clock, monotonic_ms
 from remoting.log import RateLimitedLog
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
@@ -117,11 +117,11 @@ class BrokerState:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
-        self.traffic = Traffic(limit=limits.traffic_items, started_ms=self.clock.now_ms())
+        self.traffic = Traffic(limit=limits.traffic_items, started_ms=self.monotonic_ms)
         self.dead_letter_log = RateLimitedLog(self.clock, _log.info)
         self.consumers = ConsumerTable(limits)
         self.producers = ProducerTable(limit=limits.memberships)
-        self.findings = GroupIssues(limit=limits.findings)
+        self.findings = GroupIssues(self.clock, limit=limits.findings)
         self.long_polls = LongPolls(
             self.clock.monotonic(),
             limit=self.config.max_parked_pulls,
@@ -138,6 +138,11 @@ class BrokerState:
         )
         self.store.engine.retention.configure(config.retention)
         return self.topics.configure(config, now_ms)
+
+    @property
+    def monotonic_ms(self) -> int:
+        """The monotonic time in ms: for leases and expiries."""
+        return monotonic_ms(self.clock)
 
     @property
     def address(self) -> str:

@@ -29,3 +29,13 @@ class SystemClock:
 
     # Not wrapped: it is called for every frame, and a wrapper would double its cost.
     monotonic = staticmethod(time.monotonic)
+
+
+def monotonic_ms(clock: Clock) -> int:
+    """Return the monotonic time in ms: for leases and expiries."""
+    return int(clock.monotonic() * 1000)
+
+
+def epoch_ms(clock: Clock) -> int:
+    """Return the time since 1970, by the wall clock of now, at which the monotonic clock was 0."""
+    return clock.now_ms() - monotonic_ms(clock)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.groups.consumers import ConsumerGroup, ConsumerMember, Profile
 from broker.limits import LIMITS, MAX_FINDING_TEXT_LENGTH, MAX_PROFILES_COMPARED
+from remoting.clock import Clock, monotonic_ms
 from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
@@ -382,22 +383,24 @@ _Key = tuple[str, str | None, int | None]
 class _Reported:
     finding: GroupFinding
     logged_ms: int
-    ends_ms: int | None
+    ends_ms: int | None  # both by the monotonic clock
 
 
 class GroupIssues:
     """The findings of all groups.
 
     Args:
+        clock: the time.
         limit: the most findings that are kept; further ones are dropped and not reported.
 
     Attributes:
         begun: counts the findings since the start, by kind.
     """
 
-    __slots__ = ("_count", "_groups", "_limit", "begun")
+    __slots__ = ("_clock", "_count", "_groups", "_limit", "begun")
 
-    def __init__(self, *, limit: int = LIMITS.findings) -> None:
+    def __init__(self, clock: Clock, *, limit: int = LIMITS.findings) -> None:
+        self._clock = clock
         self._groups: dict[str, dict[_Key, _Reported]] = {}
         self._count = 0
         self._limit = limit
@@ -407,7 +410,7 @@ class GroupIssues:
         return self._count
 
     def update(
-        self, group: str, kinds: Container[str], found: Iterable[GroupFinding], now_ms: int
+        self, group: str, kinds: Container[str], found: Iterable[GroupFinding]
     ) -> list[GroupFinding]:
         """Replace a group's states of these kinds with those a check has found.
 
@@ -417,16 +420,16 @@ class GroupIssues:
         worth = []
         for finding in found:
             seen.add(_key(finding))
-            if self._note(group, finding, now_ms, None):
+            if self._note(group, finding, None):
                 worth.append(finding)
         known = self._groups.get(group, {})
         gone = [key for key in known if key[0] in kinds and key not in seen]
         self._drop(group, gone)
         return worth
 
-    def event(self, group: str, finding: GroupFinding, now_ms: int) -> bool:
+    def event(self, group: str, finding: GroupFinding) -> bool:
         """Keep an event of a group; return whether to log it."""
-        return self._note(group, finding, now_ms, now_ms + EVENT_LIFE_MS)
+        return self._note(group, finding, monotonic_ms(self._clock) + EVENT_LIFE_MS)
 
     def of(self, group: str) -> list[GroupFinding]:
         """Return the current findings of a group."""
@@ -445,15 +448,17 @@ class GroupIssues:
             for kind, times in since.items():
                 yield group, kind, len(times), min(times)
 
-    def sweep(self, group: str, now_ms: int) -> None:
+    def sweep(self, group: str) -> None:
         """Remove a group's events that are older than ``EVENT_LIFE_MS``."""
+        now_ms = monotonic_ms(self._clock)
         known = self._groups.get(group, {})
         gone = [
             key for key, one in known.items() if one.ends_ms is not None and one.ends_ms < now_ms
         ]
         self._drop(group, gone)
 
-    def _note(self, group: str, finding: GroupFinding, now_ms: int, ends_ms: int | None) -> bool:
+    def _note(self, group: str, finding: GroupFinding, ends_ms: int | None) -> bool:
+        wall_ms, now_ms = self._clock.now_ms(), monotonic_ms(self._clock)
         key = _key(finding)
         known = self._groups.get(group, {}).get(key)
         if known is None:
@@ -461,10 +466,10 @@ class GroupIssues:
                 return False
             self._count += 1
             self.begun[finding.kind] += 1
-            finding.since_ms = finding.since_ms or now_ms
+            finding.since_ms = finding.since_ms or wall_ms
             self._groups.setdefault(group, {})[key] = _Reported(finding, now_ms, ends_ms)
             return True
-        finding.since_ms = known.finding.since_ms if ends_ms is None else now_ms
+        finding.since_ms = known.finding.since_ms if ends_ms is None else wall_ms
         known.finding, known.ends_ms = finding, ends_ms
         if now_ms - known.logged_ms < REMIND_MS:
             return False

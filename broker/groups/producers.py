@@ -30,7 +30,7 @@ class ClientChannel:
         address: the peer, ``ip:port``.
         language: the name of the client's language; None if unknown.
         version: the ordinal of the client's RocketMQ version.
-        last_update_ms: when its last heartbeat arrived.
+        last_update_ms: the monotonic time at which its last heartbeat arrived.
     """
 
     connection: Connection

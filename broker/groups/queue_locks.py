@@ -33,7 +33,8 @@ class SavedLocks(Body):
     """The content of ``config/queueLocks.json``.
 
     Attributes:
-        lock_table: group -> client id -> (topic, broker, queue id, time of the last refresh in ms).
+        lock_table: group -> client id -> (topic, broker, queue id, time of the last refresh in ms
+            since 1970).
         at_stop: whether it was written at a clean stop, so that the times are up to date.
     """
 
@@ -42,7 +43,7 @@ class SavedLocks(Body):
 
 
 class LockTable:
-    """The locks of all groups: group -> queue -> (client id, time of the last refresh in ms).
+    """The locks of all groups: group -> queue -> (client id, monotonic ms of the last refresh).
 
     Attributes:
         version: rises when the owner of a queue changes; a refresh doesn't change it.
@@ -74,7 +75,7 @@ class LockTable:
             group: the consumer group.
             client_id: the client that locks.
             queues: the queues to lock.
-            now_ms: the time.
+            now_ms: the monotonic time.
             by_force: also take queues that other clients hold.
 
         Raises:
@@ -124,17 +125,22 @@ class LockTable:
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or _expired(entry[1], now_ms) else entry[0]
 
-    def saved(self, *, at_stop: bool = False) -> SavedLocks:
-        """Return a copy of the table for the file; ``at_stop`` marks a clean stop."""
+    def saved(self, epoch_ms: int = 0, *, at_stop: bool = False) -> SavedLocks:
+        """Return a copy of the table for the file.
+
+        Args:
+            epoch_ms: the time since 1970 at which the monotonic clock showed 0.
+            at_stop: whether the broker stops now.
+        """
         table: dict[str, dict[str, list[tuple[str, str, int, int]]]] = {}
         for group, locks in self._groups.items():
             clients = table.setdefault(group, {})
             for queue, (client_id, refreshed_ms) in locks.items():
-                place = (queue.topic, queue.broker_name, queue.queue_id, refreshed_ms)
+                place = (queue.topic, queue.broker_name, queue.queue_id, epoch_ms + refreshed_ms)
                 clients.setdefault(client_id, []).append(place)
         return SavedLocks(lock_table=table, at_stop=at_stop)
 
-    def restore(self, saved: SavedLocks, now_ms: int) -> None:
+    def restore(self, saved: SavedLocks, now_ms: int, epoch_ms: int = 0) -> None:
         """Restore saved locks.
 
         After a clean stop each has its remaining time. After a crash the times in the file may be
@@ -145,7 +151,7 @@ class LockTable:
             for client_id, places in clients.items():
                 for topic, broker, queue_id, refreshed_ms in places:
                     queue = MessageQueue(topic, broker, queue_id)
-                    since_ms = min(refreshed_ms, now_ms) if saved.at_stop else crash_ms
+                    since_ms = min(refreshed_ms - epoch_ms, now_ms) if saved.at_stop else crash_ms
                     if not _expired(since_ms, now_ms):
                         self.lock(group, client_id, [queue], since_ms)
 

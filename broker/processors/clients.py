@@ -84,7 +84,7 @@ class ClientProcessor:
             address=connection.remote_text,
             language=None if command.language is None else command.language.name,
             version=command.version,
-            last_update_ms=self._state.clock.now_ms(),
+            last_update_ms=self._state.monotonic_ms,
         )
         extras = HeartbeatExtras.of(command.fields)
         for consumer in data.consumer_data_set:
@@ -98,7 +98,7 @@ class ClientProcessor:
             if finding is not None:
                 return self._refused(command, finding)
             error = self._state.filters.register(
-                consumer.group_name, consumer.subscription_data_set, channel.last_update_ms
+                consumer.group_name, consumer.subscription_data_set, self._state.clock.now_ms()
             )
             if error is not None:
                 # Pulls by it are refused with code 27.
@@ -167,7 +167,7 @@ class ClientProcessor:
 
         Called periodically (cf. ClientHousekeepingService).
         """
-        now_ms = self._state.clock.now_ms()
+        now_ms = self._state.monotonic_ms
         self._state.locks.sweep(now_ms)
         expired = self._state.producers.scan(now_ms)
         consumers, groups = self._state.consumers.scan(now_ms)
@@ -203,7 +203,7 @@ class ClientProcessor:
         if config is not None and len(names.retry_topic(name)) <= MAX_TOPIC_LENGTH:
             retry_topic(state, name, config.retry_queue_nums, unit=consumer.unit_mode)
         before = state.consumers.profile_of(name, channel.connection)
-        changed = state.consumers.heartbeat(consumer, channel, state.clock.now_ms(), extras)
+        changed = state.consumers.heartbeat(consumer, channel, state.monotonic_ms, extras)
         finding = self._contested(name, channel.connection, extras)
         if finding is not None:
             changed = state.consumers.unregister(name, channel.connection)
@@ -221,7 +221,7 @@ class ClientProcessor:
         group = self._state.consumers.groups.get(consumer.group_name)
         if not extras.on_conflict or group is None or channel.connection in group.members:
             return None
-        now_ms = self._state.clock.now_ms()
+        now_ms = self._state.monotonic_ms
         newcomer = member_of(consumer, channel, extras, None)
         for finding in conflicts_of_newcomer(group.name, newcomer, group.profiles, now_ms):
             if extras.on_conflict == REJECT or finding.kind == FindingKind.MESSAGE_MODEL:
@@ -243,7 +243,7 @@ class ClientProcessor:
         if rival is None:
             return None
         known = member.client_id in group.contested
-        group.contested[member.client_id] = self._state.clock.now_ms()
+        group.contested[member.client_id] = self._state.monotonic_ms
         if not known:
             self._monitor.check_conflicts(name)
         refuse = extras.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member

@@ -22,6 +22,7 @@ from broker.limits import MAX_QUEUES_DESCRIBED, MAX_QUEUES_PER_TOPIC
 from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
 from broker.topics import READ_WRITE, UNIT_SUB_FLAG
+from remoting.clock import epoch_ms
 from remoting.protocol import names
 from remoting.protocol.bodies import clients, decode, encode
 from remoting.protocol.bodies.description import (
@@ -151,14 +152,18 @@ class GroupProcessor:
 
     def all_producers(self, command: Command, connection: Connection) -> Answer:
         """Handle GET_ALL_PRODUCER_INFO: return the producers of all groups."""
-        groups = self._state.producers.groups
+        groups, began_ms = self._state.producers.groups, epoch_ms(self._state.clock)
         return self._offload.answer(
             command,
             connection,
             sliced(list(groups)),
             # Groups may have ended since the slices were made.
             lambda some: clients.ProducerTableInfo(
-                {name: _producers(groups[name].values()) for name in some if name in groups}
+                {
+                    name: _producers(groups[name].values(), began_ms)
+                    for name in some
+                    if name in groups
+                }
             ),
         )
 
@@ -204,7 +209,9 @@ class GroupProcessor:
         group = self._state.consumers.groups.get(name)
         found = self._state.findings.of(name)
         description = GroupDescriptionBody(
-            members=[] if group is None else [_member(one) for one in group.members.values()],
+            members=[]
+            if group is None
+            else [_member(one, epoch_ms(self._state.clock)) for one in group.members.values()],
             conflicts=[finding for finding in found if is_conflict(finding)],
             queues=list(islice(self._queues(name, group), MAX_QUEUES_DESCRIBED)),
             warnings=[finding for finding in found if not is_conflict(finding)],
@@ -233,7 +240,6 @@ class GroupProcessor:
         blocked: _Blocked,
     ) -> GroupQueueInfo:
         state = self._state
-        now_ms = state.clock.now_ms()
         queue = MessageQueue(topic, state.config.broker_name, queue_id)
         info = GroupQueueInfo(
             topic=topic,
@@ -241,12 +247,12 @@ class GroupProcessor:
             min_offset=max(state.store.min_offset(topic, queue_id), 0),
             max_offset=state.store.max_offset(topic, queue_id),
             committed=state.offsets.query(name, topic, queue_id),
-            lock_owner=state.locks.owner(name, queue, now_ms),
+            lock_owner=state.locks.owner(name, queue, state.monotonic_ms),
         )
         pull = None if group is None else group.pulls.get((topic, queue_id))
         if pull is not None:
             info.last_puller, at, _ = pull
-            info.last_pull_ms = now_ms - round((state.clock.monotonic() - at) * 1000)
+            info.last_pull_ms = epoch_ms(state.clock) + round(at * 1000)
         stop = blocked.get((topic, queue_id))
         if stop is not None and info.committed <= stop[1].offset:
             info.blocked_by, info.blocked = stop[0].client_id, stop[1]
@@ -286,20 +292,20 @@ def _connections(channels: Iterable[ClientChannel]) -> list[clients.ConnectionIn
     ]
 
 
-def _producers(channels: Iterable[ClientChannel]) -> list[clients.ProducerInfo]:
+def _producers(channels: Iterable[ClientChannel], began_ms: int) -> list[clients.ProducerInfo]:
     return [
         clients.ProducerInfo(
             client_id=channel.client_id,
             remote_ip=f"/{channel.address}",
             language=channel.language,
             version=channel.version,
-            last_update_timestamp=channel.last_update_ms,
+            last_update_timestamp=began_ms + channel.last_update_ms,
         )
         for channel in channels
     ]
 
 
-def _member(member: ConsumerMember) -> GroupMemberInfo:
+def _member(member: ConsumerMember, began_ms: int) -> GroupMemberInfo:
     profile = member.profile
     return GroupMemberInfo(
         client_id=member.client_id,
@@ -311,8 +317,8 @@ def _member(member: ConsumerMember) -> GroupMemberInfo:
         consume_from_where=profile.consume_from_where,
         strategy=profile.strategy,
         subscriptions=list(member.subscriptions.values()),
-        joined_ms=member.joined_ms,
-        last_heartbeat_ms=member.last_update_ms,
+        joined_ms=began_ms + member.joined_ms,
+        last_heartbeat_ms=began_ms + member.last_update_ms,
         ours=member.ours,
     )
 

@@ -173,7 +173,7 @@ class OffsetProcessor:
             body.consumer_group,
             body.client_id,
             body.mq_set,
-            self._state.clock.now_ms(),
+            self._state.monotonic_ms,
             by_force=command.fields.get(TAKE_LOCKS) == "true",
         )
         return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))

@@ -145,7 +145,7 @@ class StatsProcessor:
         ):
             # RocketMQ counts no requests here.
             state.traffic.count(kind, cluster)[MESSAGES] = messages
-        for _ in state.traffic.sample(state.clock.now_ms()):
+        for _ in state.traffic.sample(state.monotonic_ms):
             await asyncio.sleep(0)
 
     async def sample_lags(self) -> None:

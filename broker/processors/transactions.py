@@ -276,7 +276,7 @@ class TransactionProcessor:
                 self._put_op(self._late_ops[0])
                 self._late_ops.popleft()
             self._unsaved |= half.advance(store.min_offset(names.HALF_TOPIC, QUEUE))
-            await self._check_open(self._state.clock.now_ms())
+            await self._check_open()
         except (RequestRefused, LimitReached, StoreError, OSError) as error:
             self._log.write(
                 "transactions can't be checked now; they are at the next check", reason=str(error)
@@ -290,7 +290,7 @@ class TransactionProcessor:
             except LimitReached as error:
                 self._log.write("a start will check transactions again", reason=str(error))
 
-    async def _check_open(self, started_ms: int) -> None:
+    async def _check_open(self) -> None:
         half, checked = self._half, 0
         self.oldest_ms = 0
         end = self._state.store.max_offset(names.HALF_TOPIC, QUEUE)
@@ -304,18 +304,16 @@ class TransactionProcessor:
             if not records:
                 _log.error("a half message can't be read and is passed over", offset=offset)
                 half.end(offset)
-            elif not self._check_one(offset, records[0], started_ms):
+            elif not self._check_one(offset, records[0]):
                 self.oldest_ms = self.oldest_ms or records[0].born_timestamp_ms
                 return
             checked += 1
             if checked % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    def _check_one(self, offset: int, record: RecordView, started_ms: int) -> bool:
+    def _check_one(self, offset: int, record: RecordView) -> bool:
         """Check one half message; False: neither it nor those behind it are late."""
         config, now_ms = self._state.config, self._state.clock.now_ms()
-        if record.store_timestamp_ms >= started_ms:
-            return False
         times = half_messages.check_times_of(record)
         age_ms = now_ms - record.born_timestamp_ms
         if times >= config.transaction_check_max or (

@@ -102,6 +102,7 @@ def _load(path: Path, findings: Findings) -> Any:
 
 def _parse(path: Path) -> tuple[Any, str | None]:
     """Return the content of a table and what is wrong with it; None for each that isn't."""
+    text = b""
     try:
         text = path.read_bytes()
         value = relaxed_json.loads(text)

@@ -23,12 +23,14 @@ from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
 from tests.archives import unpack as unpack_archive
+from tests.clock import ManualClock
 from tests.integration.remoting.peers import until
 
 
 def tables(directory: Path, *, now_ms: int = 0, on_topics=None, **settings) -> SavedTables:
     config = BrokerConfig(**{"broker_name": "broker-a", **settings})
-    return SavedTables(config, directory, Files(), now_ms, on_topics)
+    clock = ManualClock(now_ms=now_ms, monotonic=now_ms / 1000)
+    return SavedTables(config, directory, Files(), clock, on_topics)
 
 
 async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):
@@ -128,6 +130,19 @@ async def test_queue_locks_survive_a_restart(tmp_path):
     second = tables(tmp_path, now_ms=41_000)
     assert second.locks.lock("g", "another", [queue], 61_000) == []
     assert second.locks.lock("g", "another", [queue], 61_001) == [queue]
+
+
+async def test_a_lock_keeps_its_time_if_the_clock_was_set_before_the_restart(tmp_path):
+    queue = MessageQueue("T", "broker-a", 3)
+    clock = ManualClock(now_ms=0, monotonic=7)
+    first = SavedTables(BrokerConfig(broker_name="broker-a"), tmp_path, Files(), clock)
+    first.locks.lock("g", "owner", [queue], 7_000)
+    clock.advance(10)
+    clock.jump(3_600_000)
+    await first.flush()
+    second = tables(tmp_path, now_ms=3_610_000)
+    assert second.locks.owner("g", queue, 3_660_000) == "owner"
+    assert second.locks.owner("g", queue, 3_660_001) is None
 
 
 async def test_after_a_crash_a_lock_has_half_a_minute_left(tmp_path):

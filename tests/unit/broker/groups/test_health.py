@@ -20,6 +20,7 @@ from broker.groups.health import (
 )
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.queue import MessageQueue
+from tests.clock import ManualClock
 
 ALLOCATIONS = Path(__file__).parents[3] / "golden" / "allocations.json"
 
@@ -53,41 +54,49 @@ def finding(kind=FindingKind.UNPULLED_QUEUE, queue_id=0):
 
 
 def test_a_problem_that_is_no_longer_found_is_removed():
-    findings = GroupIssues()
-    assert findings.update("g", STATES, [finding()], 1000)
+    clock = ManualClock(now_ms=1000)
+    findings = GroupIssues(clock)
+    assert findings.update("g", STATES, [finding()])
     assert [one.since_ms for one in findings.of("g")] == [1000]
-    assert not findings.update("g", STATES, [finding()], 2000)
+    clock.advance(1)
+    assert not findings.update("g", STATES, [finding()])
     assert [one.since_ms for one in findings.of("g")] == [1000]
     assert list(findings.counts()) == [("g", "unpulledQueue", 1, 1000)]
-    findings.update("g", STATES, [], 3000)
+    findings.update("g", STATES, [])
     assert findings.of("g") == []
     assert findings.groups() == []
     assert findings.begun == {"unpulledQueue": 1}
 
 
 def test_problems_of_other_kinds_stay():
-    findings = GroupIssues()
-    findings.update("g", STATES, [finding()], 1)
-    findings.update("g", {FindingKind.CLIENT_ID}, [], 2)
+    clock = ManualClock(now_ms=1000)
+    findings = GroupIssues(clock)
+    findings.update("g", STATES, [finding()])
+    findings.update("g", {FindingKind.CLIENT_ID}, [])
     assert len(findings) == 1
 
 
 def test_an_event_stays_for_ten_minutes():
-    findings = GroupIssues()
+    clock = ManualClock(now_ms=1000)
+    findings = GroupIssues(clock)
     event = finding(FindingKind.OFFSET_BACKWARDS)
-    assert findings.event("g", event, 1000)
-    findings.update("g", STATES, [], 2000)
-    findings.sweep("g", 1000 + EVENT_LIFE_MS)
+    assert findings.event("g", event)
+    findings.update("g", STATES, [])
+    clock.jump(24 * 3_600_000)
+    clock.advance(EVENT_LIFE_MS / 1000)
+    findings.sweep("g")
     assert len(findings) == 1
-    findings.sweep("g", 1001 + EVENT_LIFE_MS)
+    clock.jump(-48 * 3_600_000)
+    clock.advance(0.001)
+    findings.sweep("g")
     assert len(findings) == 0
 
 
 def test_findings_have_a_limit():
-    findings = GroupIssues(limit=2)
-    worth = findings.update("g", STATES, [finding(queue_id=number) for number in range(3)], 1)
+    findings = GroupIssues(ManualClock(), limit=2)
+    worth = findings.update("g", STATES, [finding(queue_id=number) for number in range(3)])
     assert len(worth) == len(findings) == 2
-    findings.update("g", STATES, [], 2)
+    findings.update("g", STATES, [])
     assert len(findings) == 0
 
 

@@ -23,6 +23,7 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.own_codes import ON_CONFLICT
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
+from tests.unit.broker.watched import describe
 
 
 def pushes(connection: FakeConnection) -> list[str]:
@@ -202,6 +203,20 @@ def test_a_closed_connection_counts_as_unregistering(bench):
     bench.processors.clients.closed(bench.connection)
     assert pushes(other) == ["g"]
     assert bench.state.producers.groups == {}
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_wall_clock_that_is_set_neither_expires_clients_nor_keeps_silent_ones(bench, hours):
+    bench.must(heartbeat(producers=["pg"]))
+    bench.subscribe("g", "T")
+    bench.clock.jump(hours * 3_600_000)
+    bench.processors.clients.scan()
+    assert not bench.connection.closed
+    (member,) = describe(bench).members
+    assert member.last_heartbeat_ms == member.joined_ms == bench.clock.now_ms()
+    bench.clock.advance(CLIENT_EXPIRY_MS / 1000 + 1)
+    bench.processors.clients.scan()
+    assert bench.connection.closed
 
 
 def test_a_scan_closes_silent_clients_and_notifies_the_remaining_members(bench):

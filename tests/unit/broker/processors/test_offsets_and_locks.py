@@ -214,6 +214,16 @@ def test_a_queue_is_locked_by_the_first_client_and_unlocked(bench):
     assert lock(bench, "b", Q1) == [Q1]
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+def test_a_lock_lasts_a_minute_whatever_is_done_to_the_wall_clock(bench, hours):
+    lock(bench, "a", Q0)
+    bench.clock.jump(hours * 3_600_000)
+    bench.clock.advance(60)
+    assert lock(bench, "b", Q0) == []
+    bench.clock.advance(1)
+    assert lock(bench, "b", Q0) == [Q0]
+
+
 @pytest.mark.parametrize(
     ("group", "client_id", "queue"),
     [

@@ -496,6 +496,16 @@ def test_too_many_behind_one_with_an_immunity_time_end_it(make_bench):
     assert len(asked(connection)) == 1
 
 
+def test_a_clock_that_is_set_back_does_not_put_checks_off(bench):
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    bench.clock.jump(-3_600_000)
+    half(bench, **born_now(bench))
+    late(bench)
+    check(bench)
+    assert len(asked(connection)) == 2
+
+
 # --- as Apache's broker does it
 
 
