@@ -197,6 +197,10 @@ class ConsumeQueue:
                 file.sync()
         self.flushed_offset = end // ENTRY_BYTES
 
+    def synced(self, offset: int) -> None:
+        """Note that the entries before ``offset`` are on the disk."""
+        self.flushed_offset = max(self.flushed_offset, offset)
+
     def rewrite(self, offset: int) -> None:
         """Write the entries from ``offset`` on again; see ``MappedFile.rewrite``."""
         begin, end = offset * ENTRY_BYTES, self.max_offset * ENTRY_BYTES

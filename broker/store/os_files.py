@@ -28,6 +28,7 @@ import fcntl
 import math
 import mmap
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -50,6 +51,18 @@ def _find_mincore() -> Callable[[int, int, int], int] | None:
     return None
 
 
+def _find_syncfs() -> Callable[[int], int] | None:
+    # Before 5.8 syncfs doesn't report that the disk failed.
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if sys.platform == "linux" and release and tuple(map(int, release.groups())) >= (5, 8):
+        with suppress(OSError, AttributeError):
+            found = ctypes.CDLL(None, use_errno=True).syncfs
+            found.argtypes = [ctypes.c_int]
+            return found
+    return None
+
+
+_syncfs: Final = _find_syncfs()
 _mincore: Final = _find_mincore()
 _PAGES_AT_ONCE: Final = ASKED_AHEAD_BYTES // PAGESIZE + 1
 _answer: Final = bytearray(_PAGES_AT_ONCE)
@@ -491,6 +504,23 @@ class Files:
     def sync_directory(self, path: Path) -> None:
         """Sync a directory: the names created, renamed and removed in it. Raises ``OSError``."""
         durable_file.sync_directory(path)
+
+    def sync_filesystem(self, directory: Path) -> bool:
+        """Sync all files and names of a directory's file system; False where that is unsupported.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        if _syncfs is None:
+            return False
+        descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if _syncfs(descriptor):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), str(directory))
+        finally:
+            os.close(descriptor)
+        return True
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:
         """Map a file of ``size`` bytes; with ``create``, create it without blocks if needed.

@@ -402,9 +402,15 @@ class QueueSync:
         dispatched_ms = self._log_sync.flushed_store_ms if waits else self._store_ms()
         least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_BYTES
         queues = self._queues.all()
+        ends = {q: q.max_offset for q in queues if _dirty_bytes(q) >= least}
         try:
-            for queue in queues:
-                if _dirty_bytes(queue) >= least:
+            together = len(ends) >= self._config.limits.queues_synced_together
+            if together and self._context.files.sync_filesystem(self._context.paths.consume_queues):
+                for queue, end in ends.items():
+                    queue.synced(end)
+                self._named.update(ends)
+            else:
+                for queue in ends:
                     queue.sync()
         except OSError as error:
             self._failed = error

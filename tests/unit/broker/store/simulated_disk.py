@@ -367,6 +367,19 @@ class SimulatedDisk:
         directory = self._directory(path)
         directory.durable = dict(directory.names)
 
+    def sync_filesystem(self, directory: Path) -> bool:
+        # A failure of another file is reported by the sync of that file, too.
+        for node in list(self._all(self._directory(directory))):
+            if isinstance(node, Inode):
+                self.sync(node, directory)
+        self._root.durable = dict(self._root.names)
+        for node in self._all(self._root):
+            if isinstance(node, Inode):
+                node.write_back(node.dirty())
+            else:
+                node.durable = dict(node.names)
+        return True
+
     # --- files
 
     def open_mapped(self, path: Path, size: int, *, create: bool) -> Region:

@@ -213,5 +213,10 @@ class FailingFiles(Files):
         if self.sync_error is not None:
             raise self.sync_error
 
+    def sync_filesystem(self, directory: Path) -> bool:
+        self.before_sync(directory)
+        super().sync_filesystem(directory)
+        return True
+
     def free_bytes(self, path: Path) -> int:
         return self.free

@@ -12,9 +12,17 @@ import pytest
 
 from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore, RecoveryReport, StoreError
+from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, Region, Stamp
 from tests.unit.broker.store.crashes import crash, forget, log_files, overwrite, queue_file
-from tests.unit.broker.store.stores import LOG_FILE, bodies, message, opened, small_config
+from tests.unit.broker.store.stores import (
+    LOG_FILE,
+    FailingFiles,
+    bodies,
+    message,
+    opened,
+    small_config,
+)
 
 
 class CountingFiles(Files):
@@ -331,6 +339,43 @@ def test_a_stop_that_cannot_save_the_checkpoint_is_still_clean(tmp_path: Path) -
     report = store.open()
     assert (report.clean, report.quick) == (True, False)
     assert bodies(store) == [b"hello"]
+    store.close()
+
+
+def test_a_stop_syncs_many_queues_together(tmp_path: Path) -> None:
+    files = FailingFiles()
+    limits = StoreLimits(queues_synced_together=50)
+    store = opened(tmp_path, files=files, limits=limits)
+    for number in range(49):
+        store.put(message(topic=f"topic{number}"))
+    store.flush()
+    assert sum(path.parts[-3].startswith("topic") for path in files.syncs) >= 49
+    for number in range(100):
+        store.put(message(topic=f"topic{number}"))
+    files.syncs.clear()
+    store.close()
+    assert tmp_path / "consumequeue" in files.syncs
+    assert not [path for path in files.syncs if "topic" in str(path)]
+    assert store.open().quick
+    assert [len(bodies(store, f"topic{number}")) for number in (0, 99)] == [2, 1]
+    store.close()
+
+
+def test_a_stop_whose_sync_of_many_queues_fails_is_not_clean(tmp_path: Path) -> None:
+    files = FailingFiles()
+
+    def fail(path: Path) -> None:
+        if path.name == "consumequeue":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    files.on_sync = fail
+    store = opened(tmp_path, files=files, limits=StoreLimits(queues_synced_together=2))
+    for number in range(3):
+        store.put(message(topic=f"topic{number}"))
+    store.close()
+    files.on_sync = lambda _: None
+    assert not store.open().clean
+    assert [bodies(store, f"topic{number}") for number in range(3)] == [[b"hello"]] * 3
     store.close()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -72,6 +73,8 @@ def test_acknowledged_messages_survive_a_power_cut(chunk: int, faults: bool) -> 
     for seed in seeds_of(chunk):
         # Every second start scans records together; otherwise that takes more than a day writes.
         limits = LIMITS if seed // CHUNKS % 2 else StoreLimits(alone_bytes=0)
+        if seed // CHUNKS % 3 == 0:
+            limits = replace(limits, queues_synced_together=2)
         try:
             live(seed, faults=faults, limits=limits)
         except BaseException:
