@@ -206,9 +206,7 @@ class Broker:
         self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
         rights = permissions(self.state)
         self.guard = await self._make_guard(rights) if self.config.acl_enable else None
-        self.processors = Processors.of(
-            self.state, account_of=self.guard.account_of if self.guard else None
-        )
+        self.processors = Processors.of(self.state, guard=self.guard)
         await self.processors.transactions.load()
         self.store.on_arrival = self._arrived
         self.store.watch(self.state.long_polls.queues)
@@ -251,10 +249,13 @@ class Broker:
 
     async def _watch_accounts(self, guard: Guard) -> None:
         """Apply changes of the accounts' file."""
-        loop = asyncio.get_running_loop()
+        loop, rules = asyncio.get_running_loop(), guard.file.rules
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             await loop.run_in_executor(None, guard.file.refresh)
+            if guard.file.rules is not rules:
+                rules = guard.file.rules
+                self.processors.pull.rights_changed()
 
     async def _load(self) -> None:
         """Read the saved tables and create the state from them."""

@@ -12,7 +12,7 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -136,6 +136,13 @@ class LongPolls:
         for pull in pulls:
             self._remove(pull)
         return len(pulls)
+
+    def take(self, is_wanted: Callable[[ParkedPull], bool]) -> list[ParkedPull]:
+        """Remove and return the pulls that ``is_wanted`` chooses."""
+        pulls = [one for pulls in self._owners.values() for one in pulls if is_wanted(one)]
+        for pull in pulls:
+            self._remove(pull)
+        return pulls
 
     def drain(self) -> list[ParkedPull]:
         """Remove and return all pulls, when the broker stops."""

@@ -170,6 +170,11 @@ def recall_key(topic: str, unique_key: str) -> str:
     return f"{topic}+{unique_key}"
 
 
+def recalled_topic(key: bytes) -> str:
+    """Return the topic in a recall key; a topic's name contains no ``+``."""
+    return key.partition(b"+")[0].decode("utf-8", "replace")
+
+
 def key_of(text: bytes) -> bytes:
     """Return the recall key of a waiting message; one without a unique id has none that fits."""
     return (

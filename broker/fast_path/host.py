@@ -210,7 +210,8 @@ class Host:
             command, connection, fields.topic, fields.consumer_group
         )
         limits = pulls.limits(fields, () if meter is None else meter.allowance)
-        return PullPlan(fields, wanted.codes, limits, count, meter)
+        account = None if self.guard is None else self.guard.account_of(command, connection)
+        return PullPlan(fields, wanted.codes, limits, count, meter, account)
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -313,6 +314,7 @@ class Host:
             header.copy(),
             lambda found, number: self._encode_found(serialize, found, number),
             () if plan.meter is None else plan.meter.allowance,
+            plan.account,
         )
         pulls = self._processors.pull
         reply = pulls.answer(held, plan.codes, result, suspend=not state.stopping)

@@ -55,6 +55,8 @@ class PullPlan:
     @property
     def meter(self) -> Meter | None: ...
     @property
+    def account(self) -> str | None: ...
+    @property
     def max_count(self) -> int: ...
     @property
     def max_bytes(self) -> int: ...
@@ -65,11 +67,12 @@ class PullPlan:
         limits: tuple[int, int],
         count: array[int],
         meter: Meter | None = None,
+        account: str | None = None,
     ) -> None:
         """``limits`` are the most messages and bytes for one pull.
 
         Pulls answered from windows are added to ``count``, the group's in ``Traffic``. ``meter``
-        limits the pulls.
+        limits the pulls, ``account`` has signed them.
         """
 
     def decide(self, codes: TagsCodes | None, subscription: SubscriptionData | None) -> None:

@@ -633,16 +633,17 @@ cdef Py_ssize_t measure(
 cdef class PullPlan:
     """What all pulls with the same repeating fields have in common; see ``read_pass.pyi``."""
 
-    cdef readonly object header, codes, subscription, meter
+    cdef readonly object header, codes, subscription, meter, account
     cdef readonly int64_t max_count, max_bytes
     cdef array _taken
     cdef int64_t _few[FEW_CODES]
     cdef Py_ssize_t _count
 
-    def __init__(self, header, codes, limits, array count, meter=None):
+    def __init__(self, header, codes, limits, array count, meter=None, account=None):
         check_count(count)
         self._taken = count
         self.meter = meter
+        self.account = account
         self.header = header
         self.max_count = max(1, min(limits[0], PULL_MESSAGES))
         self.max_bytes = min(limits[1], PULL_BYTES)

@@ -31,6 +31,7 @@ class ClientChannel:
         language: the name of the client's language; None if unknown.
         version: the ordinal of the client's RocketMQ version.
         last_update_ms: the monotonic time at which its last heartbeat arrived.
+        account: the account that signed this heartbeat; None if it needed no signature.
     """
 
     connection: Connection
@@ -39,6 +40,7 @@ class ClientChannel:
     language: str | None
     version: int
     last_update_ms: int
+    account: str | None = None
 
 
 class ProducerTable:
@@ -80,8 +82,18 @@ class ProducerTable:
         self.groups.setdefault(group, members)[channel.connection] = channel
 
     def find(self, client_id: str) -> Connection | None:
-        """Return the newest connection of a client that produces; None if there is none."""
-        return next(reversed(self._clients.get(client_id, {})), None)
+        """Return the newest connection of a client that produces; None if there is none.
+
+        If accounts share the client's id, it belongs to the one that connected first: another one
+        can't have the client's replies sent to itself.
+        """
+        connections = self._clients.get(client_id, {})
+        owner = next(map(self._account_of, connections), None)
+        return next((at for at in reversed(connections) if self._account_of(at) == owner), None)
+
+    def _account_of(self, connection: Connection) -> str | None:
+        group = next(iter(self._joined[connection]))
+        return self.groups[group][connection].account
 
     def unregister(self, group: str, connection: Connection) -> bool:
         """End a membership; return False if there was none."""

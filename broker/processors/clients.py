@@ -27,6 +27,7 @@ from broker.groups.health import conflicts_of_newcomer, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.processors.groups import retry_topic
+from broker.quotas import AccountOf
 from broker.state import BrokerState
 from remoting.log import RateLimitedLog
 from remoting.protocol import names
@@ -58,10 +59,17 @@ REJECT: Final = "reject"
 class ClientProcessor:
     """Handles heartbeats and memberships."""
 
-    __slots__ = ("_changes", "_monitor", "_notifier", "_refusals", "_state")
+    __slots__ = ("_account_of", "_changes", "_monitor", "_notifier", "_refusals", "_state")
 
-    def __init__(self, state: BrokerState, monitor: GroupMonitor, notifier: GroupNotifier) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        monitor: GroupMonitor,
+        notifier: GroupNotifier,
+        account_of: AccountOf | None = None,
+    ) -> None:
         self._state = state
+        self._account_of = account_of
         self._monitor = monitor
         self._notifier = notifier
         self._refusals = RateLimitedLog(state.clock, _log.warning, burst=1)
@@ -85,6 +93,7 @@ class ClientProcessor:
             language=None if command.language is None else command.language.name,
             version=command.version,
             last_update_ms=self._state.monotonic_ms,
+            account=None if self._account_of is None else self._account_of(command, connection),
         )
         extras = HeartbeatExtras.of(command.fields)
         for consumer in data.consumer_data_set:

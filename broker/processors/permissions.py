@@ -4,6 +4,7 @@ RocketMQ 4.9.7 has rules for nine codes (cf. PlainAccessValidator) and five that
 administrator (cf. Permission.ADMIN_CODE); every account may send all others. Ours deny more:
 
 - a send to a retry topic needs SUB on its group, whatever group the request names;
+- a message that recalls another one needs PUB on the topic of that one, too;
 - SEND_BATCH_MESSAGE needs what SEND_MESSAGE_V2 needs; replies need PUB, except on the reply topic;
 - requests for offsets, messages and locks need SUB, as a pull;
 - a message read, sent back or committed by its position needs the permission on its topic;
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from broker.delivery import timer_rules
 from broker.state import BrokerState
 from remoting.access.accounts import PUB, SUB
 from remoting.access.guard import Needs, Permissions, Resource
@@ -89,9 +91,9 @@ def permissions(state: BrokerState) -> Permissions:
     sub_topic = partial(_on, topic="topic")
     sub_group = partial(_on, group="consumerGroup")
     sub_both = partial(_on, topic="topic", group="consumerGroup")
-    send_v2 = partial(_send, topic="b", group="a")
+    send_v2 = partial(_send, topic="b", group="a", text="i")
     needs: dict[int, Needs] = {
-        RequestCode.SEND_MESSAGE: partial(_send, topic="topic", group="group"),
+        RequestCode.SEND_MESSAGE: partial(_send, topic="topic", group="group", text="properties"),
         RequestCode.SEND_MESSAGE_V2: send_v2,
         RequestCode.SEND_BATCH_MESSAGE: send_v2,
         RequestCode.SEND_REPLY_MESSAGE: partial(_reply, topic="topic"),
@@ -162,14 +164,21 @@ def _on(fields: Fields, _: Command, *, topic: str = "", group: str = "") -> Iter
         yield name, SUB
 
 
-def _send(fields: Fields, _: Command, *, topic: str, group: str) -> Iterable[Resource]:
+def _send(
+    fields: Fields, _: Command, *, topic: str, group: str, text: str = ""
+) -> Iterable[Resource]:
+    recalled = timer_rules.recalled(fields.get(text, "").encode("utf-8", "replace"))
+    if recalled is not None:
+        yield timer_rules.recalled_topic(recalled), PUB
     name = fields.get(topic)
     if name is None:
-        return ()
+        return
     if not name.startswith(RETRY_PREFIX):
-        return ((name, PUB),)
-    sender = fields.get(group)
-    return ((name, SUB),) if sender is None else ((_retry(sender), SUB), (name, SUB))
+        yield name, PUB
+        return
+    if (sender := fields.get(group)) is not None:
+        yield _retry(sender), SUB
+    yield name, SUB
 
 
 def _reply(fields: Fields, command: Command, *, topic: str) -> Iterable[Resource]:

@@ -34,6 +34,8 @@ from broker.quotas import Allowance, Quotas, at_most, take
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes
 from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
+from remoting.access.accounts import SUB
+from remoting.access.guard import EXCEPTION, Guard
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import OffsetMovedEvent
@@ -105,6 +107,7 @@ class HeldPull:
         connection: the client's connection.
         header: the request's header.
         allowance: the quotas that limit it.
+        account: the account that signed it; None if it needed no signature.
         pieces: on the fast path, returns the frame of an answer with messages, from the result and
             the request's opaque; None: the answer is encoded as usual.
     """
@@ -114,6 +117,7 @@ class HeldPull:
     header: PullMessageRequestHeader
     pieces: Callable[[GetResult, int], Sequence[bytes | memoryview]] | None = None
     allowance: Allowance = ()
+    account: str | None = None
 
     def drop_unneeded(self) -> None:
         """Drop everything that another run doesn't need: headers may be large, and pulls many."""
@@ -127,10 +131,17 @@ class HeldPull:
 class PullProcessor:
     """Handles pulls, and wakes parked ones."""
 
-    __slots__ = ("_offsets", "_quotas", "_state", "_woken")
+    __slots__ = ("_guard", "_offsets", "_quotas", "_state", "_woken")
 
-    def __init__(self, state: BrokerState, offsets: OffsetProcessor, quotas: Quotas) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        offsets: OffsetProcessor,
+        quotas: Quotas,
+        guard: Guard | None = None,
+    ) -> None:
         self._state = state
+        self._guard = guard
         self._quotas = quotas
         self._offsets = offsets
         self._woken: list[ParkedPull] = []
@@ -142,6 +153,8 @@ class PullProcessor:
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
         wanted = self.admit(held)
+        if self._guard is not None:
+            held.account = self._guard.account_of(command, connection)
         held.allowance = self._quotas.of_pull(
             command, connection, header.topic, header.consumer_group
         )
@@ -164,6 +177,7 @@ class PullProcessor:
             result = await self._state.store.get_async(held.connection, **args)
         except StoreBusy as busy:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
+        self._check_rights(held)
         suspend = not (self._state.stopping or held.connection.closed)
         return self.answer(held, args["codes"], result, suspend=suspend)
 
@@ -192,16 +206,35 @@ class PullProcessor:
         woken, self._woken = self._woken, []
         self.wake(woken + self._state.long_polls.drain())
 
+    def rights_changed(self) -> None:
+        """Answer the parked pulls whose accounts may not read their topics any more."""
+        polls = self._state.long_polls
+        self.wake_soon(polls.take(lambda parked: self._denial(_held(parked)) is not None))
+
+    def _check_rights(self, held: HeldPull) -> None:
+        """Raise ``RequestRefused`` if a pull that has waited is denied by now."""
+        if denial := self._denial(held):
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, denial)
+
+    def _denial(self, held: HeldPull) -> str | None:
+        """Return why a pull that has waited is denied; None if it may be served."""
+        if self._guard is None:
+            return None
+        header = held.header
+        needed = ((names.retry_topic(header.consumer_group), SUB), (header.topic, SUB))
+        lack = self._guard.lacking(held.account, held.connection, needed)
+        return None if lack is None else f"{EXCEPTION}: {lack}"
+
     def wake(self, pulls: list[ParkedPull]) -> None:
         """Run parked pulls again, and send their answers even if no message is found."""
         woken: dict[Connection, None] = {}
         for parked in pulls:
-            held = parked.request
-            assert isinstance(held, HeldPull)
+            held = _held(parked)
             if held.connection.closed:
                 continue
             woken[held.connection] = None
             try:
+                self._check_rights(held)
                 # The message that woke it was just stored and is in memory, so ``wait`` is off.
                 wanted = self.admit(held)
                 result = self._state.store.get(**self.get_args(held, wanted), wait=False)
@@ -432,8 +465,7 @@ class PullProcessor:
         state = self._state
         if state.stopping or state.clock.monotonic() >= parked.deadline:
             return False
-        held = parked.request
-        assert isinstance(held, HeldPull)
+        held = _held(parked)
         parked.offset = held.header.queue_offset = offset
         return state.long_polls.park(parked)
 
@@ -483,6 +515,12 @@ class PullProcessor:
                 born_host=state.packed_host,
             )
         )
+
+
+def _held(parked: ParkedPull) -> HeldPull:
+    held = parked.request
+    assert isinstance(held, HeldPull)
+    return held
 
 
 def _parse_tags(text: str | None) -> TagExpression:

@@ -30,9 +30,10 @@ from broker.processors.stats import StatsProcessor
 from broker.processors.timers import TimerProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
-from broker.quotas import AccountOf, Quotas
+from broker.quotas import Quotas
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
+from remoting.access.guard import Guard
 from remoting.log import RateLimitedLog
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -71,20 +72,21 @@ class Processors:
         cls,
         state: BrokerState,
         call_later: CallLater = call_later,
-        account_of: AccountOf | None = None,
+        guard: Guard | None = None,
     ) -> Processors:
         """Create the processors for ``state``.
 
         Args:
             state: what they work on.
             call_later: schedules their notifications.
-            account_of: see ``Quotas``.
+            guard: checks what accounts may do; None: everybody may do everything.
         """
+        account_of = None if guard is None else guard.account_of
         quotas = Quotas(lambda: state.config.rates, state.clock, account_of)
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
-        transactions = TransactionProcessor(state)
+        transactions = TransactionProcessor(state, guard)
         timers = TimerProcessor(state)
         return cls(
             offload,
@@ -93,8 +95,8 @@ class Processors:
             SendBackProcessor(state, quotas),
             transactions,
             timers,
-            PullProcessor(state, offsets, quotas),
-            ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later)),
+            PullProcessor(state, offsets, quotas, guard),
+            ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later), account_of),
             ClientCallbackProcessor(state),
             offsets,
             TopicProcessor(state, offload),

@@ -20,7 +20,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -33,6 +33,8 @@ from broker.errors import LimitReached, RequestRefused
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
 from broker.topics import READ_WRITE
+from remoting.access.accounts import PUB
+from remoting.access.guard import Guard
 from remoting.errors import RemotingError
 from remoting.log import RateLimitedLog
 from remoting.protocol import names
@@ -62,6 +64,7 @@ GROUP: Final = "CID_RMQ_SYS_TRANS"
 """Its offsets in half topic and op topic say what is done with."""
 
 _PGROUP: Final = properties.PGROUP.encode()
+_REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 _WAIT: Final = properties.WAIT.encode()
 _IMMUNITY: Final = properties.CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
@@ -82,10 +85,20 @@ class TransactionProcessor:
         oldest_ms: when the oldest half message was born that was open at the last check; 0: none.
     """
 
-    __slots__ = ("_half", "_late_ops", "_log", "_round", "_state", "_unsaved", "oldest_ms")
+    __slots__ = (
+        "_guard",
+        "_half",
+        "_late_ops",
+        "_log",
+        "_round",
+        "_state",
+        "_unsaved",
+        "oldest_ms",
+    )
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, guard: Guard | None = None) -> None:
         self._state = state
+        self._guard = guard
         self._half = HalfMessages(0, 0, max_moved=state.config.limits.moved_half_messages)
         # Of half messages that are done with while the disk took no op message.
         self._late_ops: deque[int] = deque()
@@ -392,11 +405,12 @@ class TransactionProcessor:
             stored: where it is now.
         """
         group = _text(record, _PGROUP) or ""
-        connection = self._producer(group)
+        connection = self._producer(group, record)
         if connection is None:
             self._state.counters.transaction_checks_without_producer += 1
             self._log.write(
-                "a half message is open and no producer of its group is connected to be asked",
+                "a half message is open and no producer of its group is connected to be asked, "
+                "or none whose account may publish to the topic",
                 group=group,
                 message=_text(record, _UNIQ_KEY),
             )
@@ -444,13 +458,21 @@ class TransactionProcessor:
         else:
             self._state.counters.transaction_checks += 1
 
-    def _producer(self, group: str) -> Connection | None:
-        """One of a group's connections, each in turn."""
-        members = self._state.producers.groups.get(group)
+    def _producer(self, group: str, record: RecordView) -> Connection | None:
+        """Return one of a group's connections that may see a half message, each in turn.
+
+        Every account may call itself a producer of the group.
+        """
+        members, guard = self._state.producers.groups.get(group), self._guard
         if not members:
             return None
         self._round += 1
-        return next(islice(members, self._round % len(members), None))
+        start = self._round % len(members)
+        needed = ((_text(record, _REAL_TOPIC) or "", PUB),)
+        for at, channel in chain(islice(members.items(), start, None), members.items()):
+            if guard is None or guard.lacking(channel.account, at, needed) is None:
+                return at
+        return None
 
     async def _read(self, topic: str, offset: int, count: int) -> tuple[Sequence[RecordView], int]:
         """Messages of a topic's queue that can be read, and the offset behind all of them."""

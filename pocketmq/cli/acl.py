@@ -29,6 +29,7 @@ from pocketmq.cli.running import (
 from pocketmq.formats import iso
 from remoting.access.accounts import dump
 from remoting.credentials import read_credentials
+from remoting.protocol.names import holds_messages_of_others
 from remoting.settings import ConfigError
 
 SECRET_BYTES: Final = 32
@@ -96,6 +97,8 @@ def _effective(account: AccountInfo, kind: Kind, name: str) -> tuple[str, str]:
     listed = account.topics if kind == "topic" else account.groups
     if name in listed:
         return listed[name], "rule"
+    if kind == "topic" and holds_messages_of_others(name):
+        return ("PUB|SUB", "admin") if account.admin else ("DENY", "system topic")
     return (account.default_topic if kind == "topic" else account.default_group), "default"
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import yaml
 
 from remoting.access.patterns import Pattern, parse
-from remoting.protocol.names import RETRY_PREFIX
+from remoting.protocol.names import DLQ_PREFIX, RETRY_PREFIX, holds_messages_of_others
 
 MAX_BYTES: Final = 1024 * 1024
 """The largest file: some 5,000 accounts."""
@@ -79,9 +79,15 @@ class Account:
         if self.admin and not self.permissions:
             return True
         owned = self.permissions.get(resource)
+        if owned is None and holds_messages_of_others(resource):
+            return self.admin
         if owned is None:
             is_group = resource.startswith(RETRY_PREFIX)
             owned = self.default_group if is_group else self.default_topic
+            # A group's dead letters are messages of all its topics, as its retries are.
+            if resource.startswith(DLQ_PREFIX) and needed == SUB:
+                group = resource.removeprefix(DLQ_PREFIX)
+                return owned & SUB != 0 and self.may(RETRY_PREFIX + group, SUB)
         return not owned & DENY and owned & needed != 0
 
 

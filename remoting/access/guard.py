@@ -121,6 +121,22 @@ class Guard:
         account = rules.account(fields.get(ACCESS_KEY, ""))
         return self._lacking(account, command, fields) is None
 
+    def lacking(
+        self, account: str | None, connection: Connection, needed: Iterable[Resource]
+    ) -> str | None:
+        """Return what the account of an earlier request lacks by now; None for nothing.
+
+        Args:
+            account: what ``account_of`` returned for the request.
+            connection: where it came from.
+            needed: what is needed now.
+        """
+        rules = self.rules_for(connection)
+        if rules is None:
+            return None
+        owner = rules.account(account or "")
+        return None if owner.white(connection.remote[0]) else _missing(owner, needed)
+
     def wrap(self, handler: Handler) -> Handler:
         """Return a handler that passes on what may be served, and denies the rest."""
         lookups = self._permissions.lookups

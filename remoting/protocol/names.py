@@ -130,6 +130,18 @@ def is_system_topic(name: str) -> bool:
     return name in SYSTEM_TOPICS or name.startswith(SYSTEM_TOPIC_PREFIX)
 
 
+def holds_messages_of_others(name: str) -> bool:
+    """Return whether only the broker writes to this topic, and its messages tell about others.
+
+    They wait there for a time or a decision, or they are replies or traces.
+    """
+    return (
+        name in {SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECK_MAX_TIME_TOPIC, TRACE_TOPIC}
+        or name.startswith(SYSTEM_TOPIC_PREFIX)
+        or name.endswith(REPLY_TOPIC_SUFFIX)
+    )
+
+
 def is_internal_topic(name: str) -> bool:
     """Return whether this is a system, retry, dead-letter or reply topic."""
     return (

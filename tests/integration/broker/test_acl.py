@@ -391,6 +391,20 @@ async def test_a_changed_file_has_effect_on_open_connections(broker: Broker, rul
     writer.close()
 
 
+async def test_a_pull_that_waits_is_denied_when_the_file_takes_its_right(
+    broker: Broker, rules: Path
+) -> None:
+    assert (await ask(broker, send("topicB"), USER)).code == 0
+    waits = {"queue_offset": 1, "sys_flag": 6, "suspend_timeout_millis": 60_000}
+    command = pull_command("topicB", consumer_group="groupB", **waits)
+    waiting = asyncio.create_task(ask(broker, command, USER))
+    await until(lambda: len(broker.state.long_polls) == 1)
+
+    write(rules, RULES.replace("topicB=PUB|SUB", "topicB=PUB"))
+
+    assert "No default permission for topic:topicB" in str((await waiting).remark)
+
+
 def read(path: Path) -> str:
     return path.read_text()
 

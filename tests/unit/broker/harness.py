@@ -174,8 +174,7 @@ class Bench:
             filters=ConsumerFilters(self.config.limits),
         )
         self.guard = self._guard(root / "plain_acl.yml", rules) if rules else None
-        account_of = self.guard.account_of if self.guard else None
-        self.processors = Processors.of(self.state, _call_later, account_of)
+        self.processors = Processors.of(self.state, _call_later, self.guard)
         self.table = self.processors.table()
         self.dispatch = RequestDispatcher(self.state, self.table)
         self.guarded: Handler = self.guard.wrap(self.dispatch) if self.guard else self.dispatch

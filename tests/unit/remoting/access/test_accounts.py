@@ -49,6 +49,31 @@ def test_an_administrator_without_rules_may_do_everything() -> None:
     assert rules_of(load(RULES)).accounts["the-admin"].may("topicA", PUB)
 
 
+DEFAULTS = b"""
+accounts:
+- {accessKey: by-default, secretKey: secret-of-it, defaultTopicPerm: PUB|SUB, groupPerms: [g=SUB]}
+- {accessKey: by-a-rule, secretKey: secret-of-it,
+   topicPerms: [SCHEDULE_TOPIC_XXXX=SUB, "%DLQ%g=SUB"]}
+- {accessKey: the-admin, secretKey: secret-of-it, admin: true, topicPerms: [another=DENY]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("topic", "readers"),
+    [
+        ("SCHEDULE_TOPIC_XXXX", ["by-a-rule", "the-admin"]),
+        ("%DLQ%g", ["by-default", "by-a-rule"]),
+        ("%DLQ%another", []),
+        ("orders", ["by-default"]),
+    ],
+)
+def test_topics_with_messages_of_others_need_more_than_a_default(
+    topic: str, readers: list[str]
+) -> None:
+    accounts = rules_of(load(DEFAULTS)).accounts
+    assert [name for name, one in accounts.items() if one.may(topic, SUB)] == readers
+
+
 def test_keys_are_texts_even_if_they_look_like_numbers() -> None:
     assert rules_of(load(RULES)).accounts["RocketMQ"].secret_key == b"012345678"
 
