@@ -281,9 +281,10 @@ class SavedTables:
             ),
             version=-1 if self.lost_offsets else self.offsets.version,
         )
-        self._lock_file = self._file(
+        self._lock_file = SavedTable(
             LOCKS,
-            lambda: self.locks.saved(epoch_ms(clock), at_stop=self._stopping),
+            lambda: partial(_lock_text, self.locks.copy(), epoch_ms(clock), at_stop=self._stopping),
+            self._writer(LOCKS),
             version=self.locks.version,
         )
         self._delay_file = self._file(
@@ -470,3 +471,7 @@ class SavedTables:
             return file.whole([text for _, text in self._topic_texts.values()])
 
         return text
+
+
+def _lock_text(locks: LockTable, epoch_ms: int, *, at_stop: bool) -> bytes:
+    return encode(locks.saved(epoch_ms, at_stop=at_stop), pretty=True)

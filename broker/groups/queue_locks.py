@@ -125,6 +125,13 @@ class LockTable:
         entry = self._groups.get(group, {}).get(queue)
         return None if entry is None or _expired(entry[1], now_ms) else entry[0]
 
+    def copy(self) -> LockTable:
+        """Return a copy, whose ``saved`` another thread may call."""
+        copy = LockTable(limit=self._limit)
+        copy._groups = {group: locks.copy() for group, locks in self._groups.items()}
+        copy._count = self._count
+        return copy
+
     def saved(self, epoch_ms: int = 0, *, at_stop: bool = False) -> SavedLocks:
         """Return a copy of the table for the file.
 

@@ -107,22 +107,24 @@ class Offload:
         body_of: Callable[[Sequence[T]], Body],
         *,
         version: Hashable = None,
+        brackets: bytes = b"{}",
     ) -> Command | Awaitable[Command | None]:
         """Answer with a body that may be large.
 
         Args:
             command, connection: the request and its connection.
-            slices: the entries of the body's map; see ``sliced``.
-            body_of: returns a body with only these entries in its map.
+            slices: the entries of the body's map or list; see ``sliced``.
+            body_of: returns a body with only these entries.
             version: the version of the requested table; the body is cached until it changes. With
                 None the body is built for each request.
+            brackets: see ``MapParts``.
         """
+        whole = MapParts(body_of(()), brackets=brackets)
         if len(slices) <= 1:
-            whole = MapParts(body_of(()))
             return command.reply(body=whole.whole([whole.part(body_of(some)) for some in slices]))
         if (body := self._cached_body(command, version)) is not None:
             return command.reply(body=body)
-        return self._build(command, connection, slices, body_of, version)
+        return self._build(command, connection, slices, body_of, whole, version)
 
     def _cached_body(self, command: Command, version: Hashable) -> bytes | None:
         cached = self._cached.get(command.code)
@@ -164,9 +166,9 @@ class Offload:
         connection: Connection,
         slices: Sequence[Sequence[T]],
         body_of: Callable[[Sequence[T]], Body],
+        whole: MapParts,
         version: Hashable,
     ) -> Command | None:
-        whole = MapParts(body_of(()))
         try:
             async with self._turn(connection):
                 body = self._cached_body(command, version)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import (
@@ -16,12 +17,12 @@ from broker.group_monitor import GroupMonitor
 from broker.groups.health import went_backwards
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload
 from broker.state import BrokerState
-from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
-    LockBatchRequestBody,
     LockBatchResponseBody,
     QueryCorrectionOffsetBody,
+    read_lock_request,
 )
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
@@ -36,6 +37,7 @@ from remoting.protocol.headers.pull import (
     UpdateConsumerOffsetRequestHeader,
 )
 from remoting.protocol.own_codes import TAKE_LOCKS
+from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -161,25 +163,30 @@ class OffsetProcessor:
 
     # queue locks
 
-    def lock(self, command: Command, _: Connection) -> Command:
+    def lock(self, command: Command, connection: Connection) -> Answer:
         """Handle LOCK_BATCH_MQ: take or refresh locks; return the queues that the client holds."""
-        body = decode(LockBatchRequestBody, command.body)
-        check_group(body.consumer_group)
-        check_client_id(body.client_id)
-        for queue in body.mq_set:
-            check_topic(queue.topic)
-            check_broker_name(queue.broker_name)
-        held = self._state.locks.lock(
-            body.consumer_group,
-            body.client_id,
-            body.mq_set,
-            self._state.monotonic_ms,
-            by_force=command.fields.get(TAKE_LOCKS) == "true",
-        )
-        return command.reply(body=encode(LockBatchResponseBody(lock_ok_mq_set=held)))
+        group, client_id, parts = read_lock_request(command.body, SLICE_ENTRIES)
+        check_group(group)
+        check_client_id(client_id)
+        by_force = command.fields.get(TAKE_LOCKS) == "true"
 
-    def unlock(self, command: Command, _: Connection) -> Command:
-        """Handle UNLOCK_BATCH_MQ: release locks."""
-        body = decode(LockBatchRequestBody, command.body)
-        self._state.locks.unlock(body.consumer_group, body.client_id, body.mq_set)
+        def lock(some: Sequence[Callable[[], list[MessageQueue]]]) -> LockBatchResponseBody:
+            queues = [queue for read in some for queue in read()]
+            for queue in queues:
+                check_topic(queue.topic)
+                check_broker_name(queue.broker_name)
+            now_ms = self._state.monotonic_ms
+            held = self._state.locks.lock(group, client_id, queues, now_ms, by_force=by_force)
+            return LockBatchResponseBody(lock_ok_mq_set=held)
+
+        slices = [[part] for part in parts]
+        return self._offload.answer(command, connection, slices, lock, brackets=b"[]")
+
+    async def unlock(self, command: Command, _: Connection) -> Command:
+        """Handle UNLOCK_BATCH_MQ: release locks, also of a client that is gone by now."""
+        group, client_id, parts = read_lock_request(command.body, SLICE_ENTRIES)
+        for number, read in enumerate(parts):
+            if number:
+                await asyncio.sleep(0)
+            self._state.locks.unlock(group, client_id, read())
         return command.reply()

@@ -23,7 +23,7 @@ from broker.state import BrokerState
 from remoting.access.accounts import PUB, SUB
 from remoting.access.guard import Needs, Permissions, Resource
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.group import LockBatchRequestBody
+from remoting.protocol.bodies.group import topics_to_lock
 from remoting.protocol.bodies.heartbeat import HeartbeatData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -205,10 +205,10 @@ def _heartbeat(_: Fields, command: Command) -> Iterable[Resource]:
 
 
 def _lock(_: Fields, command: Command) -> Iterable[Resource]:
-    body = decode(LockBatchRequestBody, command.body)
-    yield _retry(body.consumer_group), SUB
-    for queue in body.mq_set:
-        yield queue.topic, SUB
+    group, topics = topics_to_lock(command.body)
+    yield _retry(group), SUB
+    for topic in topics:
+        yield topic, SUB
 
 
 def _retry(group: str) -> str:

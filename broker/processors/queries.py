@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
+from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
 from broker.store.index_keys import keys_in
 from broker.store.limits import MAX_KEY_CANDIDATES, MAX_KEY_MESSAGES
@@ -55,10 +56,11 @@ _NO_FILTER: Final = "null"
 class QueryProcessor:
     """Handles queries for messages and queue entries."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_offload", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, offload: Offload) -> None:
         self._state = state
+        self._offload = offload
 
     async def by_key(self, command: Command, connection: Connection) -> Command:
         """Handle QUERY_MESSAGE: return a topic's newest messages with a key, in log order."""
@@ -126,17 +128,23 @@ class QueryProcessor:
 
     # queues
 
-    def time_span(self, command: Command, _: Connection) -> Command:
+    def time_span(self, command: Command, connection: Connection) -> Answer:
         """Handle QUERY_CONSUME_TIME_SPAN: return the store times and a group's progress."""
         header = command.read(QueryConsumeTimeSpanRequestHeader)
         topic = self._state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist")
-        spans = [
-            self._span(header.topic, queue_id, header.group)
-            for queue_id in range(topic.write_queue_nums)
-        ]
-        return command.reply(body=encode(QueryConsumeTimeSpanBody(consume_time_span_set=spans)))
+        return self._offload.answer(
+            command,
+            connection,
+            sliced(range(topic.write_queue_nums)),
+            lambda ids: QueryConsumeTimeSpanBody(
+                consume_time_span_set=[
+                    self._span(header.topic, queue_id, header.group) for queue_id in ids
+                ]
+            ),
+            brackets=b"[]",
+        )
 
     def _span(self, topic: str, queue_id: int, group: str) -> QueueTimeSpan:
         """Return the times of one queue.

@@ -103,7 +103,7 @@ class Processors:
             GroupProcessor(state, offload, monitor),
             SettingsProcessor(state),
             StatsProcessor(state, offload, transactions, quotas),
-            QueryProcessor(state),
+            QueryProcessor(state, offload),
             monitor,
         )
 

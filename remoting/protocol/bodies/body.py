@@ -188,27 +188,30 @@ def _read_custom(kind: type, value: Any) -> MessageQueue:
 
 
 class MapParts:
-    """Assembles the JSON of a body with a large map from separately encoded map entries.
+    """Assembles the JSON of a body with a large map or list from separately encoded entries.
 
     Args:
-        empty: the body with its map empty; the map must be the last member in the order of names,
-            in which members are written.
+        empty: the body with its map or list empty; that must be the last member in the order of
+            names, in which members are written.
         pretty: see ``encode``.
+        brackets: of the map; ``[]`` for a list.
     """
 
     __slots__ = ("_closing", "_head", "_pretty", "_tail")
 
-    def __init__(self, empty: msgspec.Struct, *, pretty: bool = False) -> None:
-        head, _, tail = encode(empty, pretty=pretty).rpartition(b"{}")
-        self._head = head + b"{"
-        self._tail = b"}" + tail
+    def __init__(
+        self, empty: msgspec.Struct, *, pretty: bool = False, brackets: bytes = b"{}"
+    ) -> None:
+        head, _, tail = encode(empty, pretty=pretty).rpartition(brackets)
+        self._head = head + brackets[:1]
+        self._tail = brackets[1:] + tail
         line = head.rpartition(b"\n")[2]
         # Before the brace that closes a non-empty map: a line break, and the indent of its name.
         self._closing = b"\n" + line[: len(line) - len(line.lstrip())] if pretty else b""
         self._pretty = pretty
 
     def part(self, body: msgspec.Struct) -> bytes:
-        """Return the JSON of some entries; ``body`` is like ``empty``, with these in its map."""
+        """Return the JSON of some entries; ``body`` is like ``empty``, with these in it."""
         text = encode(body, pretty=self._pretty)
         return text[len(self._head) : -len(self._closing + self._tail)]
 

@@ -5,10 +5,17 @@ Fields marked 5.x are None, and not written, unless a 5.x peer has set them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+
+import msgspec
 from msgspec import field
 
-from remoting.protocol.bodies.body import Body, Int, Long, Queue
+from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.bodies.body import Body, Int, Long, Queue, decode
 from remoting.protocol.bodies.topic import DataVersion
+from remoting.protocol.limits import MAX_JSON_NODES
 
 
 class CustomizedRetryPolicy(Body):
@@ -132,6 +139,68 @@ class LockBatchRequestBody(Body):
     mq_set: list[Queue] = field(default_factory=list)
     only_this_broker: bool | None = None
     """5.x: lock at this broker only, not also at its slaves."""
+
+
+class _LargeLockRequest(Body):
+    consumer_group: str = ""
+    client_id: str = ""
+    mq_set: list[msgspec.Raw] = field(default_factory=list)
+
+
+def read_lock_request(
+    data: relaxed_json.Buffer, most: int
+) -> tuple[str, str, list[Callable[[], list[Queue]]]]:
+    """Decode a ``LockBatchRequestBody`` in parts, because it may have 100,000 queues.
+
+    Args:
+        data: the body.
+        most: how many queues a part may have.
+
+    Returns:
+        The group, the client id, and a function for each part, which decodes its queues.
+
+    Raises:
+        BodyError: it is invalid. The functions also raise it, for their own queues.
+    """
+    raw = bytes(data)
+    if raw.count(b",") < MAX_JSON_NODES // 2:
+        # Text in fastjson's own dialect has to be decoded as a whole.
+        with suppress(msgspec.MsgspecError, ValueError):
+            large = msgspec.json.decode(raw, type=_LargeLockRequest)
+            parts = (large.mq_set[at : at + most] for at in range(0, len(large.mq_set), most))
+            return (
+                large.consumer_group,
+                large.client_id,
+                [partial(_queues, part) for part in parts],
+            )
+    body = decode(LockBatchRequestBody, raw)
+    return body.consumer_group, body.client_id, [lambda: body.mq_set]
+
+
+def _queues(texts: list[msgspec.Raw]) -> list[Queue]:
+    return decode(LockBatchRequestBody, b'{"mqSet":[%b]}' % b",".join(texts)).mq_set
+
+
+class _LockedTopic(Body):
+    topic: str = ""
+
+
+class _LockedTopics(Body):
+    consumer_group: str = ""
+    mq_set: list[_LockedTopic] = field(default_factory=list)
+
+
+def topics_to_lock(data: relaxed_json.Buffer) -> tuple[str, set[str]]:
+    """Return group and topics of a ``LockBatchRequestBody``; a tenth of the time of ``decode``.
+
+    Raises:
+        BodyError: it is invalid.
+    """
+    try:
+        body: _LockedTopics | LockBatchRequestBody = msgspec.json.decode(data, type=_LockedTopics)
+    except (msgspec.MsgspecError, ValueError):
+        body = decode(LockBatchRequestBody, data)
+    return body.consumer_group, {queue.topic for queue in body.mq_set}
 
 
 class LockBatchResponseBody(Body):

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 
 from broker.processors.offload import SLICE_ENTRIES
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
+    LockBatchRequestBody,
+    LockBatchResponseBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import TopicRequestHeader
-from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
+from remoting.protocol.headers.query import (
+    GetConsumeStatsRequestHeader,
+    QueryConsumeTimeSpanRequestHeader,
+)
 from remoting.protocol.queue import MessageQueue
 from tests.unit.broker.harness import Bench, FakeConnection
 from tests.virtual_time import virtual
 
 MANY = 10 * SLICE_ENTRIES + 1
-MOST_BYTES = 256 * SLICE_ENTRIES
+MOST_BYTES = 300 * SLICE_ENTRIES
 
 STATS = Command.request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequestHeader(topic="T"))
 PROGRESS = Command.request(
@@ -33,6 +39,13 @@ PROGRESS = Command.request(
 )
 TOPICS = Command.request(RequestCode.GET_ALL_TOPIC_CONFIG)
 GROUPS = Command.request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+SPANS = Command.request(
+    RequestCode.QUERY_CONSUME_TIME_SPAN, QueryConsumeTimeSpanRequestHeader(topic="T", group="g")
+)
+QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(MANY)]
+LOCKS = encode(LockBatchRequestBody(consumer_group="g", client_id="c", mq_set=QUEUES))
+LOCK = Command.request(RequestCode.LOCK_BATCH_MQ, body=LOCKS)
+UNLOCK = Command.request(RequestCode.UNLOCK_BATCH_MQ, body=LOCKS)
 OFFSETS = Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
 
 
@@ -83,7 +96,9 @@ def check(kind, reply: Command, table: str, count: int):
     return found
 
 
-@pytest.mark.parametrize("command", [STATS, PROGRESS, TOPICS, GROUPS], ids=lambda c: c.code.name)
+@pytest.mark.parametrize(
+    "command", [STATS, PROGRESS, TOPICS, GROUPS, SPANS, LOCK], ids=lambda c: c.code.name
+)
 @virtual
 async def test_each_loop_iteration_makes_one_slice(many, slices, command):
     ticker = asyncio.ensure_future(turning(slices))
@@ -96,6 +111,39 @@ async def test_each_loop_iteration_makes_one_slice(many, slices, command):
     assert 0 < max(slices) <= MOST_BYTES
     between = "".join("t" if size == 0 else "s" for size in slices)
     assert "ss" not in between
+
+
+@virtual
+async def test_other_requests_are_served_while_many_queues_are_locked_and_unlocked(many):
+    def owned() -> list[int]:
+        return [n for n in range(MANY) if many.state.locks.owner("g", QUEUES[n], 0) == "c"]
+
+    for command, left in ((LOCK, MANY), (UNLOCK, 0)):
+        counts = [len(owned())]
+        answer = asyncio.ensure_future(asked(many, command))
+        while not answer.done():
+            await asyncio.sleep(0)
+            counts.append(len(owned()))
+        assert counts[-1] == left
+        steps = [abs(after - before) for before, after in itertools.pairwise(counts)]
+        assert max(steps) <= SLICE_ENTRIES
+        reply = await answer
+        assert reply.code == 0
+        if command is LOCK:
+            assert decode(LockBatchResponseBody, reply.body).lock_ok_mq_set == QUEUES
+
+
+async def test_a_large_lock_in_fastjsons_dialect_is_taken_too(many):
+    text = LOCKS.decode().replace('"mqSet"', "mqSet")
+    reply = many.must(Command.request(RequestCode.LOCK_BATCH_MQ, body=text.encode()))
+    assert decode(LockBatchResponseBody, reply.body).lock_ok_mq_set == QUEUES
+
+
+async def test_an_invalid_queue_in_a_large_lock_is_refused(many):
+    text = LOCKS.replace(b'"queueId":2500', b'"queueId":"x"')
+    reply = await asked(many, Command.request(RequestCode.LOCK_BATCH_MQ, body=text))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "Expected a message queue" in reply.remark
 
 
 @virtual
