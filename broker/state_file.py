@@ -1,12 +1,13 @@
 """Small state files (``config/*.json``), of which one complete version always exists.
 
-A new version is written to a temporary file and synced, the old version is kept as ``<name>.bak``,
-and then the temporary file is renamed. If the main file is missing, empty or can't be parsed, the
-backup is read (cf. ConfigManager).
+A new version is written to ``<name>.bak`` and then to the main file, see ``remoting.durable_file``.
+If the main file is missing, empty or can't be parsed, the backup is read (cf. ConfigManager) and
+copied to the main file.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
@@ -57,12 +58,15 @@ def load(path: Path, parse: Callable[[bytes], T], *, files: Files | None = None)
     old = _read(files, backup)
     if old is not None and old.strip():
         try:
-            return LoadedState(parse(old), f"{wrong}, so its backup {backup.name} was taken")
+            value = parse(old)
         except (BodyError, ValueError) as error:
             raise StoreError(
                 f"{wrong} and its backup is damaged too ({error}): put {path.name} back from a"
                 f" copy, or remove it and {backup.name} to begin with an empty one"
             ) from error
+        with contextlib.suppress(OSError):
+            files.replace(path, old, backup=False)
+        return LoadedState(value, f"{wrong}, so its backup {backup.name} was taken")
     if text is None and old is None:
         return LoadedState(None)
     return LoadedState(None, f"{wrong} and has no backup, so an empty one was taken")
@@ -74,7 +78,7 @@ def load_json(path: Path, *, files: Files | None = None) -> LoadedState[object]:
 
 
 def save_json(path: Path, text: bytes, *, files: Files | None = None) -> None:
-    """Write a state file durably, and keep the old version as its backup.
+    """Write a state file and its backup durably.
 
     Raises:
         OSError: writing failed; the old version still exists.

@@ -1,12 +1,13 @@
 """Small files that are replaced atomically: never partial after a crash or a power failure.
 
-A new version is written to a temporary file and synced, the old version is copied to
-``<name>.bak``, then the temporary file is renamed. The backup is used when the file is damaged by
-other means.
+A new version is written to ``<name>.bak`` and then to the file itself, each time to a temporary
+file that is synced and renamed. The backup is used when the file is damaged by other means. It is
+never copied from the file, which may be damaged by then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,8 @@ def load(
 ) -> Loaded[T]:
     """Read a file, or its backup if the file is missing or damaged.
 
-    A missing file is not reported as a problem.
+    A missing file is not reported as a problem. A backup that was used is copied to the file, so
+    that the next damage is survived too.
 
     Args:
         file: the main file.
@@ -50,7 +52,11 @@ def load(
             if len(data) > max_bytes:
                 problems.append(f"{candidate}: it has more than {max_bytes} bytes")
             elif data.strip() or not blank_is_missing:
-                return Loaded(parse(data), tuple(problems))
+                value = parse(data)
+                if candidate != file:
+                    with contextlib.suppress(OSError):
+                        replace(file, data, backup=False)
+                return Loaded(value, tuple(problems))
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -66,26 +72,24 @@ def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
     Args:
         file: its path; the directory must exist.
         data: the new content.
-        backup: whether to keep the old version as ``<name>.bak``, unless it is empty.
+        backup: whether to write ``<name>.bak`` too, before the file.
 
     Raises:
-        OSError: writing failed; the old version remains, unless only the last sync has failed.
+        OSError: writing failed; the file has its old content, unless only the last sync has failed.
     """
-    fresh = file.with_name(file.name + ".tmp")
-    try:
-        with fresh.open("wb") as stream:
-            stream.write(data)
-            stream.flush()
-            # Sync before the rename, or a power failure may leave an empty file under the name.
-            os.fsync(stream.fileno())
-    except OSError:
-        # On a full disk the half-written file takes room that others need.
-        fresh.unlink(missing_ok=True)
-        raise
-    if backup and file.exists() and (old := file.read_bytes()):
-        # Copied instead of renamed, so that the main file exists at any time.
-        replace(backup_of(file), old, backup=False)
-    fresh.replace(file)
+    for target in (backup_of(file), file) if backup else (file,):
+        fresh = target.with_name(target.name + ".tmp")
+        try:
+            with fresh.open("wb") as stream:
+                stream.write(data)
+                stream.flush()
+                # Sync before the rename, or a power failure may leave an empty file under the name.
+                os.fsync(stream.fileno())
+        except OSError:
+            # On a full disk the half-written file takes room that others need.
+            fresh.unlink(missing_ok=True)
+            raise
+        fresh.replace(target)
     sync_directory(file.parent)
 
 

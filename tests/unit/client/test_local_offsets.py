@@ -51,17 +51,21 @@ async def test_unsaved_offsets_are_lost(tmp_path: Path):
 async def test_a_damaged_file_is_replaced_by_its_backup(tmp_path: Path, junk: bytes):
     file = tmp_path / "offsets.json"
     await written(file, 1)
+    for _ in range(2):
+        file.write_bytes(junk)
+        assert await read(file) == [1, None]
+    file.write_bytes(junk)
     await written(file, 2)
     file.write_bytes(junk)
-    assert await read(file) == [1, None]
+    assert await read(file) == [2, None]
 
 
 async def test_a_missing_file_is_replaced_by_its_backup(tmp_path: Path):
     file = tmp_path / "offsets.json"
     await written(file, 1)
-    await written(file, 2)
     file.unlink()
     assert await read(file) == [1, None]
+    assert file.exists()
 
 
 async def test_with_both_damaged_the_consumer_does_not_start(tmp_path: Path):

@@ -341,12 +341,12 @@ class SimulatedDisk:
         self.sync(inode, path)
 
     def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
+        if backup:
+            self.replace(path.with_name(path.name + ".bak"), data, backup=False)
         temporary = path.with_name(path.name + ".tmp")
         self.step("create", temporary)
         inode = self._new_file(temporary)
         self._fill(inode, temporary, data)
-        if backup and (old := self.read(path)):
-            self.replace(path.with_name(path.name + ".bak"), old, backup=False)
         self.step("name", path)
         directory = self._directory(path.parent)
         directory.set(path.name, inode)

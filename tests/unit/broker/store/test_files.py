@@ -86,15 +86,15 @@ def test_a_write_that_is_cut_short_continues(
         region.write(10, b"abc")
 
 
-def test_a_replaced_file_is_whole_and_the_old_one_is_kept(tmp_path: Path) -> None:
+def test_a_replaced_file_and_its_backup_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
-    FILES.replace(path, b"one", backup=True)
-    assert not (tmp_path / "topics.json.bak").exists()
+    path.write_bytes(b"damaged")
     FILES.replace(path, b"two", backup=True)
     assert path.read_bytes() == b"two"
-    assert (tmp_path / "topics.json.bak").read_bytes() == b"one"
+    assert (tmp_path / "topics.json.bak").read_bytes() == b"two"
     FILES.replace(path, b"three", backup=False)
-    assert (tmp_path / "topics.json.bak").read_bytes() == b"one"
+    assert path.read_bytes() == b"three"
+    assert (tmp_path / "topics.json.bak").read_bytes() == b"two"
     assert FILES.list(tmp_path) == ["topics.json", "topics.json.bak"]
 
 
