@@ -196,7 +196,7 @@ class SendBack:
         text = dict(message.properties)
         text.pop(properties.TRAN_MSG, None)
         text[properties.RETRY_TOPIC] = message.topic
-        text.setdefault(properties.ORIGIN_MESSAGE_ID, message.id)
+        text.setdefault(properties.ORIGIN_MESSAGE_ID, message.offset_id)
         if why is None:
             chosen = level if level != BROKER_CHOOSES else FIRST_RETRY_LEVEL + times
             text[properties.DELAY] = str(chosen)

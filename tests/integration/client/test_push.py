@@ -181,6 +181,8 @@ async def test_a_dead_letter_has_its_reason_and_keeps_it_when_sent_back(
         assert raised.failed_at is not None
         assert raised.failed_at <= raised.died_at
         assert [letter.retries for letter in letters] == [1, 1]
+        for letter in letters:
+            assert (await admin.message(letter.origin_id)).body == letter.body
         await admin.create_topic("T2", queues=1)
         await admin.redrive("g", topic="T2")
     async with client.PullConsumer(

@@ -104,7 +104,7 @@ async def test_a_dead_letter_is_sent_to_its_own_broker_without_retries_and_with_
     assert written == {
         "UNIQ_KEY": "U",
         "RETRY_TOPIC": "T",
-        "ORIGIN_MESSAGE_ID": "U",
+        "ORIGIN_MESSAGE_ID": message().offset_id,
         "POCKETMQ_DEAD_EXCEPTION": "ValueError",
         "POCKETMQ_DEAD_CONSUMER": "1.2.3.4@5",
         "POCKETMQ_DEAD_TIME": "1700000000123",
@@ -155,7 +155,7 @@ async def test_a_refused_message_is_sent_as_new_to_another_broker(back: Any, clu
         "UNIQ_KEY": "U",
         "TAGS": "x",
         "RETRY_TOPIC": "T",
-        "ORIGIN_MESSAGE_ID": "U",
+        "ORIGIN_MESSAGE_ID": message().offset_id,
         "DELAY": "5",
     }
 
