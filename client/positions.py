@@ -100,9 +100,15 @@ def milliseconds(instant: datetime) -> int:
     return int(instant.timestamp() * 1000)
 
 
-def instant(timestamp_ms: int) -> datetime:
-    """Return the UTC datetime of milliseconds since 1970."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+def instant(timestamp_ms: int) -> datetime | None:
+    """Return the UTC datetime of milliseconds since 1970; None outside of the years 1 to 9999.
+
+    A client can send any number as its time.
+    """
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def check_group(group: str) -> None:

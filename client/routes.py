@@ -23,6 +23,7 @@ from typing import Final
 from client.errors import NoRoute
 from client.limits import FALLBACK_ROUTE_PERIOD, MAX_ROUTES, ROUTE_REFRESH_PERIOD
 from remoting.protocol.bodies.route import TopicRouteData
+from remoting.protocol.command import natural
 from remoting.protocol.message.tags import java_hash
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.protocol.queue import MessageQueue
@@ -120,9 +121,10 @@ def _ordered(topic: str, text: str | None) -> tuple[MessageQueue, ...]:
     queues: list[MessageQueue] = []
     for part in (text or "").split(";"):
         broker, _, count = part.rpartition(":")
-        if broker and count.isdecimal():
+        if broker:
             queues += [
-                MessageQueue(topic, broker, index) for index in range(min(int(count), MAX_QUEUES))
+                MessageQueue(topic, broker, index)
+                for index in range(min(natural(count, 0), MAX_QUEUES))
             ]
     return tuple(queues)
 

@@ -11,9 +11,10 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from client.positions import instant
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 
@@ -77,7 +78,7 @@ def iso_of_ms(timestamp_ms: int | None) -> str | None:
     """Return RocketMQ's milliseconds since 1970 in ISO 8601; None for a time that is not set."""
     if timestamp_ms is None or timestamp_ms <= 0:
         return None
-    return iso(datetime.fromtimestamp(timestamp_ms / 1000, UTC))
+    return iso(instant(timestamp_ms))
 
 
 def body_text(body: bytes) -> tuple[str, str]:

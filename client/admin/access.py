@@ -69,11 +69,11 @@ class AccessVersion(NamedTuple):
 
     Attributes:
         changes: how often requests have changed it.
-        changed_at: when they last did.
+        changed_at: when they last did; None if the broker names no time.
     """
 
     changes: int
-    changed_at: datetime
+    changed_at: datetime | None
 
 
 class AccessAdmin(AdminBase):
@@ -178,7 +178,7 @@ class AccessAdmin(AdminBase):
                 path: AccessVersion(version["counter"], instant(version["timestamp"]))
                 for path, version in sorted(files.items())
             }
-        except (ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise remote_error(
                 ResponseCode.SYSTEM_ERROR,
                 "the version can't be read",

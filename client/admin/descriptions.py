@@ -81,14 +81,14 @@ class Blockage:
 
     Attributes:
         offset, message_id: the message.
-        since: when it failed first.
+        since: when it failed first; None if its member names no time.
         member: the client id that reported it.
         error: the error its handler raised.
     """
 
     offset: int
     message_id: str
-    since: datetime
+    since: datetime | None
     member: str
     error: str
 
@@ -142,7 +142,7 @@ class GroupDescription:
 
 
 def of_ours(
-    group: str, broker: str, answer: wire.GroupDescriptionBody, now: datetime
+    group: str, broker: str, answer: wire.GroupDescriptionBody, now_ms: int
 ) -> GroupDescription:
     """Return the description from a PocketMQ broker's answer."""
     live = {member.client_id for member in answer.members}
@@ -152,7 +152,7 @@ def of_ours(
         group=group,
         members=tuple(_member(member) for member in answer.members),
         problems=tuple(conflicts + warnings),
-        queues=tuple(_queue(broker, queue, live, now) for queue in answer.queues),
+        queues=tuple(_queue(broker, queue, live, now_ms) for queue in answer.queues),
     )
 
 
@@ -218,12 +218,11 @@ def _member(info: wire.GroupMemberInfo) -> Member:
     )
 
 
-def _queue(broker: str, info: wire.GroupQueueInfo, live: set[str], now: datetime) -> QueueState:
-    pulled = _moment(info.last_pull_ms)
+def _queue(broker: str, info: wire.GroupQueueInfo, live: set[str], now_ms: int) -> QueueState:
     owner = None
     if info.lock_owner in live:
         owner = info.lock_owner
-    elif pulled is not None and (now - pulled).total_seconds() <= OWNER_SECONDS:
+    elif now_ms - info.last_pull_ms <= OWNER_SECONDS * 1000:
         owner = info.last_puller if info.last_puller in live else None
     return QueueState(
         queue=MessageQueue(info.topic, broker, info.queue_id),
@@ -232,7 +231,7 @@ def _queue(broker: str, info: wire.GroupQueueInfo, live: set[str], now: datetime
         committed=info.committed if info.committed >= 0 else None,
         owner=owner,
         lock_owner=info.lock_owner,
-        last_pull_at=pulled,
+        last_pull_at=_moment(info.last_pull_ms),
         last_puller=info.last_puller,
         blocked=_blockage(info),
     )

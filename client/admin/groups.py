@@ -371,7 +371,7 @@ class GroupAdmin(AdminBase):
         code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
         try:
             found = await self._ask(wire.GroupDescriptionBody, address, code, header, group=group)
-            return of_ours(group, broker, found, instant(self._context.clock.now_ms()))
+            return of_ours(group, broker, found, self._context.clock.now_ms())
         except NotSupported:
             code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:

@@ -77,8 +77,10 @@ class DeadMessage:
         queue, offset: its position in the dead-letter topic.
         topic: the original topic; None if the message doesn't contain it.
         id: the id its producer assigned.
-        origin_id: the offset id of its first copy.
+        origin_id: the offset id of its first copy; a Java consumer that could not reach the broker
+            writes the producer's id.
         retries: the retries counted by the broker, including the last.
+        born_at: when its producer created it; None: the producer sent a number that is no time.
         died_at: when it was stored as a dead letter, by the broker's clock.
         redriven: whether it has been sent back already.
         reason, exception: why its consumer gave up, and the type of the handler's exception.
@@ -97,8 +99,8 @@ class DeadMessage:
     keys: tuple[str, ...]
     properties: dict[str, str]
     body: bytes
-    born_at: datetime
-    died_at: datetime
+    born_at: datetime | None
+    died_at: datetime | None
     redriven: bool
     reason: str | None = None
     exception: str | None = None

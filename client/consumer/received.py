@@ -185,13 +185,16 @@ class ReceivedMessage(RecordView, Generic[T]):
         return self.reconsume_times + (0 if settler is None else settler.failures(self))
 
     @property
-    def born_at(self) -> datetime:
-        """When the producer created the message, by the producer's clock; UTC."""
+    def born_at(self) -> datetime | None:
+        """When the producer created the message, by the producer's clock; UTC.
+
+        None: the producer sent a number that is no time.
+        """
         return instant(self.born_timestamp_ms)
 
     @property
-    def stored_at(self) -> datetime:
-        """When the broker stored the message, by the broker's clock; UTC."""
+    def stored_at(self) -> datetime | None:
+        """When the broker stored the message, by the broker's clock; UTC. None as ``born_at``."""
         return instant(self.store_timestamp_ms)
 
     # Outcomes

@@ -45,7 +45,7 @@ from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.codes import RequestCode
-from remoting.protocol.command import Command
+from remoting.protocol.command import Command, natural
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.send import (
     CheckTransactionStateRequestHeader,
@@ -278,7 +278,7 @@ class Transactions(Generic[T]):
                 found.get(properties.SHARDING_KEY),
                 flag=record.flag,
             ),
-            checks=int(checks) if checks.isdigit() else 1,
+            checks=natural(checks, 1),
             sent_ms=record.born_timestamp_ms,
             offset_id=record.offset_id,
         )

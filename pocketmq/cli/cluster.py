@@ -15,6 +15,7 @@ from pocketmq.cli.running import (
     watch_option,
 )
 from pocketmq.formats import iso_of_ms
+from remoting.protocol.command import natural
 
 
 @click.group(epilog="Example: pocketmq cluster list")
@@ -71,9 +72,9 @@ async def _stats(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, ob
         return {"problem": str(problem)}
     return {
         "version": table.get("brokerVersionDesc"),
-        "up_since": iso_of_ms(_number(table.get("bootTimestamp"))),
-        "messages_in": _number(table.get("msgPutTotalTodayNow")),
-        "messages_out": _number(table.get("msgGetTotalTodayNow")),
+        "up_since": iso_of_ms(natural(table.get("bootTimestamp", ""), 0)),
+        "messages_in": natural(table.get("msgPutTotalTodayNow", ""), 0),
+        "messages_out": natural(table.get("msgGetTotalTodayNow", ""), 0),
         "disk": _ratio(table.get("commitLogDiskRatio")),
         "problem": None,
     }
@@ -93,7 +94,3 @@ def _ratio(text: str | None) -> float | None:
         return None if text is None else float(text)
     except ValueError:
         return None
-
-
-def _number(text: str | None) -> int:
-    return int(text) if text is not None and text.isdecimal() else 0

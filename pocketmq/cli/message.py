@@ -161,7 +161,7 @@ async def _tail(
         newest: list[client.ReceivedMessage[bytes]] = []
         while not stop.is_set() and not await has_read(consumer, ends):
             newest += await consumer.get_many(PORTION, timeout=POLL_SECONDS)
-            newest = sorted(newest, key=lambda message: message.stored_at)[-count:]
+            newest = sorted(newest, key=lambda message: message.store_timestamp_ms)[-count:]
         write(newest)
         while follow and not stop.is_set():
             messages = await consumer.get_many(PORTION, timeout=POLL_SECONDS)

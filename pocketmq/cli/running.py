@@ -179,7 +179,8 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             raise
-        raise click.ClickException(output.os_error(problem)) from problem
+        where = f"{problem.filename}: " if problem.filename else ""
+        raise click.ClickException(f"{where}{problem.strerror or problem}") from problem
 
 
 def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
@@ -264,6 +265,8 @@ def end_on_broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
+        # Python flushes stdout at exit, which would report the broken pipe once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
 

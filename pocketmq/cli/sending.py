@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +53,7 @@ def standard_input() -> IO[bytes]:
         descriptor = sys.stdin.fileno()
     except OSError:
         return sys.stdin.buffer
-    return io.BufferedReader(output.StandardStream(descriptor))
+    return open(descriptor, "rb", closefd=False)
 
 
 class SentMarks(msgspec.Struct):

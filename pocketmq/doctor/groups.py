@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Final
 
 from client.admin.descriptions import (
@@ -20,7 +19,6 @@ from client.admin.descriptions import (
     of_apache,
     of_ours,
 )
-from client.positions import instant
 from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
@@ -99,7 +97,7 @@ def group(case: Case) -> Iterator[CheckResult]:
         yield _problem_result(problem)
     if not description.complete:
         yield from _idle_members(case, description)
-    yield from _silent_members(description, instant(case.clock.now_ms()))
+    yield from _silent_members(description, case.clock.now_ms())
     yield from _endless_retries(case, description)
     yield from _without_offset(description)
     for address in case.masters.values():
@@ -119,17 +117,19 @@ def _names(case: Case) -> list[str]:
 
 def _describe(case: Case, name: str) -> GroupDescription:
     """Return the description of a group, merged from all brokers that answer."""
-    now = instant(case.clock.now_ms())
-    parts = [_described(case, broker, name, now) for broker in case.masters]
+    now_ms = case.clock.now_ms()
+    parts = [_described(case, broker, name, now_ms) for broker in case.masters]
     return merged(name, [part for part in parts if part is not None])
 
 
-def _described(case: Case, broker: str, name: str, now: datetime) -> GroupDescription | None:
+def _described(case: Case, broker: str, name: str, now_ms: int) -> GroupDescription | None:
     address = case.masters[broker]
     own = ConsumerGroupRequestHeader(consumer_group=name)
     code = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
     try:
-        return of_ours(name, broker, case.ask(address, code, wire.GroupDescriptionBody, own), now)
+        return of_ours(
+            name, broker, case.ask(address, code, wire.GroupDescriptionBody, own), now_ms
+        )
     except NoAnswer as problem:
         if problem.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return None
@@ -180,14 +180,15 @@ def _idle_members(case: Case, description: GroupDescription) -> Iterator[CheckRe
         )
 
 
-def _silent_members(description: GroupDescription, now: datetime) -> Iterator[CheckResult]:
+def _silent_members(description: GroupDescription, now_ms: int) -> Iterator[CheckResult]:
     for member in description.members:
         at = member.last_heartbeat_at
-        if at is not None and (now - at).total_seconds() > SILENT_SECONDS:
+        silent = 0.0 if at is None else now_ms / 1000 - at.timestamp()
+        if silent > SILENT_SECONDS:
             yield warning(
                 "silent member",
                 f"{member.client_id} of {description.group} sent its last heartbeat "
-                f"{(now - at).total_seconds():.0f} s ago",
+                f"{silent:.0f} s ago",
                 "its host may be down: its queues move to others up to 150 s after that; see "
                 f"{PAGE}#clean-close-and-vanished-hosts",
             )

@@ -19,6 +19,7 @@ from remoting.process_limits import ENOUGH
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import natural
 from remoting.server_tls import EXPIRY_WARNING_DAYS
 
 
@@ -90,13 +91,13 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
         )
     # A busy broker usually has some backlog, so only a large one is reported.
     docs = f"see {DOCS}operating.md#finding-messages"
-    backlog = table.get("pocketmqIndexBacklogBytes", "0")
+    backlog = natural(table.get("pocketmqIndexBacklogBytes", ""), 0)
     if trouble := table.get("pocketmqIndexTrouble"):
         yield warning("index", f"{name} does not index messages: {trouble}", docs)
-    elif backlog.isdecimal() and int(backlog) > INDEX_BACKLOG:
+    elif backlog > INDEX_BACKLOG:
         yield warning(
             "index",
-            f"{name}'s index is {int(backlog) // 2**20} MiB behind, so the newest messages may not "
+            f"{name}'s index is {backlog // 2**20} MiB behind, so the newest messages may not "
             "be found by their keys",
             f"give the broker more CPU time, or turn messageIndexEnable off; {docs}",
         )
@@ -226,14 +227,14 @@ def _only_for_this_machine(address: str) -> bool:
 
 def _clock(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Compare clocks: a broker reports its start time and, in seconds, its uptime."""
-    spans = re.findall(r"(\d+) (?:day|hour|minute|second)", table.get("runtime", ""))
-    boot_ms = table.get("bootTimestamp", "")
-    if len(spans) != 4 or not boot_ms.isdecimal():
+    spans = re.findall(r"(\d{1,9}) (?:day|hour|minute|second)", table.get("runtime", ""))
+    boot_ms = natural(table.get("bootTimestamp", ""), -1)
+    if len(spans) != 4 or boot_ms < 0:
         return
     days, hours, minutes, seconds = map(int, spans)
     runs = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     # The uptime is truncated to seconds: add the average error of half a second.
-    theirs = int(boot_ms) / 1000 + runs + 0.5
+    theirs = boot_ms / 1000 + runs + 0.5
     difference = theirs - case.clock.now_ms() / 1000
     if abs(difference) <= CLOCK_TOLERANCE_SECONDS:
         yield ok("clock", f"{name}'s agrees with this machine's")
@@ -286,25 +287,23 @@ def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 def _transactions(case: Case, name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Half messages that no producer ends, or that were discarded for that."""
-    count, oldest, discarded, alone = (
-        table.get(f"pocketmqTransaction{key}", "")
+    count, oldest_ms, discarded, alone = (
+        natural(table.get(f"pocketmqTransaction{key}", ""), 0)
         for key in ("sOpen", "sOldestMs", "sDiscarded", "ChecksWithoutProducer")
     )
-    if not (count.isdecimal() and oldest.isdecimal() and discarded.isdecimal()):
-        return
     remedy = (
         "see that a producer of each group runs, with a transaction_checker that decides; look "
         "at the broker's log for the groups and messages"
     )
-    age = (case.clock.now_ms() - int(oldest)) / 1000
-    if int(oldest) and age > TRANSACTION_WARNING_SECONDS:
+    age = (case.clock.now_ms() - oldest_ms) / 1000
+    if oldest_ms and age > TRANSACTION_WARNING_SECONDS:
         yield warning(
             "transactions",
             f"{name} has {count} open transactions, the oldest for {age:.0f} s; checks that found "
             f"no producer: {alone}",
             remedy,
         )
-    if discarded != "0":
+    if discarded:
         yield warning(
             "transactions",
             f"{name} has discarded half messages that no producer ended: {discarded}",
@@ -315,13 +314,13 @@ def _transactions(case: Case, name: str, table: dict[str, str]) -> Iterator[Chec
 def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Check whether connections are refused, or soon will be, for lack of file descriptors."""
     taken, most, limit = (
-        table.get(f"pocketmq{key}", "")
+        natural(table.get(f"pocketmq{key}", ""), -1)
         for key in ("Connections", "ConnectionsMax", "DescriptorLimit")
     )
-    if not (taken.isdecimal() and most.isdecimal() and limit.isdecimal()):
+    if min(taken, most, limit) < 0:
         return
     found = f"{name} has {taken} of at most {most} connections, with {limit} file descriptors"
-    if int(limit) >= ENOUGH and int(taken) < CONNECTIONS_WARNING * int(most):
+    if limit >= ENOUGH and taken < CONNECTIONS_WARNING * most:
         yield ok("connections", found)
     else:
         yield warning(

@@ -208,8 +208,8 @@ class JsonLines:
             "offset_id": message.offset_id,
             "tag": message.tag,
             "keys": message.keys,
-            "born_at": _time(lambda: iso(message.born_at)),
-            "stored_at": _time(lambda: iso(message.stored_at)),
+            "born_at": iso(message.born_at),
+            "stored_at": iso(message.stored_at),
             "born_host": _host(message.born_host),
             "store_host": _host(message.store_host),
             "retries": message.reconsume_times,
@@ -222,14 +222,6 @@ class JsonLines:
             "body": body,
             "encoding": encoding,
         }
-
-
-def _time(text: Callable[[], str | None]) -> str | None:
-    try:
-        return text()
-    except (ValueError, OverflowError, OSError):
-        # A producer can send any number as its time.
-        return None
 
 
 def _host(host: tuple[str, int]) -> str:

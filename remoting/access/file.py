@@ -16,6 +16,7 @@ from typing import Any, Final
 from remoting import durable_file
 from remoting.access.accounts import MAX_BYTES, AclError, Rules, dump, items, load, rules_of
 from remoting.log import Log
+from remoting.protocol.command import natural
 
 WATCH_SECONDS: Final = 0.5
 """The interval of ``refresh``: a change has effect within a second."""
@@ -106,7 +107,7 @@ class AclFile:
             change(content)
             versions = [one for one in items(content, "dataVersion") if isinstance(one, dict)]
             before = str(versions[0].get("counter", "0")) if versions else "0"
-            counter = int(before) + 1 if before.isascii() and before.isdigit() else 1
+            counter = natural(before, 0) + 1
             now_ms = time.time_ns() // 1_000_000
             content["dataVersion"] = [{"counter": str(counter), "timestamp": str(now_ms)}]
             data = dump(content)

@@ -227,6 +227,15 @@ def parse_integer(text: str, bits: int) -> int:
     raise ValueError(text)
 
 
+def natural(text: str, otherwise: int) -> int:
+    """Parse a number of 0 to 2**63-1 as ``parse_integer`` does; return ``otherwise`` for others."""
+    try:
+        value = parse_integer(text, 64)
+    except ValueError:
+        return otherwise
+    return value if value >= 0 else otherwise
+
+
 def _check_of(kind: type[T]) -> Callable[[object], T]:
     def check(value: object) -> T:
         if type(value) is kind:

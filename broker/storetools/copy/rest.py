@@ -36,6 +36,7 @@ from broker.storetools.copy.target import CopyPoint, Target, is_clean
 from broker.storetools.verify.index_scan import header_of, index_files
 from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
+from remoting.protocol.command import natural
 from remoting.protocol.disk import delays, timer
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.errors import BodyError
@@ -276,7 +277,7 @@ def _hold_offsets(table: dict[Any, Any], queues: Queues) -> int:
         if not isinstance(offsets, dict):
             continue
         for queue_id, offset in offsets.items():
-            queue = queues.get((topic, _number(queue_id)))
+            queue = queues.get((topic, natural(str(queue_id), -1)))
             if queue is not None and isinstance(offset, int) and offset > queue.number:
                 offsets[queue_id] = queue.number
                 changed += 1
@@ -286,18 +287,11 @@ def _hold_offsets(table: dict[Any, Any], queues: Queues) -> int:
 def _hold_delays(table: dict[Any, Any], ends: dict[int, int]) -> int:
     changed = 0
     for level, offset in table.items():
-        end = ends.get(_number(level))
+        end = ends.get(natural(str(level), -1))
         if end is not None and isinstance(offset, int) and offset > end:
             table[level] = end
             changed += 1
     return changed
-
-
-def _number(value: object) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        return -1
 
 
 def _not_due(queue: CopiedQueue, at_ms: int) -> int:

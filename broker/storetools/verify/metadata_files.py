@@ -20,6 +20,7 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.command import natural
 from remoting.protocol.disk import delays, timer
 from remoting.protocol.disk.files import CHECKPOINT_BYTES, Checkpoint
 from remoting.protocol.errors import BodyError, RecordError
@@ -214,14 +215,16 @@ def _offsets(content: object) -> dict[tuple[str, str, int], int]:
     for name, rows in _table(content, "offsetTable").items():
         topic, _, group = str(name).partition("@")
         for queue_id, offset in rows.items() if isinstance(rows, dict) else ():
-            if str(queue_id).isdecimal() and isinstance(offset, int):
-                offsets[topic, group, int(queue_id)] = offset
+            number = natural(str(queue_id), -1)
+            if number >= 0 and isinstance(offset, int):
+                offsets[topic, group, number] = offset
     return offsets
 
 
 def _delays(content: object) -> dict[int, int]:
     rows = _table(content, "offsetTable").items()
-    return {int(k): v for k, v in rows if str(k).isdecimal() and isinstance(v, int)}
+    levels = {natural(str(level), -1): offset for level, offset in rows if isinstance(offset, int)}
+    return {level: offset for level, offset in levels.items() if level >= 0}
 
 
 def check_offsets(root: Path, view: StoreView, tables: Tables, findings: Findings) -> None:

@@ -141,7 +141,12 @@ async def test_the_member_that_pulls_a_queue_owns_it(cluster: Any, admin: client
 
 
 async def store_dead_letter(
-    admin: client.Admin, body: bytes, own: Mapping[str, str], *, sys_flag: int = 0
+    admin: client.Admin,
+    body: bytes,
+    own: Mapping[str, str],
+    *,
+    sys_flag: int = 0,
+    born_ms: int = 1_700_000_000_000,
 ) -> None:
     """Store a dead letter as a broker does."""
     header = SendMessageRequestHeaderV2(
@@ -151,7 +156,7 @@ async def store_dead_letter(
         default_topic_queue_nums=1,
         queue_id=0,
         sys_flag=sys_flag,
-        born_timestamp=1_700_000_000_000,
+        born_timestamp=born_ms,
         flag=7,
         properties=properties.encode(own).decode(),
         reconsume_times=3,
@@ -212,6 +217,12 @@ async def test_dead_letters_show_their_origin_and_reason(dead: client.Admin):
     assert (first.tag, first.keys, first.body) == ("paid", ("k0", "all"), b"body 0")
     assert (first.retries, first.redriven) == (3, False)
     assert len(await dead.dead_letters("g", limit=2)) == 2
+
+
+async def test_a_dead_letter_whose_birth_is_no_time_is_shown_and_sent_back(dead: client.Admin):
+    await store_dead_letter(dead, b"odd", letter(3), born_ms=2**62)
+    assert [one.born_at is None for one in await dead.dead_letters("g")] == [False] * 3 + [True]
+    assert len((await dead.redrive("g")).sent) == 4
 
 
 async def test_a_redrive_sends_them_back_as_they_were(cluster: Any, dead: client.Admin):

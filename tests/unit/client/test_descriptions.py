@@ -36,7 +36,7 @@ def queue(number: int, **facts: object) -> GroupQueueInfo:
 
 def owner(info: GroupQueueInfo) -> str | None:
     answer = GroupDescriptionBody(members=[member("a"), member("b")], queues=[info])
-    return of_ours("g", "broker-a", answer, NOW).queues[0].owner
+    return of_ours("g", "broker-a", answer, NOW_MS).queues[0].owner
 
 
 def test_the_lock_holder_owns_the_queue() -> None:
@@ -55,14 +55,14 @@ def test_a_member_that_left_owns_nothing() -> None:
 
 def test_a_queue_without_an_offset_is_distinguished_from_one_at_zero() -> None:
     answer = GroupDescriptionBody(queues=[queue(0, committed=-1), queue(1, committed=0)])
-    described = of_ours("g", "broker-a", answer, NOW)
+    described = of_ours("g", "broker-a", answer, NOW_MS)
     assert [state.committed for state in described.queues] == [None, 0]
 
 
 def test_a_blocked_queue_names_its_message() -> None:
     blocked = BlockedQueue(offset=7, msg_id="id", since_ms=NOW_MS - 5000, error="boom")
     answer = GroupDescriptionBody(queues=[queue(0, blocked=blocked, blocked_by="a")])
-    found = of_ours("g", "broker-a", answer, NOW).queues[0].blocked
+    found = of_ours("g", "broker-a", answer, NOW_MS).queues[0].blocked
     assert found is not None
     assert (found.offset, found.message_id, found.member, found.error) == (7, "id", "a", "boom")
     assert found.since == NOW - timedelta(seconds=5)
@@ -77,7 +77,7 @@ def test_answers_of_several_brokers_are_merged() -> None:
             GroupDescriptionBody(
                 members=[member("b"), member("a")], conflicts=[problem], queues=[queue(0)]
             ),
-            NOW,
+            NOW_MS,
         )
         for name in ("broker-b", "broker-a")
     ]
@@ -94,7 +94,7 @@ def test_answers_of_several_brokers_are_merged() -> None:
 
 def test_one_client_id_on_two_connections_of_a_broker_is_there_twice() -> None:
     answer = GroupDescriptionBody(members=[member("a"), member("a")])
-    described = merged("g", [of_ours("g", "broker-a", answer, NOW)])
+    described = merged("g", [of_ours("g", "broker-a", answer, NOW_MS)])
     assert [one.client_id for one in described.members] == ["a", "a"]
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from remoting.protocol.codes import (
     FLAG_ONEWAY,
@@ -13,7 +15,7 @@ from remoting.protocol.codes import (
     ResponseCode,
     SerializeType,
 )
-from remoting.protocol.command import Command, free_opaque
+from remoting.protocol.command import Command, free_opaque, natural
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.pull import (
     GetMaxOffsetRequestHeader,
@@ -72,6 +74,16 @@ def test_a_command_of_ours_is_read_without_coding() -> None:
 def test_a_command_without_fields_lacks_all_of_them() -> None:
     with pytest.raises(HeaderError, match="topic is missing"):
         Command(30).read(GetMaxOffsetRequestHeader)
+
+
+@given(st.integers(0, 2**63 - 1), st.sampled_from(["{}", "+{}", "000{}"]))
+def test_a_number_from_a_peer_is_read_as_java_reads_it(number: int, form: str) -> None:
+    assert natural(form.format(number), 7) == number
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", " 1", "1_0", "x", "²", str(2**63), "9" * 5000])
+def test_what_is_no_such_number_is_replaced(text: str) -> None:
+    assert natural(text, 7) == 7
 
 
 def test_opaques_wrap_within_int32_and_avoid_those_in_use() -> None:
