@@ -11,16 +11,20 @@ then set its offsets one by one with UPDATE_CONSUMER_OFFSET.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from broker.errors import RequestRefused, check_group
 from broker.groups.consumers import ConsumerGroup, ConsumerMember
+from broker.processors.offload import Offload, sliced
 from broker.state import BrokerState
 from remoting.errors import AnswerTimeout, RemotingError
-from remoting.protocol.bodies import Body, decode, encode
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.body import MapParts
 from remoting.protocol.bodies.group import (
     GetConsumerStatusBody,
     MessageQueueForC,
@@ -64,9 +68,10 @@ _log = structlog.get_logger("broker")
 class ClientCallbackProcessor:
     """Forwards requests to consumers, and resets and copies offsets."""
 
-    __slots__ = ("_state",)
+    __slots__ = ("_offload", "_state")
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, offload: Offload) -> None:
+        self._offload = offload
         self._state = state
 
     async def running_info(self, command: Command, _: Connection) -> Command:
@@ -175,14 +180,17 @@ class ClientCallbackProcessor:
 
     # offsets
 
-    def reset(self, command: Command, _: Connection) -> Command:
+    async def reset(self, command: Command, connection: Connection) -> Command:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of an online group.
 
         The offsets of all queues are found by a timestamp, unless the body contains the offsets,
         which PocketMQ's tools may send.
         """
         header = command.read(ResetOffsetRequestHeader)
-        offsets = self._given(header, command) if command.body else self._targets(header)
+        if command.body:
+            offsets = self._given(header, command)
+        else:
+            offsets = await self._targets(header, connection)
         group = self._state.consumers.groups.get(header.group)
         if group is None:
             raise RequestRefused(
@@ -190,14 +198,18 @@ class ClientCallbackProcessor:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        body: Body = ResetOffsetBody(offset_table=offsets)
+        whole, parts = MapParts(ResetOffsetBody()), []
+        for some in sliced(list(offsets.items())):
+            if parts:
+                await asyncio.sleep(0)
+            parts.append(whole.part(ResetOffsetBody(offset_table=dict(some))))
+        answer = body = whole.whole(parts)
         if command.language is Language.CPP:
-            body = ResetOffsetBodyForC(
-                [
-                    MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
-                    for queue, offset in offsets.items()
-                ]
-            )
+            rows = [
+                MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
+                for queue, offset in offsets.items()
+            ]
+            body = encode(ResetOffsetBodyForC(rows))
         self._push(group, header, body)
         _log.info(
             "offsets reset",
@@ -207,7 +219,7 @@ class ClientCallbackProcessor:
             timestamp=header.timestamp,
             members=len(group.members),
         )
-        return command.reply(body=encode(ResetOffsetBody(offset_table=offsets)))
+        return command.reply(body=answer)
 
     def clone(self, command: Command, _: Connection) -> Command:
         """Handle CLONE_GROUP_OFFSET: copy the offsets of one group to another."""
@@ -240,7 +252,9 @@ class ClientCallbackProcessor:
                 )
         return offsets
 
-    def _targets(self, header: ResetOffsetRequestHeader) -> dict[MessageQueue, int]:
+    async def _targets(
+        self, header: ResetOffsetRequestHeader, connection: Connection
+    ) -> dict[MessageQueue, int]:
         topic = self._state.topics.get(header.topic)
         if topic is None:
             raise RequestRefused(
@@ -249,10 +263,17 @@ class ClientCallbackProcessor:
                 f"topic={header.topic}",
             )
         name = self._state.config.broker_name
-        return {
-            MessageQueue(header.topic, name, queue_id): self._target(header, queue_id)
-            for queue_id in range(topic.write_queue_nums)
-        }
+        offsets: dict[MessageQueue, int] = {}
+        for ids in sliced(range(topic.write_queue_nums)):
+            if offsets:
+                await asyncio.sleep(0)
+            queues = [MessageQueue(header.topic, name, queue_id) for queue_id in ids]
+            found = await self._offload.read(connection, partial(self._some_targets, header, ids))
+            offsets.update(zip(queues, found, strict=True))
+        return offsets
+
+    def _some_targets(self, header: ResetOffsetRequestHeader, ids: Sequence[int]) -> list[int]:
+        return [self._target(header, queue_id) for queue_id in ids]
 
     def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
         store = self._state.store
@@ -268,7 +289,7 @@ class ClientCallbackProcessor:
         target = max(target, 0)
         return target if header.is_force or target < consumed else consumed
 
-    def _push(self, group: ConsumerGroup, header: ResetOffsetRequestHeader, body: Body) -> None:
+    def _push(self, group: ConsumerGroup, header: ResetOffsetRequestHeader, body: bytes) -> None:
         members = list(group.members.values())
         for member in members:
             check_version(member, V3_0_7_SNAPSHOT)
@@ -277,7 +298,7 @@ class ClientCallbackProcessor:
         )
         for member in members:
             request = Command.request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=encode(body), oneway=True
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True
             )
             try:
                 member.connection.send_oneway(request)

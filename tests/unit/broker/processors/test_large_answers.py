@@ -14,6 +14,7 @@ from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    ResetOffsetBody,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
@@ -22,6 +23,7 @@ from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
@@ -144,6 +146,24 @@ async def test_an_invalid_queue_in_a_large_lock_is_refused(many):
     reply = await asked(many, Command.request(RequestCode.LOCK_BATCH_MQ, body=text))
     assert reply.code == ResponseCode.SYSTEM_ERROR
     assert "Expected a message queue" in reply.remark
+
+
+@virtual
+async def test_other_requests_are_served_while_many_offsets_are_reset(many, slices):
+    many.subscribe("g", "T")
+    for n in range(MANY):
+        many.state.offsets.commit("g", "T", n, n)
+    header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=-1, is_force=True)
+    ticker = asyncio.ensure_future(turning(slices))
+    reply = await asked(
+        many, Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header), many.connection
+    )
+    ticker.cancel()
+    assert "ss" not in "".join("t" if size == 0 else "s" for size in slices)
+    assert slices.count(0) > 2 * (MANY / SLICE_ENTRIES - 1)
+    found = check(ResetOffsetBody, reply, "offset_table", MANY)
+    assert found[QUEUES[-1]] == 1
+    assert many.connection.pushed[-1].body == reply.body
 
 
 @virtual
