@@ -57,6 +57,7 @@ class ConnectionPool:
         signer: signs the requests; None sends them unsigned.
         clock: for tests.
         jitter: returns a number in [0, 1); spreads the attempts of many clients.
+        max_backoff: the longest pause in seconds between attempts to connect.
         max_addresses: above this number, addresses without a connection are removed.
         name: used in the names of tasks.
     """
@@ -72,12 +73,14 @@ class ConnectionPool:
         signer: Signer | None = None,
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
+        max_backoff: float = BACKOFF_MAX,
         max_addresses: int = MAX_POOL_ADDRESSES,
         name: str = "pool",
     ) -> None:
         self._connect_timeout = connect_timeout
         self._tls = tls
         self._jitter = jitter
+        self._max_backoff = max_backoff
         self._max_addresses = max_addresses
         self._addresses: dict[str, _Address] = {}
         self._closed = False
@@ -229,7 +232,7 @@ class ConnectionPool:
         return self._tls
 
     def _failed(self, address: str, known: _Address, reason: str, hint: str = "") -> ConnectFailed:
-        pause = min(BACKOFF_FIRST * 2**known.failures, BACKOFF_MAX)
+        pause = min(BACKOFF_FIRST * 2 ** min(known.failures, 30), self._max_backoff)
         known.failures += 1
         known.retry_at = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
         self.counters.connects_failed += 1

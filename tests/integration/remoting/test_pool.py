@@ -75,6 +75,16 @@ async def test_after_a_failure_callers_fail_at_once_until_the_pause_is_over(nobo
             assert pool.counters.connects_failed == attempt
 
 
+async def test_pauses_stay_bounded_after_any_number_of_failures(nobody: str) -> None:
+    clock = ManualClock()
+    async with ConnectionPool(clock=clock, jitter=lambda: 1.0, max_backoff=0.5) as pool:
+        for attempt in range(1, 1_100):
+            with pytest.raises(ConnectFailed, match="check that it runs, and"):
+                await pool.get(nobody)
+            assert pool.counters.connects_failed == attempt
+            clock.advance(0.51)
+
+
 async def test_a_success_ends_the_pauses(nobody: str) -> None:
     clock = ManualClock()
     async with ConnectionPool(clock=clock) as pool:
