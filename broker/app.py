@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
@@ -50,6 +50,7 @@ from remoting.docs import DOCS
 from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
+from remoting.pool import ConnectionPool
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
@@ -75,9 +76,6 @@ SCAN_SECONDS: Final = 10.0
 
 FILTERS_SECONDS: Final = 10.0
 """How often changed filters of consumer groups are written (cf. BrokerController)."""
-
-REGISTRATION_PATIENCE: Final = 2.0
-"""How long an administrator's change waits for the name servers."""
 
 CONFIG_DIRECTORY: Final = "config"
 
@@ -274,23 +272,23 @@ class Broker:
             signer = None if config.credentials is None else Signer(config.credentials)
         except ConfigError as error:
             raise StartError(f"pocketmqCredentials: {error}") from None
+        tls = client_tls(
+            config.use_tls
+            and Tls(
+                ca=config.tls_client_trust,
+                cert=config.tls_client_cert,
+                key=config.tls_client_key,
+                key_password=config.tls_client_key_password,
+                check_hostname=config.check_name_server_host,
+            )
+        )
         self._registration = BrokerRegistration(
             config.namesrv_addr,
             Announcement.of(config, self.port),
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
-            signer=signer,
-            tls=client_tls(
-                config.use_tls
-                and Tls(
-                    ca=config.tls_client_trust,
-                    cert=config.tls_client_cert,
-                    key=config.tls_client_key,
-                    key_password=config.tls_client_key_password,
-                    check_hostname=config.check_name_server_host,
-                )
-            ),
+            pool=partial(ConnectionPool, signer=signer, tls=tls),
         )
         spread = None
         if config.namesrv_addr:
@@ -464,16 +462,15 @@ class Broker:
             self.processors.clients.closed(connection)
 
     def _register_topics(
-        self, names: Sequence[str] | None, oneway: bool
-    ) -> Awaitable[object] | None:
+        self, names: Sequence[str] | None, paced: bool
+    ) -> asyncio.Future[list[bool]]:
         assert self._registration is not None
         self._registration.permit(self.state.config.broker_permission)
-        done = asyncio.ensure_future(self._registration.changed(names, oneway=oneway))
-        return None if oneway else asyncio.wait([done], timeout=REGISTRATION_PATIENCE)
+        return self._registration.changed(names, paced=paced)
 
     def _set_order_topics(self, table: Mapping[str, str]) -> None:
         if self.state.topics.set_order_topics(table, self._clock.now_ms()):
-            self._tables.topics_changed(None, oneway=True)
+            self._tables.topics_changed(None, paced=True)
 
     # stop
 

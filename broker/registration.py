@@ -2,21 +2,24 @@
 
 One task per name server registers the broker at start, on changes, and periodically. After a
 failure or a closed connection it retries until it succeeds, so the broker is registered within
-about 2 s after a name server restarts. Requests that arrive during a registration are merged into
-the next one.
+about half a second after a name server restarts. Requests that arrive during a registration are
+merged into the next one.
 
 All topics are sent at the start and in each period. After a change only the changed topics are
 sent, if the name server has all others: a name server adds the topics of a registration to its
-table and stores the data version, so one that missed a change must get all topics
-(cf. RouteInfoManager.isBrokerTopicConfigChanged). An administrator's change is sent at once. Topics
-that sends and heartbeats create are batched and sent at most every ``PACE_SECONDS``.
+table and stores the data version, and ignores topics under a version that it has already (cf.
+RouteInfoManager.isBrokerTopicConfigChanged). The table may change again before a change is sent, so
+only a registration that ends with the whole table has the table's version; others have versions of
+their own. An administrator's change is sent at once. Topics that sends and heartbeats create are
+batched and sent at most every ``PACE_SECONDS``. The request that changes a topic is answered when
+the name servers have the topic, or after ``PATIENCE_SECONDS``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -26,11 +29,11 @@ import structlog
 from msgspec import structs
 
 from broker.config import BrokerConfig
+from broker.limits import MAX_TOPICS
 from remoting.access.guard import EXCEPTION
 from remoting.addresses import address_text
 from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
-from remoting.credentials import Signer
 from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
@@ -51,7 +54,6 @@ from remoting.protocol.headers.registration import (
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.tasks import Supervisor
-from remoting.tls import ClientTls
 
 SHORTEST_PERIOD_MS: Final = 10_000
 LONGEST_PERIOD_MS: Final = 60_000
@@ -146,19 +148,23 @@ class Announcement:
 
 
 RETRY_FIRST_SECONDS: Final = 0.1
-RETRY_MAX_SECONDS: Final = 0.5
-"""Delay before a failed registration is retried, doubled after each failure. It can be this short
-because the connection pool backs off from a dead address by itself, to at most 2 s."""
+RETRY_MAX_SECONDS: Final = 0.25
+"""Delay before a failed registration is retried, doubled after each failure; also the longest
+back-off of the connection pool. Clients that ask a restarted name server find no route until the
+broker is registered, and some of them give up."""
 
 UNREGISTER_TIMEOUT_SECONDS: Final = 3.0
 """How long a stop waits for a name server (cf. BrokerOuterAPI.unregisterBroker)."""
 
 MAX_TOPICS_AT_ONCE: Final = 1_000
 """The most topics in one request, about 5 ms of work at either end. A registration of all topics is
-split into requests of this size (cf. splitRegistrationSize), and a change of more registers all."""
+split into requests of this size (cf. splitRegistrationSize), and so is a change of more."""
 
 PACE_SECONDS: Final = 0.1
 """Shortest time between registrations of topics that sends and heartbeats created."""
+
+PATIENCE_SECONDS: Final = 1.0
+"""How long the answer to a request that changed topics waits for the name servers."""
 
 TopicsOf = Callable[[Sequence[str] | None], TopicConfigSerializeWrapper]
 """Returns the topics with these names (None: all), with the table's data version."""
@@ -193,8 +199,9 @@ class BrokerRegistration:
         clock: the time.
         jitter: returns a random number from 0 to 1, which varies the delay of retries.
         pace: shortest time in seconds between registrations that no caller waits for.
-        signer: signs the requests; None sends them unsigned.
-        tls: the settings of TLS; None for plain connections.
+        patience: how many seconds ``start`` and the requests that change topics wait for the name
+            servers.
+        pool: creates the pool of connections to the name servers.
     """
 
     def __init__(
@@ -207,8 +214,8 @@ class BrokerRegistration:
         clock: Clock | None = None,
         jitter: Callable[[], float] = random.random,
         pace: float = PACE_SECONDS,
-        signer: Signer | None = None,
-        tls: ClientTls | None = None,
+        patience: float = PATIENCE_SECONDS,
+        pool: Callable[..., ConnectionPool] = ConnectionPool,
     ) -> None:
         self.announcement = announcement
         self._topics_of = topics_of
@@ -216,10 +223,12 @@ class BrokerRegistration:
         self.clock = clock or SystemClock()
         self.jitter = jitter
         self.pace = pace
-        self.pool = ConnectionPool(
-            on_close=self._connection_closed, signer=signer, tls=tls, name="registration"
+        self.patience = patience
+        self.pool = pool(
+            on_close=self._connection_closed, max_backoff=RETRY_MAX_SECONDS, name="registration"
         )
-        self._portions = 0
+        self._started_ms = self.clock.now_ms()
+        self._versions = 0
         self._supervisor = Supervisor("registration")
         self._links = [_NameServerLink(address, self) for address in dict.fromkeys(name_servers)]
 
@@ -232,34 +241,37 @@ class BrokerRegistration:
         """Wait, and raise if a task of the registration fails, which only a bug can cause."""
         await asyncio.shield(self._supervisor.failed)
 
-    async def start(self, *, patience: float = 1.0) -> None:
-        """Start the tasks, and wait up to ``patience`` seconds for the first registrations.
+    async def start(self) -> None:
+        """Start the tasks, and wait until each name server has answered or failed.
 
-        Returns earlier if each name server has answered or failed.
+        Returns after ``patience`` seconds at the latest.
         """
-        if not self._links:
-            return
-        first = [link.request(None, oneway=False) for link in self._links]
+        first = [link.request(None, urgent=True) for link in self._links]
         for link in self._links:
             self._supervisor.spawn(link.run(), f"register with {link.state.address}")
-        await asyncio.wait(first, timeout=patience)
+        await asyncio.gather(*first)
 
     def permit(self, permission: int) -> None:
         """Register topics with this ``brokerPermission`` from now on."""
         self.announcement = replace(self.announcement, permission=permission)
 
     def changed(
-        self, names: Sequence[str] | None = None, *, oneway: bool = False
-    ) -> Awaitable[object]:
-        """Register topics that were created or changed.
+        self, names: Sequence[str] | None = None, *, paced: bool = False
+    ) -> asyncio.Future[list[bool]]:
+        """Register topics that were created, changed or deleted.
 
         Args:
             names: the topics; None for all.
-            oneway: whether no caller waits, so that the registration may be delayed and merged.
+            paced: whether the registration may be delayed and merged. It doesn't wait for name
+                servers whose last registration failed.
 
-        Return an awaitable that ends when each name server has answered, failed or timed out.
+        Return a future that ends when each name server has answered or failed, after ``patience``
+        seconds at the latest. Its result is whether each has registered the topics.
         """
-        return asyncio.gather(*(link.request(names, oneway=oneway) for link in self._links))
+        requests = [(link, link.request(names, urgent=not paced)) for link in self._links]
+        return asyncio.gather(
+            *(done for link, done in requests if not (paced and link.state.failures))
+        )
 
     async def stop(self) -> None:
         """Unregister from all name servers, and close the connections; may be called twice."""
@@ -269,21 +281,22 @@ class BrokerRegistration:
         await self.pool.close()
 
     def registrations_of(self, names: Sequence[str] | None) -> Iterator[Command]:
-        """Yield the requests that register these topics (None: all)."""
+        """Yield the requests that register these topics (None: all), each with its current state.
+
+        Topics that don't exist any more are left out.
+        """
         wrapper = self._topics_of(names)
-        topics = list(wrapper.topic_config_table.items())
-        portions = [
-            dict(topics[begin : begin + MAX_TOPICS_AT_ONCE])
-            for begin in range(0, len(topics), MAX_TOPICS_AT_ONCE)
-        ] or [{}]
-        for portion in portions:
+        left = list(wrapper.topic_config_table)
+        while True:
+            portion, left = left[:MAX_TOPICS_AT_ONCE], left[MAX_TOPICS_AT_ONCE:]
+            topics = self._topics_of(portion).topic_config_table
             version = wrapper.data_version
-            if portion is not portions[-1]:
-                # A name server ignores the topics of a registration whose data version it already
-                # has. So only the last portion has the real version, others a unique one.
-                self._portions += 1
-                version = DataVersion(0, -self._portions)
-            yield self.announcement.register(TopicConfigSerializeWrapper(portion, version))
+            if left or names is not None:
+                self._versions += 1
+                version = DataVersion(self._started_ms, -self._versions)
+            yield self.announcement.register(TopicConfigSerializeWrapper(topics, version))
+            if not left:
+                return
 
     def version_request(self) -> Command:
         """Return the request that asks whether the name server has the current version."""
@@ -306,30 +319,41 @@ class BrokerRegistration:
 
 
 class _Pending:
-    """The next registration at one name server, merged from all requests."""
+    """The next registration at one name server, merged from all requests.
 
-    __slots__ = ("all_topics", "names", "urgent", "waiters")
+    Attributes:
+        done: ends with the registration, or ``patience`` seconds after the first request; the
+            result is whether it succeeded.
+    """
+
+    __slots__ = ("all_topics", "done", "names", "urgent")
 
     def __init__(self) -> None:
         self.all_topics = False
         self.urgent = False
         self.names: dict[str, None] = {}
-        self.waiters: list[asyncio.Future[bool]] = []
+        self.done: asyncio.Future[bool] | None = None
 
-    def add(self, names: Sequence[str] | None, *, oneway: bool) -> None:
-        self.urgent |= not oneway
+    def add(
+        self, names: Sequence[str] | None, *, urgent: bool, patience: float
+    ) -> asyncio.Future[bool]:
+        self.urgent |= urgent
         self.names.update(dict.fromkeys(names or ()))
-        self.all_topics |= names is None or len(self.names) > MAX_TOPICS_AT_ONCE
+        self.all_topics |= names is None or len(self.names) > MAX_TOPICS
+        if self.done is None:
+            loop = asyncio.get_running_loop()
+            self.done = loop.create_future()
+            loop.call_later(patience, self.settle, False)
+        return self.done
 
     @property
     def nothing(self) -> bool:
         """Whether there are no changes to register, only the periodic registration."""
         return not self.all_topics and not self.names
 
-    def settle(self, *, success: bool) -> None:
-        for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(success)
+    def settle(self, success: bool) -> None:
+        if self.done is not None and not self.done.done():
+            self.done.set_result(success)
 
 
 class _NameServerLink:
@@ -348,13 +372,10 @@ class _NameServerLink:
         self._next_at = -inf
         """When the next period begins, or the next attempt is due."""
 
-    def request(self, names: Sequence[str] | None, *, oneway: bool) -> asyncio.Future[bool]:
-        """Request a registration; the future's result is whether it succeeded."""
-        self._pending.add(names, oneway=oneway)
-        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._pending.waiters.append(waiter)
+    def request(self, names: Sequence[str] | None, *, urgent: bool) -> asyncio.Future[bool]:
+        """Request a registration; see ``_Pending`` for the future."""
         self._wake.set()
-        return waiter
+        return self._pending.add(names, urgent=urgent, patience=self._owner.patience)
 
     async def run(self) -> None:
         """Register whenever it is requested or due, until cancelled."""
@@ -373,7 +394,7 @@ class _NameServerLink:
             except (RemotingError, ProtocolError, RegistrationRefused) as error:
                 self._failed(error)
             finally:
-                pending.settle(success=success)
+                pending.settle(success)
             self._registered_at = asyncio.get_running_loop().time()
             if everything or not success:
                 self._next_at = self._registered_at + self._pause()
@@ -397,12 +418,11 @@ class _NameServerLink:
                 nameserver=self.state.address,
                 reason=connection.close_reason,
             )
-            self._pending.add(None, oneway=False)
-            self._wake.set()
+            self.request(None, urgent=True)
 
     async def unregister(self) -> None:
         """Unregister if registered; a failure is only logged."""
-        self._pending.settle(success=False)
+        self._pending.settle(False)
         if not self.state.registered:
             return
         try:
@@ -442,8 +462,13 @@ class _NameServerLink:
     async def _register(self, names: Sequence[str] | None) -> None:
         owner = self._owner
         self._has_all &= names is not None
+        connections = set()
         for command in owner.registrations_of(names):
             owner.answered(await self._request(command, owner.announcement.timeout))
+            connections.add(self._connection)
+        if None in connections or len(connections) > 1:
+            # With the connection, the name server dropped the topics that it had.
+            raise RegistrationRefused(f"name server {self.state.address} closed the connection")
         self._has_all = True
         self._succeeded()
 

@@ -27,7 +27,7 @@ False.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -177,7 +177,7 @@ BROKER_NAME: Final = "brokerName.json"
 SETTINGS: Final = "brokerSettings.json"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
-OnTopics = Callable[[Sequence[str] | None, bool], Awaitable[object] | None]
+OnTopics = Callable[[Sequence[str] | None, bool], asyncio.Future[list[bool]]]
 
 
 class SavedName(Body):
@@ -201,8 +201,8 @@ class SavedTables:
         files: the file system.
         clock: the time; saved locks that have expired are dropped, and groups with saved filters
             count as gone.
-        on_topics: called with the names of changed topics (None: any) and whether no caller waits
-            for the registration; the awaitable it returns ends when they are registered.
+        on_topics: called with the names of changed topics (None: any) and whether their
+            registration may be delayed; the future it returns ends when they are registered.
 
     Attributes:
         config: the given settings with the broker's name and the changed settings filled in.
@@ -296,24 +296,25 @@ class SavedTables:
 
     # changes by requests
 
-    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
+    def topics_changed(self, names: Sequence[str] | None, *, paced: bool) -> asyncio.Future[bool]:
         """Write the topics and register them; see ``Changes``."""
-        saved = self._topic_file.changed()
+        done = saved = self._topic_file.changed()
+        if self._on_topics is not None:
+            done = asyncio.get_running_loop().create_future()
+            both = asyncio.gather(saved, self._on_topics(names, paced))
+
+            def end(_: object) -> None:
+                if not done.done():
+                    done.set_result(saved.result())
+
+            both.add_done_callback(end)
         if names:
-            self._unsaved.update(dict.fromkeys(names, saved))
-            saved.add_done_callback(partial(self._topics_saved, names))
-        registered = None if self._on_topics is None else self._on_topics(names, oneway)
-        if oneway or registered is None:
-            return saved
-
-        async def both() -> bool:
-            await registered
-            return await saved
-
-        return both()
+            self._unsaved.update(dict.fromkeys(names, done))
+            done.add_done_callback(partial(self._topics_saved, names))
+        return done
 
     def topic_pending(self, name: str) -> asyncio.Future[bool] | None:
-        """Return the pending write of a topic; see ``Changes``."""
+        """Return the pending change of a topic; see ``Changes``."""
         return self._unsaved.get(name)
 
     def _topics_saved(self, names: Sequence[str], saved: asyncio.Future[bool]) -> None:

@@ -43,20 +43,20 @@ _log = structlog.get_logger("broker")
 class Changes(Protocol):
     """Saves and registers the changes that requests make to the tables."""
 
-    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
+    def topics_changed(self, names: Sequence[str] | None, *, paced: bool) -> Awaitable[bool]:
         """Save and register topics after some were created, changed or deleted.
 
         Args:
             names: the topics to register; None for all.
-            oneway: whether no caller waits for the registration, so that it may be merged with
-                others.
+            paced: whether the registration may be delayed, to be merged with others.
 
-        Return an awaitable whose result is whether the change reached the disk.
+        Return an awaitable that ends when the change is written, and the name servers have it or
+        don't answer. Its result is whether the change reached the disk.
         """
         ...
 
     def topic_pending(self, name: str) -> Awaitable[bool] | None:
-        """Return an awaitable for the pending write of a topic, or None if it is written."""
+        """Return an awaitable for the pending change of a topic, as above; None for no change."""
         ...
 
     def settings_changed(self, values: Mapping[str, str]) -> Awaitable[bool]:

@@ -6,7 +6,7 @@ of a consumer group change, all its members are notified, including the one that
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -76,8 +76,12 @@ class ClientProcessor:
         self._changes = RateLimitedLog(state.clock, _log.info)
         state.consumers.on_change = self._log_change
 
-    def heartbeat(self, command: Command, connection: Connection) -> Command:
-        """Handle HEART_BEAT: register the client in its producer and consumer groups."""
+    def heartbeat(self, command: Command, connection: Connection) -> Command | Awaitable[Command]:
+        """Handle HEART_BEAT: register the client in its producer and consumer groups.
+
+        The answer waits until name servers have the new retry topics of its groups: clients ask for
+        their routes next, and the Node client does so only once.
+        """
         if len(command.body) > MAX_HEARTBEAT_BYTES:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -121,7 +125,12 @@ class ClientProcessor:
             # RocketMQ doesn't tell here. A foreign client's heartbeat is about all its groups, and
             # if it is refused, the other groups may stop working.
             raise _unparsable(wrong)
-        return command.reply()
+        pending = {
+            change
+            for consumer in data.consumer_data_set
+            if (change := self._state.changes.topic_pending(names.retry_topic(consumer.group_name)))
+        }
+        return _after(pending, command.reply()) if pending else command.reply()
 
     def unregister(self, command: Command, connection: Connection) -> Command:
         """Handle UNREGISTER_CLIENT: remove the connection from a producer and a consumer group."""
@@ -270,6 +279,12 @@ class ClientProcessor:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
         )
+
+
+async def _after(changes: Iterable[Awaitable[bool]], reply: Command) -> Command:
+    for change in changes:
+        await change
+    return reply
 
 
 def _unparsable(error: SqlError) -> RequestRefused:

@@ -359,5 +359,5 @@ def _fixed(state: BrokerState, name: str, queues: int, flag: int) -> TopicConfig
         name, queues, READ_WRITE, state.clock.now_ms(), sys_flag=flag
     )
     if made:
-        state.changes.topics_changed([name], oneway=True)
+        state.changes.topics_changed([name], paced=True)
     return topic

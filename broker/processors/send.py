@@ -5,7 +5,7 @@ CLUSTER is added, with ``traceTopicEnable`` also what 5.x adds for traces, and W
 single messages without a delay. The store copies the body directly from the receive buffer. With
 ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH it waits until the message is on disk,
 unless the message has WAIT=false. The answer to a send to a new topic also waits until the topic is
-on disk.
+on disk and registered.
 
 Every answer has the fields MSG_REGION and TRACE_ON, refusals included.
 """
@@ -494,7 +494,7 @@ class SendProcessor:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic[{header.topic}] not exist, apply first please!{FAQ}",
             )
-        state.changes.topics_changed([header.topic], oneway=True)
+        state.changes.topics_changed([header.topic], paced=True)
         _report_made(topic, header.default_topic_queue_nums)
         return topic
 
@@ -582,9 +582,9 @@ class SendProcessor:
         return command.reply(code, remark, extra=(*self._extra, *extra))
 
     def _when_safe(self, reply: Command, target: _Target, end_offset: int, *, wait: bool) -> Reply:
-        saved = self._state.changes.topic_pending(target.config.topic_name)
+        change = self._state.changes.topic_pending(target.config.topic_name)
         if not (wait and self._state.store.config.defers):
-            return reply if saved is None else _after(saved, reply)
+            return reply if change is None else _after(change, reply)
         flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 
         def durable(ok: bool) -> None:
@@ -594,7 +594,7 @@ class SendProcessor:
                 flushed.set_result(reply)
 
         self._state.store.when_durable(end_offset, durable)
-        return flushed if saved is None else _after(saved, flushed)
+        return flushed if change is None else _after(change, flushed)
 
     def _offset_id(self, physical_offset: int) -> str:
         return ids.offset_id_of(self._state.packed_host, physical_offset)
@@ -617,8 +617,8 @@ class SendProcessor:
         take(allowance, messages, size)
 
 
-async def _after(saved: Awaitable[bool], reply: Command | Awaitable[Command]) -> Command:
-    await saved
+async def _after(change: Awaitable[bool], reply: Command | Awaitable[Command]) -> Command:
+    await change
     return reply if isinstance(reply, Command) else await reply
 
 

@@ -77,7 +77,7 @@ class SettingsProcessor:
         _log.info("settings changed", peer=connection.remote_text, **changes)
         saved = await state.changes.settings_changed(changes)
         if registers:
-            saved &= await state.changes.topics_changed(None, oneway=False)
+            saved &= await state.changes.topics_changed(None, paced=False)
         return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
     def _shown(self) -> BrokerConfig:

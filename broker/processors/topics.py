@@ -1,8 +1,8 @@
 """Administration of topics: codes 17, 18, 21, 215, 305 and 351; of retention: 306, 316 and 329.
 
-A change is answered when it is on disk. The answer to a deletion is sent when the deletion has
-begun. Unlike in RocketMQ, a queue isn't removed when its messages have been deleted: a new queue
-would start at offset 0, below the offsets that groups have committed.
+A change is answered when it is on disk and registered. The answer to a deletion is sent when the
+deletion has begun. Unlike in RocketMQ, a queue isn't removed when its messages have been deleted: a
+new queue would start at offset 0, below the offsets that groups have committed.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ class TopicProcessor:
         self._state.traffic.forget_topic(topic)
         self._state.store.delete_topic(topic)
         _log.info("topic deleted", topic=topic)
-        return self._saved(command, None)
+        # A name server keeps the topic until it is deleted there, too. An older registration that
+        # still has the topic must not arrive after that.
+        return self._saved(command, [topic])
 
     def all_topics(self, command: Command, connection: Connection) -> Answer:
         """Handle GET_ALL_TOPIC_CONFIG: return the whole table."""
@@ -163,8 +165,8 @@ class TopicProcessor:
             )
         return self._saved(command, [config.topic_name for config in configs])
 
-    async def _saved(self, command: Command, registered: list[str] | None) -> Command:
-        saved = await self._state.changes.topics_changed(registered, oneway=False)
+    async def _saved(self, command: Command, topics: list[str]) -> Command:
+        saved = await self._state.changes.topics_changed(topics, paced=False)
         return command.reply() if saved else command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
     def _attributes(self, config: TopicConfig, before: TopicConfig | None) -> dict[str, str] | None:

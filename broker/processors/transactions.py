@@ -180,7 +180,7 @@ class TransactionProcessor:
         state = self._state
         _, made = state.topics.create_fixed(name, 1, READ_WRITE, state.clock.now_ms())
         if made:
-            state.changes.topics_changed([name], oneway=True)
+            state.changes.topics_changed([name], paced=True)
 
     # END_TRANSACTION
 

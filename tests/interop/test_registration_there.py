@@ -57,14 +57,14 @@ async def test_topics_registered_singly_and_in_portions_are_all_listed(nameserve
         return TopicConfigSerializeWrapper(table, topics.data_version)
 
     announcement = Announcement.of(BrokerConfig(broker_name="b"), 10911)
-    registration = BrokerRegistration([nameserver], announcement, wrapper)
+    registration = BrokerRegistration([nameserver], announcement, wrapper, patience=ANSWER_TIMEOUT)
     async with ConnectionPool() as pool:
-        await registration.start(patience=ANSWER_TIMEOUT)
+        await registration.start()
         assert registration.states[0].registered
         assert set(topics.table) <= await known(pool, nameserver)
         for name in ("alone", "another"):
             topics.put(TopicConfig(name), 2)
-            assert await asyncio.ensure_future(registration.changed([name], oneway=True)) == [True]
+            assert await asyncio.ensure_future(registration.changed([name], paced=True)) == [True]
         assert set(topics.table) <= await known(pool, nameserver)
         topics.put(TopicConfig("with-all"), 3)
         assert await asyncio.ensure_future(registration.changed()) == [True]

@@ -118,7 +118,7 @@ def new_registration(stack: AsyncExitStack) -> Callable[..., BrokerRegistration]
     """Creates a broker's registrations, and stops them at the end."""
 
     def make(addresses: Sequence[str], topics: Topics, **fields: Any) -> BrokerRegistration:
-        handlers = {k: fields.pop(k) for k in ("on_order_topics", "signer") if k in fields}
+        handlers = {k: fields.pop(k) for k in ("on_order_topics", "pool") if k in fields}
         announcement = Announcement(
             cluster="DefaultCluster",
             broker_name="broker-a",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nameserver.app import NameServer
 from nameserver.requests import HANDLERS
 from nameserver.state import StateFileError
 from remoting.credentials import Signer
+from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import OwnRequestCode
@@ -113,7 +115,9 @@ async def test_a_broker_registers_and_leaves_with_its_signature(
     assert "No accessKey is configured; set pocketmqCredentials" in error
     assert not server.state.routes.brokers()
 
-    registration = new_registration([server.address], topics("t"), signer=Signer(ADMIN))
+    registration = new_registration(
+        [server.address], topics("t"), pool=partial(ConnectionPool, signer=Signer(ADMIN))
+    )
     await registration.start()
     assert await client.knows(server, "t")
     await registration.stop()

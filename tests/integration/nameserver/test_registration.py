@@ -89,7 +89,7 @@ async def test_a_topic_created_by_a_send_is_registered_in_the_background(
     registration = new_registration([server.address], table)
     await registration.start()
     table.add("u")
-    registration.changed(oneway=True)
+    registration.changed(paced=True)
     await eventually(lambda: client.knows(server, "u"))
 
 

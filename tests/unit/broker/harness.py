@@ -101,8 +101,8 @@ class RecordedChanges:
         self.pending: dict[str, Awaitable[bool]] = {}
         """Topics that aren't on the disk yet."""
 
-    def topics_changed(self, names: Sequence[str] | None, *, oneway: bool) -> Awaitable[bool]:
-        self.topics.append((None if names is None else list(names), oneway))
+    def topics_changed(self, names: Sequence[str] | None, *, paced: bool) -> Awaitable[bool]:
+        self.topics.append((None if names is None else list(names), paced))
         return _Done(self.saves)
 
     def topic_pending(self, name: str) -> Awaitable[bool] | None:

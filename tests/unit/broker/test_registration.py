@@ -20,19 +20,21 @@ from remoting.protocol.command import Command
 from remoting.server import Server
 
 NEVER = 3600.0
+PATIENCE = 30.0
 
 
 class NameServer:
-    """Records the topics of each registration; refuses a number that the test sets."""
+    """Records the topics of each registration; may refuse some of them, or be silent."""
 
     def __init__(self) -> None:
         self.registered: list[set[str]] = []
         self.versions: list[DataVersion] = []
         self.again = asyncio.Event()
         self.refusals = 0
+        self.silent = False
         self.server = Server(self._serve)
 
-    def _serve(self, command: Command, _: Connection) -> Command:
+    def _serve(self, command: Command, _: Connection) -> Command | None:
         if command.code == RequestCode.REGISTER_BROKER:
             body = decode_registration(command.body)
             wrapper = body.topic_config_serialize_wrapper
@@ -43,6 +45,8 @@ class NameServer:
             if self.refusals:
                 self.refusals -= 1
                 return command.reply(1, "no room")
+            if self.silent:
+                return None
         return command.reply()
 
 
@@ -63,17 +67,18 @@ class Making:
             Announcement.of(BrokerConfig(broker_name="b"), 10911),
             self._topics,
             pace=pace,
+            patience=PATIENCE,
         )
 
     def _topics(self, wanted) -> TopicConfigSerializeWrapper:
         table = self.table.table
         if wanted is not None:
-            table = {name: table[name] for name in wanted}
+            table = {name: table[name] for name in wanted if name in table}
         return TopicConfigSerializeWrapper(dict(table), self.table.data_version)
 
-    def make(self, name: str, *, oneway: bool = True) -> asyncio.Future:
+    def make(self, name: str, *, paced: bool = True) -> asyncio.Future:
         self.table.put(TopicConfig(name), 1)
-        return asyncio.ensure_future(self.registration.changed([name], oneway=oneway))
+        return asyncio.ensure_future(self.registration.changed([name], paced=paced))
 
 
 @pytest.fixture
@@ -83,7 +88,7 @@ async def making(names: NameServer) -> AsyncIterator[Callable]:
     async def start(pace: float = NEVER) -> Making:
         making = Making(names, pace)
         made.append(making)
-        await making.registration.start(patience=10)
+        await making.registration.start()
         return making
 
     yield start
@@ -107,24 +112,28 @@ async def test_topics_created_by_sends_are_registered_together_at_a_bounded_rate
     pending += [broker.make(f"more-{n}") for n in range(300)]
     await asyncio.wait(pending, timeout=0.05)
     assert len(names.registered) == 1
-    await broker.make("by-an-administrator", oneway=False)
+    await broker.make("by-an-administrator", paced=False)
     assert len(names.registered) == 2
     assert len(names.registered[1]) == 801
     assert all(future.done() for future in pending)
 
 
-async def test_all_topics_are_registered_in_portions_that_name_servers_accept(names, making):
+@pytest.mark.parametrize("everything", [True, False])
+async def test_many_topics_are_registered_in_portions_that_name_servers_accept(
+    names, making, everything
+):
     broker = await making(pace=NEVER)
-    for n in range(3 * MAX_TOPICS_AT_ONCE):
-        broker.make(f"new-{n}")
-    await broker.make("the-last", oneway=False)
+    made = {f"new-{n}" for n in range(3 * MAX_TOPICS_AT_ONCE + 1)}
+    for name in made:
+        broker.make(name)
+    await broker.registration.changed(None if everything else [])
     portions = names.registered[1:]
     assert len(portions) == 4
     assert max(map(len, portions)) == MAX_TOPICS_AT_ONCE
-    assert set().union(*portions) == set(broker.table.table)
+    assert set().union(*portions) == (set(broker.table.table) if everything else made)
     versions = names.versions[1:]
     assert len(set(versions)) == 4
-    assert versions[-1] == broker.table.data_version
+    assert (versions[-1] == broker.table.data_version) is everything
     routes = RouteInfoTable()
     for portion, version in zip(portions, versions, strict=True):
         topics = {name: Queues(4, 4, 6) for name in portion}
@@ -139,14 +148,43 @@ async def test_all_topics_are_registered_in_portions_that_name_servers_accept(na
             ),
             1,
         )
-    assert set(routes.topics()) == set(broker.table.table)
+    assert set(routes.topics()) == set().union(*portions)
+
+
+async def test_a_topic_deleted_before_its_registration_is_left_out(names, making):
+    broker = await making(pace=NEVER)
+    broker.make("new")
+    broker.make("deleted")
+    broker.table.delete("deleted", 2)
+    await broker.registration.changed(["deleted"])
+    assert names.registered[1:] == [{"new"}]
+
+
+@pytest.mark.parametrize("paced", [True, False])
+async def test_no_change_waits_longer_than_its_patience_for_a_silent_name_server(
+    names, making, paced
+):
+    broker = await making(pace=0.0)
+    broker.registration.patience = 0.01
+    names.silent = True
+    assert await broker.make("a", paced=paced) == [False]
+    assert await broker.make("b", paced=paced) == [False]
+    assert len(names.registered) == 2
+
+
+async def test_a_new_topic_does_not_wait_for_a_name_server_that_failed(names, making):
+    broker = await making(pace=NEVER)
+    names.refusals = 10_000
+    assert await broker.make("a", paced=False) == [False]
+    assert await broker.make("b", paced=True) == []
+    assert await broker.make("c", paced=False) == [False]
 
 
 async def test_after_a_failure_everything_is_registered_again(names, making):
     broker = await making(pace=0.0)
     names.refusals = 1
     assert await broker.make("a") == [False]
-    await broker.make("b", oneway=False)
+    await broker.make("b", paced=False)
     assert names.registered[1] == {"a"}
     assert names.registered[2] == set(broker.table.table)
 

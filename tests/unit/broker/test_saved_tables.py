@@ -37,7 +37,7 @@ async def test_a_change_of_topics_is_written_in_rocketmqs_form(tmp_path):
     saved = tables(tmp_path)
     saved.topics.table.clear()
     saved.topics.put(TopicConfig(topic_name="TopicTest", read_queue_nums=4, write_queue_nums=4), 5)
-    assert await saved.topics_changed(None, oneway=True)
+    assert await saved.topics_changed(None, paced=True)
     assert (tmp_path / "topics.json").read_text() == (
         '{\n\t"dataVersion":{\n\t\t"counter":1,\n\t\t"timestamp":5\n\t},\n'
         '\t"topicConfigTable":{\n\t\t"TopicTest":{\n\t\t\t"order":false,\n\t\t\t"perm":6,\n'
@@ -65,7 +65,7 @@ async def test_all_tables_are_restored_after_a_restart(tmp_path):
     first.groups.put(SubscriptionGroupConfig(group_name="g", retry_max_times=3), 7)
     first.offsets.commit("g", "T", 2, 9)
     first.groups.set_may_read("g", "T", 8, allowed=False)
-    await asyncio.gather(first.topics_changed(None, oneway=True), first.groups_changed())
+    await asyncio.gather(first.topics_changed(None, paced=True), first.groups_changed())
     await first.flush()
     second = tables(tmp_path)
     assert second.topics.table == first.topics.table
@@ -201,21 +201,23 @@ async def test_a_commit_during_a_write_is_in_the_next_one(tmp_path):
     assert tables(tmp_path).offsets.query("g", "T", 0) == 2
 
 
-async def test_a_registered_change_ends_when_name_servers_know_it(tmp_path):
-    calls, heard = [], asyncio.Event()
+@pytest.mark.parametrize("paced", [True, False])
+async def test_a_change_of_topics_is_pending_until_it_is_saved_and_registered(tmp_path, paced):
+    calls, registered = [], asyncio.get_running_loop().create_future()
 
-    def register(names, oneway):
-        calls.append((names, oneway))
-        return None if oneway else heard.wait()
+    def register(names, paced):
+        calls.append((names, paced))
+        return registered
 
     saved = tables(tmp_path, on_topics=register)
-    await saved.topics_changed(None, oneway=True)
-    change = asyncio.ensure_future(saved.topics_changed(["T"], oneway=False))
-    await asyncio.sleep(0.05)
+    change = saved.topics_changed(["T"], paced=paced)
+    await saved.flush()
+    assert saved.topic_pending("T") is change
     assert not change.done()
-    heard.set()
+    registered.set_result([False])
     assert await change
-    assert calls == [(None, True), (["T"], False)]
+    assert saved.topic_pending("T") is None
+    assert calls == [(["T"], paced)]
 
 
 def test_a_wrapper_has_the_topics_requested(tmp_path):
@@ -284,7 +286,7 @@ async def test_files_taken_from_a_running_broker_come_back_with_the_next_change(
     shutil.rmtree(directory)
     saved.offsets.commit("g", "T", 0, 5)
     saved.topics.put(TopicConfig(topic_name="T"), 1)
-    assert await saved.topics_changed(None, oneway=True)
+    assert await saved.topics_changed(None, paced=True)
     await saved.flush()
     again = tables(directory)
     assert again.offsets.query("g", "T", 0) == 5
@@ -312,9 +314,9 @@ def test_fields_of_a_later_version_are_ignored(tmp_path):
 async def test_a_new_topic_is_pending_until_it_is_on_the_disk_and_no_other_is(tmp_path):
     saved = tables(tmp_path)
     saved.topics.put(TopicConfig("Old"), 1)
-    await saved.topics_changed(["Old"], oneway=True)
+    await saved.topics_changed(["Old"], paced=True)
     saved.topics.put(TopicConfig("New"), 2)
-    change = saved.topics_changed(["New"], oneway=True)
+    change = saved.topics_changed(["New"], paced=True)
     assert saved.topic_pending("New") is not None
     assert saved.topic_pending("Old") is None
     assert await change
@@ -336,11 +338,11 @@ async def test_for_a_new_topic_no_other_is_encoded(tmp_path, monkeypatch):
     before = len(texts)
     for n in range(50):
         saved.topics.put(TopicConfig(f"t{n}"), n)
-        await saved.topics_changed([f"t{n}"], oneway=True)
+        await saved.topics_changed([f"t{n}"], paced=True)
     assert texts[before:] == [f"t{n}" for n in range(50)]
     saved.topics.put(TopicConfig("t7", perm=4), 100)
     saved.topics.delete("t8", 101)
-    await saved.topics_changed(None, oneway=True)
+    await saved.topics_changed(None, paced=True)
     assert texts[before + 50 :] == ["t7"]
     again = tables(tmp_path).topics
     assert again.table == saved.topics.table

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -52,6 +54,20 @@ def test_a_consumer_is_registered_and_its_group_notified(bench):
     body = consumer_list(bench, "g").body
     assert decode(GetConsumerListByGroupResponseBody, body).consumer_id_list == ["client-1"]
     assert pushes(bench.connection) == ["g"]
+
+
+async def test_a_heartbeat_waits_until_the_retry_topics_of_its_groups_are_registered(bench):
+    loop = asyncio.get_running_loop()
+    changes = {f"%RETRY%{group}": loop.create_future() for group in ("a", "b")}
+    bench.changes.pending.update(changes)
+    groups = [ConsumerData(group_name=group) for group in ("a", "b", "c")]
+    answer = asyncio.ensure_future(bench.dispatch(heartbeat(consumers=groups), bench.connection))
+    for change in changes.values():
+        await asyncio.sleep(0.01)
+        assert not answer.done()
+        change.set_result(False)
+    assert (await answer).code == 0
+    assert bench.subscribe("c", "T").code == 0
 
 
 def test_members_that_join_and_leave_are_logged(bench):
