@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from client.positions import instant
 from remoting.protocol.accelerated import json_dumps, json_loads
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
+from remoting.protocol.message.properties import keys_of
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
@@ -266,7 +267,7 @@ def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -
         body = found.encode() if isinstance(found, str) else json_dumps(found)
     return InputEntry(
         body,
-        tuple((_as_word(value, fields.key) or "").split()),
+        tuple(keys_of(_as_word(value, fields.key) or "")),
         _as_word(value, fields.tag),
         _as_word(value, fields.sharding_key),
     )

@@ -14,6 +14,7 @@ import client
 from pocketmq import output
 from pocketmq.cli.running import ask_admin, json_option, nameserver_option
 from pocketmq.formats import iso_of_ms
+from remoting.protocol.message.properties import keys_of
 from remoting.protocol.message.trace import ConsumeResult, TracedMessageType
 from remoting.protocol.names import TRACE_TOPIC
 
@@ -139,7 +140,7 @@ def _by_producer(record: client.TraceRecord) -> TraceStep:
         place=record.store_host or None,
         topic=record.topic,
         tag=record.tags or None,
-        keys=tuple(record.keys.split()),
+        keys=tuple(keys_of(record.keys)),
     )
 
 

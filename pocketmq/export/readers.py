@@ -17,6 +17,7 @@ import client
 from pocketmq.export.writers import ExportError
 from pocketmq.formats import SourceError, lines
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
+from remoting.protocol.message.properties import keys_of
 
 MAX_LINE_BYTES: Final = 8 * MAX_MESSAGE_BYTES
 """Longest JSON line: a byte of the body takes up to six characters, and there are properties."""
@@ -125,7 +126,7 @@ def _fields(row: dict[str, Any]) -> dict[str, object]:
         "queue": row["queueId"],
         "body": bytes(row["body"]),
         "tag": row["tags"],
-        "keys": (row["keys"] or "").split(),
+        "keys": keys_of(row["keys"] or ""),
         "flag": row["flag"] or 0,
         "properties": dict(row["properties"] or ()),
     }

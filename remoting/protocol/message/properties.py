@@ -71,6 +71,11 @@ NAME_END: Final = b"\x01"
 ENTRY_END: Final = b"\x02"
 
 
+def keys_of(value: str) -> list[str]:
+    """Return the keys in the value of ``KEYS``, as brokers index them: only blanks separate."""
+    return [key for key in value.split(KEY_SEPARATOR) if key]
+
+
 def encode(entries: Mapping[str, str | None], *, trailing: bool = False) -> bytes:
     """Return the text of a mapping, in its order, without entries whose value is None.
 

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from remoting.protocol.command import parse_bool, parse_integer
+from remoting.protocol.message.properties import keys_of
 
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
@@ -175,7 +176,7 @@ def messages_of(records: Iterable[TraceRecord]) -> Iterator[TraceMessage]:
     body, keys, count, keys_bytes = b"", dict[str, None](), 0, 0
     for record in records:
         encoded = record.encode().encode()
-        own = dict.fromkeys((record.message_id, *record.keys.split()))
+        own = dict.fromkeys((record.message_id, *keys_of(record.keys)))
         own_bytes = sum(len(key.encode()) + 1 for key in own)
         if own_bytes > MAX_KEYS_BYTES:
             # Its id is enough to find it.

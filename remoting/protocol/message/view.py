@@ -225,7 +225,7 @@ class RecordView:
     def keys(self) -> list[str]:
         """The keys under which the broker indexes the message."""
         keys = self._property(_KEYS)
-        return keys.split() if keys else []
+        return properties.keys_of(keys) if keys else []
 
     @property
     def unique_id(self) -> str | None:
