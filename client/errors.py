@@ -367,6 +367,8 @@ def remote_error(
             if account
             else "sign with an account's keys: credentials=, --credentials or POCKETMQ_CREDENTIALS"
         )
+    if kind is MessageIllegal and "timer message" in (remark or ""):
+        hint = "choose an earlier time, or raise the broker's timerMaxDelaySec"
     words = (remark or "").partition("\n")[0].strip() or "no reason given"
     error = kind(
         f"{what} was refused with code {code}: {words}",

@@ -1,4 +1,4 @@
-"""Checking names, and parsing positions in queues and durations."""
+"""Checking names and texts, and parsing positions in queues and durations."""
 
 from __future__ import annotations
 
@@ -92,7 +92,12 @@ def position_of(text: str) -> Position:
 
 
 def milliseconds(instant: datetime) -> int:
-    """Return milliseconds since 1970. Raises UsageError for a datetime without a time zone."""
+    """Return milliseconds since 1970. Raises UsageError for all but datetimes with a time zone."""
+    if not isinstance(instant, datetime):
+        raise UsageError(
+            f"a time has to be a datetime, not {instant!r}",
+            hint="datetime.fromtimestamp(seconds, UTC) makes one",
+        )
     if instant.tzinfo is None:
         raise UsageError(
             f"{instant.isoformat()} has no time zone", hint="add one, e.g. tzinfo=datetime.UTC"
@@ -109,6 +114,20 @@ def instant(timestamp_ms: int) -> datetime | None:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def utf8_size(text: str, what: str, *, topic: str | None = None, group: str | None = None) -> int:
+    """Return the bytes of a text in UTF-8. Raises UsageError if it has no such form."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{what} {text[error.start : error.end]!r}, which is not UTF-8",
+            topic=topic,
+            group=group,
+            hint="encode it another way; Python decodes file names and arguments that are not "
+            "UTF-8 to such characters",
+        ) from None
 
 
 def check_group(group: str) -> None:

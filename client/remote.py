@@ -16,6 +16,7 @@ from client.errors import (
     PocketMQError,
     RequestTimeout,
     Unavailable,
+    UsageError,
     remote_error,
 )
 from client.wire.backoff import Backoff, retry_after
@@ -98,6 +99,7 @@ class Remote:
         Raises:
             Unavailable: it could not be reached or did not answer in time.
             RemoteError: it answered with another code.
+            UsageError: the header has a text without a form in UTF-8.
         """
         timeout = self.timeout if timeout is None else timeout
         try:
@@ -106,6 +108,13 @@ class Remote:
             )
         except RemotingError as error:
             raise unavailable(error, address, topic=topic, queue=queue, group=group) from error
+        except (ValueError, TypeError) as error:
+            raise UsageError(
+                f"{name_of(code)} holds a text that is not UTF-8, and is not sent: {error}",
+                topic=topic,
+                queue=queue,
+                group=group,
+            ) from error
         if answer.code not in accept:
             raise remote_error(
                 answer.code,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 from client import limits
 from client.config import GroupArguments, GroupOptions, one_of, positive
 from client.errors import UsageError
-from client.positions import Duration, Place, Position, check_topic_name, seconds
+from client.positions import Duration, Place, Position, check_topic_name, seconds, utf8_size
 from remoting.protocol.message.tags import SqlExpression, TagExpression
 
 if TYPE_CHECKING:
@@ -201,9 +201,7 @@ def expression_of(tags: Wanted, group: str, topic: str | None = None) -> TagExpr
     """Parse the expression of one topic, or of any. Raises UsageError."""
     if topic is not None:
         check_topic_name(topic)
-    if isinstance(tags, Sql):
-        return SqlExpression.of(tags.text)
-    text: Any = tags.text if isinstance(tags, Tags) else tags
+    text: Any = tags.text if isinstance(tags, Tags | Sql) else tags
     if not isinstance(text, str):
         raise UsageError(
             f"tags can't be {tags!r}",
@@ -211,6 +209,9 @@ def expression_of(tags: Wanted, group: str, topic: str | None = None) -> TagExpr
             group=group,
             hint="use '*', client.Tags or client.Sql",
         )
+    utf8_size(text, "the expression holds", topic=topic, group=group)
+    if isinstance(tags, Sql):
+        return SqlExpression.of(text)
     try:
         return TagExpression.parse(text)
     except ValueError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from client.config import ProducerOptions
 from client.errors import UsageError
 from client.message import Message, Receipt
-from client.positions import Duration, milliseconds, seconds
+from client.positions import Duration, milliseconds, seconds, utf8_size
 from client.serde import Serde, raw
 from remoting.protocol import names
 from remoting.protocol.limits import MAX_BATCH_MESSAGES, MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
@@ -287,7 +287,7 @@ class Preparer(Generic[T]):
         columns.flags.append(message.flag)
         if tail:
             columns.tails[0] = tail
-        columns.size = ELEMENT_BYTES + self._id_bytes + len(data) + len(tail.encode())
+        columns.size = ELEMENT_BYTES + self._id_bytes + len(data) + properties_size(topic, tail)
         return columns
 
     def prepare_batch(
@@ -344,7 +344,7 @@ class Preparer(Generic[T]):
         if not message.wait:
             tail += "\x02WAIT\x01false"
         if len(tail) >= SHORT_PROPERTIES:
-            size = self._id_bytes + len(tail.encode())
+            size = self._id_bytes + properties_size(topic, tail)
             if size > MAX_PROPERTIES_BYTES:
                 raise UsageError(
                     f"the properties take {size} bytes, {MAX_PROPERTIES_BYTES} are allowed",
@@ -453,6 +453,13 @@ def check_body(topic: str, body: object) -> bytes:
     return body
 
 
+def properties_size(topic: str, text: str) -> int:
+    """Return the bytes of a properties text. Raises UsageError if it can't be UTF-8."""
+    if text.isascii():
+        return len(text)
+    return utf8_size(text, "the tag, a key or a property holds", topic=topic)
+
+
 def properties_after_id(
     topic: str, *, tag: str | None, keys: Iterable[str], own: Mapping[str, str] | None
 ) -> str:
@@ -462,18 +469,25 @@ def properties_after_id(
         UsageError: a tag, key or property is invalid.
     """
     text = ""
-    if tag:
-        if _NOT_IN_TAGS.search(tag):
-            raise UsageError(
-                f"the tag {tag!r} holds ||, 0x01 or 0x02",
-                topic=topic,
-                hint="a message has one tag; consumers subscribe to several with ||",
-            )
-        text += f"\x02TAGS\x01{tag}"
-    if keys:
-        text += "\x02KEYS\x01" + _joined(topic, keys)
-    if own:
-        text += _custom_properties(topic, own)
+    try:
+        if tag:
+            if _NOT_IN_TAGS.search(tag):
+                raise UsageError(
+                    f"the tag {tag!r} holds ||, 0x01 or 0x02",
+                    topic=topic,
+                    hint="a message has one tag; consumers subscribe to several with ||",
+                )
+            text += f"\x02TAGS\x01{tag}"
+        if keys:
+            text += "\x02KEYS\x01" + _joined(topic, keys)
+        if own:
+            text += _custom_properties(topic, own)
+    except (TypeError, AttributeError) as error:
+        raise UsageError(
+            f"the tag, a key or a property is not text: {error}",
+            topic=topic,
+            hint="a tag is a text, keys are texts, and properties a mapping of texts",
+        ) from error
     return text
 
 

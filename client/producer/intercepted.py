@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
-from client.errors import PocketMQError, SendError, as_send_error
+from client.errors import Outcome, PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around
 from client.message import Message, Receipt
 from client.positions import Duration
@@ -140,6 +140,10 @@ class Intercepted(Generic[T]):
                 return await self.send(message, timeout)
             except PocketMQError as error:
                 return as_send_error(error)
+            except Exception as error:  # noqa: BLE001 - an interceptor's, before or after the send
+                failure = SendError(f"the send failed: {error!r}", outcome=Outcome.UNKNOWN)
+                failure.__cause__ = error
+                return failure
 
         rest = iter(messages)
         results: list[Receipt | SendError] = []

@@ -376,6 +376,9 @@ class Producer(ClientPart, Generic[T]):
                 waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
                 waiting.append(as_send_error(error))
+            except Exception as error:  # noqa: BLE001 - others have their receipts
+                invalid = UsageError(f"message {number} can't be sent: {error!r}", group=self.group)
+                waiting.append(as_send_error(invalid))
             if number % YIELD_MESSAGES == 0:
                 await asyncio.sleep(0)
         results: list[Receipt | SendError] = []

@@ -33,6 +33,7 @@ from client.producer.columns import (
     MessageColumns,
     check_topic,
     properties_after_id,
+    properties_size,
 )
 from client.producer.room import RoomQueue
 from client.producer.sender import DeadlineClock, Sender
@@ -299,7 +300,7 @@ class SendBuffer:
             tail = properties_after_id(topic, tag=tag, keys=keys, own=properties)
             if len(tail) >= SHORT_PROPERTIES:
                 return None
-            size += len(tail) if tail.isascii() else len(tail.encode())
+            size += len(tail) if tail.isascii() else properties_size(topic, tail)
         lane: str | MessageQueue = topic
         if queue is not None or sharding_key is not None:
             bound = self._queue_of(topic, queue, sharding_key)

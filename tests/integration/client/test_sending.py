@@ -41,6 +41,61 @@ async def test_a_message_arrives_as_it_was_sent(cluster: Any):
     assert message.properties["a"] == "b"
 
 
+async def test_a_key_with_a_tab_is_one_key_by_which_its_message_is_found(cluster: Any):
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send("T", b"body", keys=["a\tb", "c\u00a0d"])
+    async with client.Admin(cluster.nameserver) as admin:
+        for key in ("a\tb", "c\u00a0d"):
+            assert [one.keys for one in await admin.find_messages("T", key)] == [
+                ["a\tb", "c\u00a0d"]
+            ]
+        assert await admin.find_messages("T", "a") == []
+
+
+class Hasty(client.Interceptor):
+    """Fails by itself for one message."""
+
+    async def send(self, message: Any, proceed: Any) -> Any:
+        if message.body == b"odd":
+            raise KeyError("own")
+        return await proceed(message)
+
+
+@pytest.mark.parametrize("interceptors", [(), (Hasty(),)], ids=["plain", "intercepted"])
+async def test_send_many_returns_a_receipt_or_an_error_for_each_message(
+    cluster: Any, interceptors: Any
+):
+    given: list[Any] = [
+        client.Message("T", b"1"),
+        client.Message("T", b"2", keys=["\udce9"]),
+        client.Message("T", b"3", deliver_at=1.5),  # type: ignore[arg-type] # what is tested
+        client.Message("T", b"odd", flag="x"),  # type: ignore[arg-type] # what is tested
+        "no message",
+        client.Message("T", b"4"),
+    ]
+    async with client.Producer(cluster.nameserver, interceptors=interceptors) as producer:
+        results = await producer.send_many(given)
+    kinds = [isinstance(result, client.Receipt) for result in results]
+    assert kinds == [True, False, False, False, False, True]
+    assert all(isinstance(result, client.SendError) for result in results[1:5])
+    assert all(isinstance(result, client.UsageError) for result in results[1:3])
+
+
+async def test_a_text_that_is_not_utf8_is_refused_by_every_request(cluster: Any):
+    async def handle(_: Any) -> None: ...
+
+    async with client.Admin(cluster.nameserver) as admin:
+        with pytest.raises(client.UsageError, match="not UTF-8"):
+            await admin.find_messages("T", "\udce9")
+        with pytest.raises(client.UsageError, match="not UTF-8"):
+            await admin.put_kv("n", "k", "\udce9")
+    for wanted in ("\udce9", client.Sql("a = '\udce9'")):
+        with pytest.raises(client.UsageError, match="not UTF-8"):
+            client.PushConsumer(
+                cluster.nameserver, group="g", subscribe={"T": wanted}, handler=handle
+            )
+
+
 async def test_a_message_object_and_arguments_do_not_mix(cluster: Any):
     async with client.Producer(cluster.nameserver) as producer:
         message = client.Message("T", b"x", tag="t")

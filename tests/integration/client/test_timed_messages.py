@@ -112,6 +112,7 @@ async def test_the_brokers_limit_is_its_error(cluster: Cluster) -> None:
         with pytest.raises(SendError, match="max delay 259200000ms") as caught:
             await producer.send(TOPIC, b"x", delay=timedelta(days=4))
         assert getattr(caught.value, "code", None) == 13
+        assert str(caught.value).endswith("raise the broker's timerMaxDelaySec")
         with pytest.raises(UsageError, match="recall handle is invalid"):
             await producer.recall("nonsense")
         receipt = await producer.send(TOPIC, b"x", delay=0.05)
