@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,30 @@ from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistra
 from broker.topics import TopicTable
 from client import AccessDenied, blocking
 from pocketmq import testing
+from pocketmq.testing import SMALL_STORE, ServerProcess
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from tests.interop.apache import ANSWER_TIMEOUT, nameserver_command, second_broker, start
-from tests.ports import free_port, wait_until_listening
+from tests.harness.processes import options
+from tests.interop.apache import (
+    ANSWER_TIMEOUT,
+    JavaClient,
+    nameserver_command,
+    second_broker,
+    start,
+)
+from tests.ports import free_port, free_ports, wait_until_listening
+from tests.sizes import size
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+
+THREADS = 6
+ROUNDS = size(test=5, ci=20, soak=100)
+WAIT_MS = size(ci=15_000, soak=1_000)
+"""The longest time without a route; half a period of the registration proves that none helped."""
 
 MANY = 2 * MAX_TOPICS_AT_ONCE + 500
 
@@ -38,6 +53,36 @@ def nameserver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.parametrize("there", [False, True], ids=["ours", "apache"])
+def test_topics_that_javas_admin_creates_at_once_have_routes(tmp_path: Path, there: bool) -> None:
+    java = JavaClient("5.3.3", "JSON", tmp_path)
+    topics = {f"new-{thread}-{turn}" for thread in range(THREADS) for turn in range(ROUNDS)}
+    with ExitStack() as stack:
+        port = free_port()
+        nameserver = f"127.0.0.1:{port}"
+        if there:
+            process = start(nameserver_command("5.3.3", tmp_path, port), tmp_path, tmp_path / "log")
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            wait_until_listening(port)
+        else:
+            ours = ServerProcess(["nameserver", f"--port={port}"])
+            stack.callback(ours.kill)
+            ours.start()
+        broker = ServerProcess(
+            [
+                *("broker", f"--nameserver={nameserver}", f"--port={free_ports(3)}"),
+                *(f"--store={tmp_path / 'store'}", *options(SMALL_STORE)),
+            ]
+        )
+        stack.callback(broker.kill)
+        broker.start()
+        counts = (str(THREADS), str(ROUNDS))
+        waits = java.run(nameserver, broker.addresses["broker"], *counts, program="NewTopics")
+    assert {topic for topic, _ in waits} == topics
+    assert max(int(milliseconds) for _, milliseconds in waits) < WAIT_MS
 
 
 async def known(pool: ConnectionPool, nameserver: str) -> set[str]:
