@@ -128,7 +128,7 @@ async def test_silent_clients_and_expired_locks_are_removed(make_broker, connect
     client = await connect(broker)
     await client.ask(heartbeat(producers=["pg"]))
     queue = MessageQueue("T", "broker-a", 0)
-    broker.state.locks.lock("g", "a", [queue], clock.now_ms())
+    broker.state.locks.lock("g", "a", [queue], broker.state.monotonic_ms)
     clock.advance(121)
     broker.processors.clients.scan()
     assert broker.state.producers.groups == {}
