@@ -24,7 +24,7 @@ if not TYPE_CHECKING:  # With __getattr__, type checkers would accept every name
 
         Raises:
             AttributeError: the client has no such name.
-            ImportError: a module of the application hides one that the client needs.
+            ImportError: a package of the application hides one that the client needs.
         """
         if name in _SUBMODULES:
             return import_module(f"pocketmq.{name}")

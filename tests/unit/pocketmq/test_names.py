@@ -72,30 +72,63 @@ def application(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["client", "remoting"])
 @pytest.mark.parametrize(
     "line",
-    ["from pocketmq import Producer", "import pocketmq.blocking", "from pocketmq import serde"],
+    [
+        "from pocketmq import Producer",
+        "import pocketmq.blocking",
+        "from pocketmq import serde",
+        "from pocketmq import testing",
+    ],
 )
-def test_an_applications_own_module_is_named_with_the_remedy_and_not_run(
-    tmp_path: Path, name: str, line: str
+def test_an_applications_own_modules_hide_nothing_and_are_not_run(
+    application: Path, line: str
 ) -> None:
-    (tmp_path / f"{name}.py").write_text("raise RuntimeError('the application')\n")
-    done = run(tmp_path, "-c", line)
-    assert done.returncode == 1
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"ImportError: PocketMQ's package '{name}' is hidden by ")
-    assert str(tmp_path / f"{name}.py") in last
-    assert f"app/{name}.py" in last
+    done = run(application, "-c", line)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_an_applications_own_module_that_is_in_use_stays_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text("ANSWER = 42\n")
+@pytest.mark.parametrize("name", ["client", "remoting"])
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import {name}, pocketmq; pocketmq.Producer",
+        "import pocketmq; pocketmq.Producer; import {name}",
+        "import pocketmq, {name}; from pocketmq.blocking import Producer",
+    ],
+)
+def test_application_and_client_import_each_their_own_module(
+    tmp_path: Path, name: str, imports: str
+) -> None:
+    (tmp_path / f"{name}.py").write_text("ANSWER = 42\n")
     code = (
-        "import client, pocketmq\ntry: pocketmq.Producer\n"
-        "except ImportError as error: print(error.name, client.ANSWER)\n"
+        f"{imports.format(name=name)}\n"
+        f"import {name} as own, pocketmq\n"
+        "names = [getattr(pocketmq, name) for name in pocketmq.__all__]\n"
+        "with pocketmq.blocking.Producer('127.0.0.1:1', group='g') as producer:\n"
+        "    try: producer.send('orders', b'tea', timeout=0.1)\n"
+        "    except pocketmq.NoNameServer: print(own.ANSWER)\n"
     )
-    assert run(tmp_path, "-c", code).stdout == "client 42\n"
+    done = run(tmp_path, "-c", code)
+    assert (done.stdout, done.stderr) == ("42\n", "")
+
+
+def test_a_script_that_is_named_like_the_client_can_use_it(tmp_path: Path) -> None:
+    (tmp_path / "client.py").write_text(
+        "from pocketmq import Producer, blocking\nprint(Producer.__module__, __name__)\n"
+    )
+    (tmp_path / "main.py").write_text("import client\n")
+    assert run(tmp_path, "client.py").stdout == "client.producer.producer __main__\n"
+    assert run(tmp_path, "main.py").stdout == "client.producer.producer client\n"
+
+
+def test_a_package_that_hides_the_client_is_named_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "client").mkdir()
+    file = tmp_path / "client" / "__init__.py"
+    file.write_text("raise RuntimeError('the application')\n")
+    last = run(tmp_path, "-c", "from pocketmq import Producer").stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: PocketMQ's package 'client' is hidden by {file}: ")
+    assert "app/client" in last
 
 
 @pytest.mark.parametrize("start", [["-m", "shop"], ["main.py"]])
