@@ -102,7 +102,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         self._is_ready = False
         self._withheld = False
         self._claimed = False
-        self._resting = False
+        self._rest: asyncio.TimerHandle | None = None
         self._locked = True
         self._regaining = False
         self._loop = asyncio.get_running_loop()
@@ -160,6 +160,8 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         """
         self.state = AssignmentState.REVOKED
         self.process_queue.active.clear()
+        if self._rest is not None:
+            self._rest.cancel()
         self._consumer.remove(self)
 
     @property
@@ -289,7 +291,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         Returns:
             False if it is claimed, rests after a failure, or its lock is not held.
         """
-        if self._claimed or self._resting or not self.may_start():
+        if self._claimed or self._rest is not None or not self.may_start():
             return False
         self._claimed = True
         self._withheld = True
@@ -306,16 +308,16 @@ class AssignedQueue(FetcherOwner, Generic[T]):
 
     def rest(self, seconds: float) -> None:
         """Dispatch nothing for ``seconds``."""
-        self._resting = True
-        self._refresh()
-        self._loop.call_later(seconds, self._rested)
+        if self.state is not AssignmentState.REVOKED:
+            self._rest = self._loop.call_later(seconds, self._rested)
+            self._refresh()
 
     def _rested(self) -> None:
-        self._resting = False
+        self._rest = None
         self._refresh()
 
     def _refresh(self, *, wake: bool = True) -> None:
-        self._withheld = self._claimed or self._resting or not self._locked
+        self._withheld = self._claimed or self._rest is not None or not self._locked
         if wake:
             self.offer()
         else:

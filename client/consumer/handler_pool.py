@@ -208,7 +208,7 @@ class HandlerPool(Generic[T]):
 
     def _worker_ended(self, task: asyncio.Task[None]) -> None:
         self._workers.discard(task)
-        if task.cancelled():
+        if task.cancelled() and not self._tasks.closed:
             # When a program ends, asyncio cancels all tasks, waits for them, which may take long,
             # and closes the loop. If other tasks than workers still run after the delay, only the
             # worker was cancelled.
@@ -325,6 +325,11 @@ class HandlerPool(Generic[T]):
             )
             self._queues.tell(HandlerTimedOut(call.assigned.queue, run.offset, len(run), seconds))
             self._tasks.spawn(self._give_up(call.assigned, run, TIMED_OUT), "giving up a message")
+
+    def close(self) -> None:
+        """Cancel the time-outs: the event loop would keep the consumer until they end."""
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _abandon(self, run: Run[ReceivedMessage[T]], call: _Call[T]) -> None:
         del self._calls[run]

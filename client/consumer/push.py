@@ -301,6 +301,7 @@ class PushConsumer(ClientPart, Generic[T]):
             except TimeoutError:
                 _log.error("a handler ignores that it is cancelled", group=self.group)
             finally:
+                self._dispatcher.pool.close()
                 self._store.close()
                 if self._message_handler is not None:
                     self._message_handler.close()

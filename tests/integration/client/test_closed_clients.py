@@ -1,0 +1,152 @@
+"""Nothing of a closed client stays in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from typing import Any
+
+import pytest
+
+import client
+from client import blocking
+from remoting.pool import ConnectionPool
+
+AT_ONCE = 10
+ROUNDS = 10
+
+
+def objects_of_clients() -> Counter[str]:
+    """Count the objects of the client's classes, and of their connections, that are reachable."""
+    gc.collect()
+    return Counter(
+        kind.__qualname__
+        for kind in map(type, gc.get_objects())
+        if str(kind.__module__).partition(".")[0] == "client" or kind is ConnectionPool
+    )
+
+
+def commit(_: Any) -> client.TransactionState:
+    return client.TransactionState.COMMIT
+
+
+class Cycles:
+    """Make, use and close one client; each method is one kind of client."""
+
+    def __init__(self, nameserver: str, number: int) -> None:
+        self._nameserver = nameserver
+        group = f"g{number}"
+        self._consumer = {"group": group, "subscribe": {"T": "*"}, "start_from": client.FIRST}
+
+    async def admin(self) -> None:
+        async with client.Admin(self._nameserver) as admin:
+            await admin.topics()
+
+    async def producer(self) -> None:
+        async with client.Producer(self._nameserver) as producer:
+            await producer.send("T", b"x")
+
+    async def transactions(self) -> None:
+        async with (
+            client.Producer(self._nameserver, group="p", transaction_checker=commit) as producer,
+            producer.transaction("T", b"x"),
+        ):
+            pass
+
+    async def pull_consumer(self) -> None:
+        async with client.PullConsumer(self._nameserver, group="g") as consumer:
+            consumer.assign(await consumer.queues("T"))
+            await consumer.get_many(1, timeout=0.01)
+
+    async def push_consumer(self) -> None:
+        await self._push()
+
+    async def orderly_consumer_whose_queue_rests(self) -> None:
+        await self._push(fails=client.RetryLater(3600), order=client.Orderly())
+
+    async def _push(self, fails: Exception | None = None, **options: Any) -> None:
+        handled = asyncio.Event()
+
+        async def handle(_: Any) -> None:
+            handled.set()
+            await asyncio.sleep(0)
+            if fails is not None:
+                raise fails
+
+        await self.producer()
+        options = {**self._consumer, **options}
+        async with client.PushConsumer(self._nameserver, handler=handle, **options):
+            await handled.wait()
+
+    async def iterated_consumer(self) -> None:
+        await self.producer()
+        async with client.PushConsumer(self._nameserver, **self._consumer) as consumer:
+            with await anext(consumer):
+                pass
+
+    async def instance(self) -> None:
+        async with client.Instance(self._nameserver) as instance:
+            await instance.producer().send("T", b"x")
+            consumer = instance.pull_consumer(group="g")
+            await consumer.queues("T")
+            await instance.admin().topics()
+
+    async def blocking_admin(self) -> None:
+        def cycle() -> None:
+            with blocking.Admin(self._nameserver) as admin:
+                admin.topics()
+
+        await asyncio.to_thread(cycle)
+
+    async def blocking_producer(self) -> None:
+        def cycle() -> None:
+            with blocking.Producer(
+                self._nameserver, group="p", transaction_checker=commit
+            ) as producer:
+                producer.send("T", b"x")
+                with producer.transaction("T", b"x"):
+                    pass
+
+        await asyncio.to_thread(cycle)
+
+    async def blocking_pull_consumer(self) -> None:
+        def cycle() -> None:
+            with blocking.PullConsumer(self._nameserver, group="g") as consumer:
+                consumer.assign(consumer.queues("T"))
+                consumer.get_many(1, timeout=0.01)
+
+        await asyncio.to_thread(cycle)
+
+    async def blocking_push_consumer(self) -> None:
+        def cycle() -> None:
+            with (
+                blocking.PushConsumer(self._nameserver, **self._consumer) as consumer,
+                next(consumer),
+            ):
+                pass
+
+        await self.producer()
+        await asyncio.to_thread(cycle)
+
+    async def blocking_instance(self) -> None:
+        def cycle() -> None:
+            with blocking.Instance(self._nameserver) as instance:
+                instance.producer().send("T", b"x")
+                instance.pull_consumer(group="g").queues("T")
+                instance.admin().topics()
+
+        await asyncio.to_thread(cycle)
+
+
+@pytest.mark.parametrize("kind", [name for name in vars(Cycles) if name[0] != "_"])
+async def test_nothing_stays_of_clients_that_were_closed(cluster: Any, kind: str):
+    async def cycle() -> None:
+        cycles = (Cycles(cluster.nameserver, number) for number in range(AT_ONCE))
+        await asyncio.gather(*(getattr(each, kind)() for each in cycles))
+
+    await cycle()
+    before = objects_of_clients()
+    for _ in range(ROUNDS):
+        await cycle()
+    assert objects_of_clients() - before == Counter()
