@@ -198,7 +198,8 @@ class ClientCallbackProcessor:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        whole, parts = MapParts(ResetOffsetBody()), []
+        whole = MapParts(ResetOffsetBody())
+        parts: list[bytes] = []
         for some in sliced(list(offsets.items())):
             if parts:
                 await asyncio.sleep(0)
