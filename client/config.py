@@ -418,7 +418,7 @@ def _from_file(file: Path, section: str) -> dict[str, Any]:
 
     try:
         with file.open("rb") as stream:
-            tables = tomllib.loads(stream.read(MAX_FILE_BYTES).decode())
+            tables = tomllib.loads(stream.read(MAX_FILE_BYTES).decode("utf-8-sig"))
     except (OSError, ValueError) as error:
         raise UsageError(f"the client's configuration {file} can't be read: {error}") from error
     unknown = tables.keys() - {"client", "producer", "consumer", "push_consumer"}

@@ -94,15 +94,18 @@ def typed(kind: type[V], *, format: Format = "json") -> Typed[V]:  # noqa: A002
 
 
 def _json() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    # orjson reads whole numbers of more than 64 bits as floats.
+    from msgspec.json import decode  # noqa: PLC0415 - rarely needed
+
     try:
-        from orjson import dumps, loads  # noqa: PLC0415 - optional; else the standard library
+        from orjson import dumps  # noqa: PLC0415 - optional; else the standard library
     except ImportError:
         import json as standard  # noqa: PLC0415
 
         return lambda value: standard.dumps(
             value, separators=(",", ":"), ensure_ascii=False
-        ).encode(), standard.loads
-    return dumps, loads
+        ).encode(), decode
+    return dumps, decode
 
 
 def _msgpack() -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:

@@ -7,6 +7,7 @@ is read completely.
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,8 +15,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from client.positions import instant
-from remoting.protocol.accelerated import json_dumps, json_loads
+from remoting.protocol.accelerated import json_dumps
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.properties import keys_of
 
@@ -167,7 +170,7 @@ def lines(
     max_bytes: int = MAX_MESSAGE_BYTES,
     why: str = "the most that a message holds",
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield line numbers, from 1, and lines with their line ends.
+    """Yield line numbers, from 1, and lines with their line ends, without a byte order mark.
 
     Raises:
         SourceError: a line is longer than ``max_bytes``.
@@ -177,6 +180,8 @@ def lines(
         number += 1
         if len(line) > max_bytes and not line.endswith(b"\n"):
             raise SourceError(f"line {number} is longer than {max_bytes} bytes, {why}")
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         yield number, line
 
 
@@ -196,16 +201,24 @@ def _blob(stream: IO[bytes]) -> InputEntry:
 
 
 def _json_lines(stream: IO[bytes], fields: Fields) -> Iterator[InputEntry]:
+    # A body stays as it is in the line, and whole numbers are exact: orjson makes floats of those
+    # with more than 64 bits.
+    decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
     for number, line in lines(stream):
         text = _chomp(line)
         if not text.strip():
             continue
         try:
-            value = json_loads(text)
-        except ValueError as error:
-            raise SourceError(f"line {number} is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise SourceError(f"line {number} is not a JSON object")
+            # A ``Raw`` isn't checked for this.
+            text.decode()
+            raw = decode(text)
+            value = raw | {
+                name: msgspec.json.decode(raw[name]) for name in fields.named if name in raw
+            }
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"line {number} is not a JSON object: {error}") from error
+        if fields.body in raw and not isinstance(value[fields.body], str):
+            value[fields.body] = msgspec.json.format(raw[fields.body], indent=-1)
         yield _entry(value, fields, text, number)
 
 
@@ -264,7 +277,7 @@ def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -
     body = text
     if fields.body is not None:
         found = value[fields.body]
-        body = found.encode() if isinstance(found, str) else json_dumps(found)
+        body = found.encode() if isinstance(found, str) else found
     return InputEntry(
         body,
         tuple(keys_of(_as_word(value, fields.key) or "")),

@@ -351,7 +351,7 @@ def _secret(name: str, *, ask: bool, keys: Path | None, new_keys: Path | None) -
         return str(
             click.prompt(f"Secret of {name}", hide_input=True, confirmation_prompt=True, err=True)
         )
-    return sys.stdin.readline().rstrip("\r\n")
+    return sys.stdin.readline().removeprefix("\ufeff").rstrip("\r\n")
 
 
 @user.command(epilog="Example: pocketmq acl user delete billing --yes")

@@ -46,11 +46,11 @@ class ExportedMessage(msgspec.Struct):
     properties: dict[str, str] = {}
     flag: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
 
-    def data(self) -> bytes:
+    def data(self, line: bytes) -> bytes:
         """Return the bytes of a JSON line's body. Raises ValueError if it has another encoding."""
         if self.encoding == "json":
-            # Not by orjson, which refuses integers of more than 64 bits.
-            return msgspec.json.encode(self.body)
+            # As it is in the line: a number may have more digits than a float.
+            return bytes(msgspec.json.decode(line, type=dict[str, msgspec.Raw])["body"])
         if not isinstance(self.body, str):
             raise ValueError(f"with encoding {self.encoding} the body is text")  # noqa: TRY004 - of input
         if self.encoding == "base64":
@@ -66,7 +66,7 @@ def json_messages(stream: IO[bytes]) -> Iterator[ExportedMessage]:
             continue
         try:
             found = decode(line)
-            found.body = found.data()
+            found.body = found.data(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise SourceError(f"line {number} is not an exported message: {error}") from error
         yield found

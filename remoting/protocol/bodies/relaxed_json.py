@@ -379,7 +379,7 @@ def loads(data: Buffer, *, max_nodes: int = MAX_JSON_NODES) -> object:
         tree: object = msgspec.json.decode(raw)
     except (ValueError, RecursionError):
         try:
-            text = raw.decode("utf-8")
+            text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             raise BodyError(f"the JSON is not UTF-8 at byte {error.start}") from None
         return RelaxedReader(text).read()

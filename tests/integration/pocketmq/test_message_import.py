@@ -82,7 +82,8 @@ def test_the_copy_has_the_same_messages_in_the_same_queues_and_order(
 def test_every_encoding_of_bodies_is_read(
     cli: CommandLine, topic: str, copy: str, encoding: str
 ) -> None:
-    cli("send", topic, stdin='{"a":1}\nnot JSON\n17\n')
+    numbers = '{"wei":12345678901234567890123,"price":12345678901234567.890}\n1e400\n"\\ud800"\n'
+    cli("send", topic, stdin='{"a":1}\nnot JSON\n17\n' + numbers)
     text = cli("message", "export", topic, "--out", "-", "--body", encoding)
     cli("message", "import", "-", "--topic", copy, stdin=text)
     assert cli("read", copy) == cli("read", topic)

@@ -167,7 +167,7 @@ def test_bad_input_is_reported_after_the_lines_before_it_are_sent(
 ) -> None:
     result = cli.result("send", topic, "--format", "jsonl", stdin='{"a": 1}\nnonsense\n')
     assert result.exit_code == 1
-    assert "line 2 is not JSON" in result.stderr
+    assert "line 2 is not a JSON object" in result.stderr
     assert "sent to" in result.stdout
     assert len(read_json(cli, topic)) == 1
 

@@ -49,7 +49,8 @@ def test_arguments_beat_the_environment_which_beats_the_file(tmp_path: Path):
 
 def test_a_file_can_be_named_by_argument(tmp_path: Path):
     file = tmp_path / "c.toml"
-    file.write_text("[consumer]\nauto_commit = true\nstart_from = 'last'\n")
+    # With a byte order mark, as editors on Windows write it.
+    file.write_text("\ufeff[consumer]\nauto_commit = true\nstart_from = 'last'\n")
     options = ConsumerOptions.gather({"config": file}, env={})
     assert options.auto_commit
     assert options.start_from is END

@@ -111,6 +111,11 @@ def test_serdes_round_trip(kind: Any, value: Any):
     assert kind.loads(kind.dumps(value)) == value
 
 
+@pytest.mark.parametrize("number", [2**63, 2**64, -(2**63) - 1, 12345678901234567890123])
+def test_json_reads_a_whole_number_of_any_length_as_it_is(number: int):
+    assert serde.json.loads(b'{"wei":%d}' % number) == {"wei": number}
+
+
 def test_a_typed_serde_checks_what_it_reads():
     with pytest.raises(ValueError, match="number"):
         serde.typed(Order).loads(b'{"number":"x"}')

@@ -71,9 +71,34 @@ def test_a_field_can_be_the_body() -> None:
 
 
 @pytest.mark.parametrize(
+    "number", ["12345678901234567890123", "18446744073709551616", "12345678901234567.89"]
+)
+def test_a_number_in_a_body_is_the_one_in_the_line(number: str) -> None:
+    line = b'{"id": 18446744073709551616, "b": {"n": %s}}' % number.encode()
+    assert read(line, "jsonl", Fields(body="b", key="id")) == [
+        InputEntry(b'{"n":%s}' % number.encode(), ("18446744073709551616",))
+    ]
+
+
+@pytest.mark.parametrize("form", ["text", "jsonl", "csv"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(form: str) -> None:
+    data = {"text": b"x\r\n", "jsonl": b'{"id": "x"}\n', "csv": b"id\r\nx\r\n"}[form]
+    fields = Fields() if form == "text" else Fields(key="id")
+    assert read(b"\xef\xbb\xbf" + data, form, fields) == read(data, form, fields)
+    assert bodies(b"\xef\xbb\xbfx", "raw") == [b"\xef\xbb\xbfx"]
+
+
+def test_only_blanks_separate_keys() -> None:
+    assert read(b'{"id": "a\\tb  c"}', "jsonl", Fields(key="id"))[0].keys == ("a\tb", "c")
+
+
+@pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b'{"id": 1}\n{oops', "line 2 is not JSON"),
+        (b'{"id": "\xff"}', "line 1 is not a JSON object"),
+        (b'{"id": {"a": ' + b"[" * 100_000, "line 1 is not a JSON object"),
+        (b'{"id": 1e400}', "line 1 is not a JSON object"),
+        (b'{"id": 1}\n{oops', "line 2 is not a JSON object"),
         (b"[1]", "line 1 is not a JSON object"),
         (b'{"a": 1}', "line 1 has no 'id'; it has a"),
     ],

@@ -37,6 +37,10 @@ def test_unknown_members_are_ignored() -> None:
     assert decode(TopicConfig, text) == TopicConfig("T", perm=4)
 
 
+def test_a_byte_order_mark_is_skipped_as_by_fastjson() -> None:
+    assert decode(TopicConfig, b'\xef\xbb\xbf{"topicName":"T"}') == TopicConfig("T")
+
+
 def test_a_null_member_counts_as_absent() -> None:
     text = b'{"topicName":"T","perm":null,"order":null,"topicFilterType":null,"attributes":null}'
     assert decode(TopicConfig, text) == TopicConfig("T")
