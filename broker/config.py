@@ -83,7 +83,7 @@ _STORE = """
     flushCommitLogThoroughInterval commitCommitLogThoroughInterval
     flushConsumeQueueThoroughInterval maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInMemory maxTransferBytesOnMessageInDisk
-    maxTransferCountOnMessageInDisk accessMessageInMemoryMaxRatio
+    maxTransferCountOnMessageInDisk
     messageIndexSafe
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
@@ -194,6 +194,7 @@ _AT_RUN_TIME = """
     longPollingEnable shortPollingTimeMills enablePropertyFilter filterDataCleanTimeSpan
     fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio cleanFileForciblyEnable deleteFileBatchMax cleanResourceInterval
+    accessMessageInMemoryMaxRatio
     pocketmqDiskCleanFreeBytes pocketmqDiskFullFreeBytes
     pocketmqMaxTopics pocketmqMaxGroups pocketmqPullMaxMessages pocketmqPullMaxBytes
     pocketmqMaxTopicMessagesPerSecond pocketmqMaxTopicBytesPerSecond
@@ -381,6 +382,11 @@ class BrokerConfig(TlsServerSettings):
     recall_message_enable: bool = setting("recallMessageEnable", boolean, True)
     """Whether timer messages may be recalled; false by default in RocketMQ."""
     flush_delay_offset_interval_ms: int = setting("flushDelayOffsetInterval", _MILLISECONDS, 10_000)
+    access_message_in_memory_max_ratio: int = setting(
+        "accessMessageInMemoryMaxRatio", integer(0, 100), 40
+    )
+    """Percentage of the memory that the newest part of the log is assumed to occupy. A new group
+    starts at 0 in a queue whose first message is in it."""
     message_index_enable: bool = setting("messageIndexEnable", boolean, True)
     max_hash_slots: int = setting("maxHashSlotNum", integer(1, 100_000_000), DEFAULT_SLOTS)
     max_index_entries: int = setting("maxIndexNum", integer(2, 80_000_000), DEFAULT_ENTRIES)

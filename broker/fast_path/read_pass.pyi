@@ -3,12 +3,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.fast_path.host import Host
+from broker.fast_path.templates import Answers
 from broker.quotas import Meter
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.record_validator import TagsCodes
 from remoting.connection import Connection
 from remoting.protocol.bodies.heartbeat import SubscriptionData
-from remoting.protocol.core.answer import AnswerTemplate
 from remoting.protocol.headers.pull import PullMessageRequestHeader
 
 MAX_PLANS: int
@@ -27,7 +27,7 @@ class SendPlan:
     def __init__(
         self,
         queue: ConsumeQueue,
-        answers: tuple[AnswerTemplate, AnswerTemplate],
+        answers: tuple[Answers, Answers],
         *,
         flag: int,
         sys_flag: int,

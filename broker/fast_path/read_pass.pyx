@@ -362,6 +362,9 @@ cdef class SendPlan:
     cdef Run _run
     cdef AnswerTemplate answer
     cdef AnswerTemplate late_answer
+    # The same for messages with a unique id.
+    cdef AnswerTemplate named_answer
+    cdef AnswerTemplate late_named_answer
     cdef int32_t flag
     cdef int32_t sys_flag
     cdef int32_t reconsume_times
@@ -374,7 +377,7 @@ cdef class SendPlan:
         check_count(count)
         self._count = count
         self.queue = queue
-        self.answer, self.late_answer = answers
+        (self.answer, self.late_answer), (self.named_answer, self.late_named_answer) = answers
         self.flag = flag
         self.sys_flag = sys_flag
         self.reconsume_times = reconsume_times
@@ -512,24 +515,30 @@ cdef class Sends:
         gathered.put(run, head, code, request.body, text, text_length)
         gathered.count_sent(length)
         plan.count_sent(1, head.size)
-        self._answer(plan, &request.header, properties.waits, number, &position, 1)
+        self._answer(plan, &request.header, &properties, number, &position, 1)
         return LIGHT
 
     cdef int _answer(
-        self, SendPlan plan, const Header *header, bint waits, int64_t number,
+        self, SendPlan plan, const Header *header, const Properties *properties, int64_t number,
         const int64_t *positions, Py_ssize_t count,
     ) except -1:
         cdef Fill fill
+        cdef bint is_named = properties.unique_id_length > 0
+        cdef AnswerTemplate answer = plan.named_answer if is_named else plan.answer
+        cdef AnswerTemplate late
         if header.flag != 0:
             return 0
         fill.opaque = header.opaque
         fill.numbers[0] = number
         fill.positions = positions
         fill.count = count
+        fill.text = properties.unique_id
+        fill.text_length = properties.unique_id_length
         fill.body_length = 0
-        if waits and self._gathered.defers:
-            return self._gathered.answer_late(plan.answer, plan.late_answer, &fill)
-        return plan.answer.write(self._gathered.answers, &fill)
+        if properties.waits and self._gathered.defers:
+            late = plan.late_named_answer if is_named else plan.late_answer
+            return self._gathered.answer_late(answer, late, &fill)
+        return answer.write(self._gathered.answers, &fill)
 
     # --- batches
 
@@ -539,7 +548,7 @@ cdef class Sends:
     ) except -1:
         cdef const uint8_t *body = request.body
         cdef Properties common
-        cdef Py_ssize_t count, length = request.body_length
+        cdef Py_ssize_t count, unique_at, length = request.body_length
         cdef int64_t size = 0, number
         # The limit is for the bodies alone. Near it, let the slow path count them.
         if length > self._max_body:
@@ -549,6 +558,7 @@ cdef class Sends:
         # A message of the batch may be a timer message, which the slow path refuses.
         if memmem(body, length, b"TIMER_DEL", 9) != NULL:
             return SLOW
+        unique_at = common.unique_id - text if common.unique_id_length else 0
         self._text.length = self._with_cluster(text, text_length)
         count = measure(run, self._text.length, body, length, &size)
         if count <= 0 or not self._gathered.make_room(run, count, size):
@@ -558,7 +568,10 @@ cdef class Sends:
         self._gathered.count_sent(length)
         plan.count_sent(count, size)
         positions = <const int64_t *>self._positions.data
-        self._answer(plan, &request.header, common.waits, number, positions, count)
+        # The buffer may have moved while it grew; the batch's properties are at its beginning.
+        if common.unique_id_length:
+            common.unique_id = self._text.data + unique_at
+        self._answer(plan, &request.header, &common, number, positions, count)
         return HEAVY
 
     cdef int _put_elements(
@@ -821,7 +834,7 @@ cdef class Pulls:
         fill.numbers[0] = following
         fill.numbers[1] = window.low
         fill.numbers[2] = window.high
-        fill.count = 0
+        fill.count = fill.text_length = 0
         fill.body_length = total
         (<AnswerTemplate>self._found[<int>header.codec]).write(answers, &fill)
         log = window.log
@@ -1092,7 +1105,7 @@ cdef class ReadPass:
             return SLOW
         if header.flag == 0:
             fill.opaque = header.opaque
-            fill.count = fill.body_length = 0
+            fill.count = fill.text_length = fill.body_length = 0
             committed = <AnswerTemplate>self._committed[<int>header.codec]
             committed.write(self._gathered.answers, &fill)
         return LIGHT

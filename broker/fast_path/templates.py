@@ -18,7 +18,7 @@ from remoting.protocol.frame import PREFIX_BYTES, encode
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.headers.send import SendMessageResponseHeader
 
-OPAQUE, FIRST, SECOND, THIRD, IDS, FIELDS_LENGTH = range(6)
+OPAQUE, FIRST, SECOND, THIRD, IDS, FIELDS_LENGTH, TEXT = range(7)
 """What is written into a hole; see ``AnswerTemplate``."""
 
 MAX_SEND_TEMPLATES: Final = 1_024
@@ -29,30 +29,34 @@ _LENGTH_BYTES: Final = 4
 _OPAQUE: Final = 1_912_345_678
 _NUMBERS: Final = (8_111_111_111_111_111_111, 8_222_222_222_222_222_222, 8_333_333_333_333_333_333)
 _ID: Final = "\ue000"
+_UNIQUE_ID: Final = "\ue001"
 
 Hole = tuple[bytes, int]
 """The encoded sample value that marks a hole, and the hole's kind."""
 
+Answers = tuple[AnswerTemplate, AnswerTemplate]
+"""The answers for success and for a message that wasn't flushed in time."""
+
 
 def _holes(codec: SerializeType) -> list[Hole]:
     numbers = zip(_NUMBERS, (FIRST, SECOND, THIRD), strict=True)
-    text = _ID.encode()
+    texts = ((_ID.encode(), IDS), (_UNIQUE_ID.encode(), TEXT))
     if codec is SerializeType.JSON:
         return [
             (b"%d" % _OPAQUE, OPAQUE),
             *((b"%d" % number, kind) for number, kind in numbers),
-            (text, IDS),
+            *texts,
         ]
     if codec is SerializeType.ROCKETMQ:
         return [
             (_OPAQUE.to_bytes(4, "big"), OPAQUE),
             *((_with_length(b"%d" % number), kind) for number, kind in numbers),
-            (_with_length(text), IDS),
+            *((_with_length(text), kind) for text, kind in texts),
         ]
     return [
         (b"\xce" + _OPAQUE.to_bytes(4, "big"), OPAQUE),
         *((b"\xcf" + number.to_bytes(8, "big"), kind) for number, kind in numbers),
-        (bytes((0xA0 | len(text),)) + text, IDS),
+        *((bytes((0xA0 | len(text),)) + text, kind) for text, kind in texts),
     ]
 
 
@@ -72,7 +76,7 @@ def make(
     """Return the template of an answer; ``header`` has sample values where it has holes."""
     request = Command(0, _OPAQUE, serialize=codec)
     sample = encode(request.reply(code, remark, header=header, extra=extra))[PREFIX_BYTES:]
-    literals, kinds = [sample], []
+    kinds = []
     found = sorted(
         (place, text, kind) for text, kind in _holes(codec) if (place := sample.find(text)) >= 0
     )
@@ -103,12 +107,20 @@ class SendAnswers:
         # Few templates are needed: thousands of topics share the same few queue ids.
         self.of = lru_cache(maxsize=MAX_SEND_TEMPLATES)(self._make)
 
-    def _make(self, codec: SerializeType, queue_id: int) -> tuple[AnswerTemplate, AnswerTemplate]:
-        """Return the answers for success and for a message that wasn't flushed in time.
+    def _make(self, codec: SerializeType, queue_id: int) -> tuple[Answers, Answers]:
+        """Return the answers to messages without and with a unique id.
 
-        Their holes are the opaque, the queue offset and the ids of the messages.
+        Their holes are the opaque, the queue offset, the ids of the messages and the unique id.
         """
-        header = SendMessageResponseHeader(msg_id=_ID, queue_id=queue_id, queue_offset=_NUMBERS[0])
+        plain, named = (
+            SendMessageResponseHeader(
+                msg_id=_ID, queue_id=queue_id, queue_offset=_NUMBERS[0], transaction_id=unique_id
+            )
+            for unique_id in (None, _UNIQUE_ID)
+        )
+        return self._answers(codec, plain), self._answers(codec, named)
+
+    def _answers(self, codec: SerializeType, header: Header) -> Answers:
         success, late = (
             make(codec, code, header=header, extra=self._extra, id_prefix=self._id_prefix)
             for code in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)

@@ -94,9 +94,9 @@ class GroupProcessor:
         )
 
     def config(self, command: Command, _: Connection) -> Command:
-        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return one group's settings."""
+        """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return one group's settings; it may be created."""
         name = command.read(GroupRequestHeader).group
-        config = self._state.groups.get(name)
+        config = self._state.group_config(name)
         if config is None:
             raise RequestRefused(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -99,11 +99,11 @@ class OffsetProcessor:
         stored = self._state.offsets.query(header.consumer_group, header.topic, header.queue_id)
         if stored >= 0:
             return command.reply(header=OffsetResponseHeader(offset=stored))
-        store = self._state.store
+        store, percent = self._state.store, self._state.config.access_message_in_memory_max_ratio
         if (
             header.set_zero_if_not_found is not False
             and store.min_offset(header.topic, header.queue_id) <= 0
-            and store.is_offset_in_memory(header.topic, header.queue_id, 0)
+            and store.is_offset_in_memory(header.topic, header.queue_id, 0, percent)
         ):
             return command.reply(header=OffsetResponseHeader(offset=0))
         return command.reply(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)

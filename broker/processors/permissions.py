@@ -62,7 +62,6 @@ _ACCOUNT_ONLY: Final = (
     RequestCode.GET_TOPIC_CONFIG,
     RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
     RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
     RequestCode.GET_CONSUMER_CONNECTION_LIST,
     RequestCode.GET_PRODUCER_CONNECTION_LIST,
     RequestCode.GET_ALL_PRODUCER_INFO,
@@ -119,6 +118,13 @@ def permissions(state: BrokerState) -> Permissions:
         RequestCode.UNLOCK_BATCH_MQ: _lock,
     }
     needs |= dict.fromkeys(_ACCOUNT_ONLY, _account)
+
+    def group_settings(fields: Fields, command: Command) -> Iterable[Resource]:
+        # A group without settings gets some.
+        is_new = state.groups.get(fields.get("group", "")) is None
+        return _on(fields, command, group="group") if is_new else ()
+
+    needs[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = group_settings
 
     async def topic_at(command: Command, connection: Connection) -> Iterable[Resource]:
         try:

@@ -63,6 +63,7 @@ _MULTI_TAG: Final = "MULTI_TAG"
 _WAIT: Final = properties.WAIT.encode()
 _REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.encode()
 _PUSH_REPLY_TIME: Final = properties.PUSH_REPLY_TIME.encode()
+_UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
 
 REPLY_SECONDS: Final = 10.0
@@ -89,15 +90,13 @@ def answer_fields(config: BrokerConfig) -> tuple[tuple[str, str], ...]:
 
 
 def added_properties(config: BrokerConfig) -> bytes:
-    """Return the text of the properties that the broker adds to each message: CLUSTER, as in 4.9.
+    """Return the text of the properties that the broker adds to each message, as RocketMQ 5 does.
 
-    With ``traceTopicEnable`` it also adds MSG_REGION and TRACE_ON, as RocketMQ 5 always does.
-    Java's consumers of 5.x write no message trace without them.
+    Without MSG_REGION and TRACE_ON, Java's consumers of 5.x write no message trace.
     """
-    added = {properties.CLUSTER: config.cluster_name}
-    if config.trace_topic_enable:
-        added |= answer_fields(config)
-    return properties.encode(added)
+    return properties.encode(
+        {properties.CLUSTER: config.cluster_name, **dict(answer_fields(config))}
+    )
 
 
 class _Target(NamedTuple):
@@ -197,7 +196,7 @@ class SendProcessor:
                 message_id = self._offset_id(result.physical_offset)
                 queue_offset = result.queue_offset
                 self._count(message.topic, 1, len(body), result, target.allowance)
-        reply = self._reply(command, message_id, target.queue_id, queue_offset)
+        reply = self._reply(command, message_id, target.queue_id, queue_offset, text)
         if failure is None:
             self._state.counters.replies_pushed += 1
         else:
@@ -299,7 +298,7 @@ class SendProcessor:
             return None
         message_id = self._offset_id(result.physical_offset)
         handle = None if due_ms is None else self._timers.handle_of(message, due_ms)
-        reply = self._reply(command, message_id, target.queue_id, result.queue_offset, handle)
+        reply = self._reply(command, message_id, target.queue_id, result.queue_offset, text, handle)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
     def _message(
@@ -371,7 +370,7 @@ class SendProcessor:
         if command.is_oneway:
             return None
         message_ids = ",".join(map(self._offset_id, result.physical_offsets))
-        reply = self._reply(command, message_ids, target.queue_id, result.queue_offset)
+        reply = self._reply(command, message_ids, target.queue_id, result.queue_offset, text)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
     def _record_dead_letter(self, message: PendingMessage, connection: Connection) -> None:
@@ -561,13 +560,16 @@ class SendProcessor:
         message_id: str,
         queue_id: int,
         queue_offset: int,
+        text: bytes,
         recall_handle: str | None = None,
     ) -> Command:
+        unique_id = properties.find(text, _UNIQ_KEY)
         return command.reply(
             header=SendMessageResponseHeader(
                 msg_id=message_id,
                 queue_id=queue_id,
                 queue_offset=queue_offset,
+                transaction_id=None if unique_id is None else unique_id.decode("utf-8", "replace"),
                 recall_handle=recall_handle,
             ),
             extra=self._extra,

@@ -130,7 +130,7 @@ def build_engine(
     page_cache = PageCacheTracker(log, config.limits, clock.monotonic)
     validator = RecordValidator(log, page_cache, stats, config.limits)
     reader = StoreReader(log, queues, page_cache, validator, config.limits, stats)
-    queries = Queries(log, queues, page_cache, validator, config.limits)
+    queries = Queries(log, queues, page_cache, validator)
     restorer = Restorer(log, queues, validator, stats, config)
     return Engine(
         lock=opened.lock,
@@ -482,9 +482,12 @@ class MessageStore:
         """Return when the queue's first message was stored, ms since the epoch; -1 for none."""
         return self.engine.queries.earliest_store_time(topic, queue_id)
 
-    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a message is assumed to be in the page cache; True if it doesn't exist."""
-        return self.engine.queries.is_offset_in_memory(topic, queue_id, offset)
+    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int, percent: float) -> bool:
+        """Return whether a message is in the newest part of the log; True if it doesn't exist.
+
+        That part has ``percent`` of the machine's memory.
+        """
+        return self.engine.queries.is_offset_in_memory(topic, queue_id, offset, percent)
 
     # --- queues and offsets
 

@@ -118,9 +118,6 @@ class StoreLimits:
     """Consume-queue bytes that one pull examines (cf. maxFilterMessageCount): 800 entries."""
     max_filtered_bytes: int = 8 * 1024 * 1024
     """Bytes of records that a filter looks into for one get: to check as many takes 1 to 2 ms."""
-    read_in_memory_ratio: float = 0.4
-    """Part of the machine's memory that the newest part of the log is assumed to occupy, for a
-    query about a single offset (accessMessageInMemoryMaxRatio)."""
     hot_log_bytes: int = 64 * 1024 * 1024
     """Size of the newest part of the log that is assumed to be in memory: only older bytes are
     looked up in the page cache."""

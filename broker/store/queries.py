@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue, QueueTable
-from broker.store.limits import StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.record_validator import RecordValidator
 from broker.store.results import FileRange
@@ -51,14 +50,13 @@ class Queries:
         queues: QueueTable,
         page_cache: PageCacheTracker,
         validator: RecordValidator,
-        limits: StoreLimits,
     ) -> None:
         self._log = log
         self._queues = queues
         self._page_cache = page_cache
         self._validator = validator
         self._memory_only = False
-        self._in_memory_bytes = int(memory_bytes() * limits.read_in_memory_ratio)
+        self._memory_bytes = memory_bytes()
 
     def from_memory(self, ask: Callable[[], T]) -> T:
         """See ``MessageStore.from_memory``."""
@@ -147,12 +145,12 @@ class Queries:
         behind = self._store_time(queue, low) - timestamp_ms
         return low if behind == 0 or before > behind else low - 1
 
-    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Return whether a message is assumed to be in the page cache.
+    def is_offset_in_memory(self, topic: str, queue_id: int, offset: int, percent: float) -> bool:
+        """Return whether a message is in the newest part of the log, of ``percent`` of the memory.
 
         True also when there is no such message: RocketMQ's rule for groups without an offset needs
         that (cf. checkInDiskByConsumeOffset).
         """
         queue = self._queues.get((topic, queue_id))
         entry = None if queue is None else queue.entry(offset)
-        return entry is None or self._log.end - entry[0] <= self._in_memory_bytes
+        return entry is None or (self._log.end - entry[0]) * 100 <= self._memory_bytes * percent

@@ -51,7 +51,6 @@ from remoting.protocol.headers.group import (
     DeleteSubscriptionGroupRequestHeader,
     GetConsumerRunningInfoRequestHeader,
     GetProducerConnectionListRequestHeader,
-    GroupRequestHeader,
 )
 from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
@@ -198,21 +197,8 @@ class GroupAdmin(AdminBase):
         return found
 
     async def _group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
-        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        try:
-            answer = await self._remote.call(
-                address, code, GroupRequestHeader(group=group), group=group
-            )
-        except NotSupported:
-            return (await self.group_configs(address)).get(group)
-        except RemoteError as error:
-            if error.code in {
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                ResponseCode.QUERY_NOT_FOUND,
-            }:
-                return None
-            raise
-        return decoded(SubscriptionGroupConfig, answer, code, address)
+        # GET_SUBSCRIPTIONGROUP_CONFIG would create the group.
+        return (await self.group_configs(address)).get(group)
 
     async def groups_of(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic or have offsets in it, sorted."""

@@ -157,11 +157,10 @@ NOT_RUN: Final[Mapping[str, str]] = {
 }
 """Commands without a meaning here, and why."""
 
-_STORED_PROPERTIES = "5.3.3 stores `MSG_REGION` and `TRACE_ON` with each message"
-_TOPIC_AS_GROUP = "and lists a topic among its groups"
+_TOPIC_AS_GROUP = "5.3.3 lists a topic among its groups"
 _SYSTEM_TOPICS = (
     "PocketMQ creates system topics when they are first used; 5.3.3 has them from the start, "
-    f"{_TOPIC_AS_GROUP}"
+    "and lists a topic among its groups"
 )
 _OWN_SETTINGS = "each lists its own settings, and PocketMQ has no threads to size"
 _NO_COLD_DATA = "PocketMQ doesn't limit reads of old messages per group"
@@ -174,11 +173,7 @@ REASONS: Final[Mapping[str, str]] = {
     "exportConfigs": "`filterServerNums` is a key of 4.9.7",
     "getBrokerConfig": _OWN_SETTINGS,
     "getNamesrvConfig": _OWN_SETTINGS,
-    **dict.fromkeys(("printMsg", "printMsgByQueue", "consumeMessage"), _STORED_PROPERTIES),
-    **dict.fromkeys(
-        ("queryMsgById", "queryMsgByUniqueKey", "queryMsgByOffset"),
-        f"{_STORED_PROPERTIES}, {_TOPIC_AS_GROUP}",
-    ),
+    **dict.fromkeys(("queryMsgById", "queryMsgByUniqueKey", "queryMsgByOffset"), _TOPIC_AS_GROUP),
     "topicList": _SYSTEM_TOPICS,
     "statsAll": _SYSTEM_TOPICS,
     "resetOffsetByTime": _OFFLINE,

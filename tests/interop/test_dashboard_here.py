@@ -24,8 +24,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 SETTINGS = {
     "brokerName": "broker-a",
     "brokerClusterName": "DefaultCluster",
-    # For the traces of 5.x consumers.
-    "traceTopicEnable": "true",
 }
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 """Clients also ask for routes by themselves."""

@@ -24,8 +24,8 @@ INDEXED_SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def ours() -> Iterator[str]:
-    """A broker of ours whose messages have a region, which Java's consumers of 5.x need."""
-    with testing.broker(settings={"traceTopicEnable": "true"}) as server:
+    """A broker of ours with default settings."""
+    with testing.broker() as server:
         asyncio.run(create(server.nameserver))
         yield server.nameserver
 

@@ -7,6 +7,7 @@ cdef enum Hole:
     THIRD = 3
     IDS = 4
     FIELDS_LENGTH = 5
+    TEXT = 6
 
 
 cdef struct Fill:
@@ -14,6 +15,8 @@ cdef struct Fill:
     int64_t numbers[3]
     const int64_t *positions
     Py_ssize_t count
+    const uint8_t *text
+    Py_ssize_t text_length
     Py_ssize_t body_length
 
 
@@ -34,4 +37,5 @@ cdef class AnswerTemplate:
     cdef Py_ssize_t _fixed
     cdef int write(self, Buffer out, const Fill *fill) except -1
     cdef uint8_t *_number(self, uint8_t *at, int64_t value) noexcept
+    cdef uint8_t *_text_length(self, uint8_t *at, Py_ssize_t size) noexcept
     cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept

@@ -61,7 +61,7 @@ cdef class AnswerTemplate:
         codec: of the header: 0 JSON, 1 ROCKETMQ, 2 msgpack.
         literals: the constant pieces; one more than there are holes.
         holes: what to write between them: 0 the opaque, 1 to 3 a number, 4 message ids, 5 the
-            length of the ext fields that follow.
+            length of the ext fields that follow, 6 a text of plain ASCII.
         id_prefix: the broker's address in an offset id: 16 hexadecimal digits.
     """
 
@@ -84,6 +84,8 @@ cdef class AnswerTemplate:
         fill.numbers[2] = third
         fill.positions = NULL
         fill.count = 0
+        fill.text = NULL
+        fill.text_length = 0
         fill.body_length = body_length
         self.write(out, &fill)
         return out.take()
@@ -91,7 +93,7 @@ cdef class AnswerTemplate:
     cdef int write(self, Buffer out, const Fill *fill) except -1:
         """Append the frame up to its body, which takes ``fill.body_length`` bytes."""
         cdef Py_ssize_t id_bytes = PyBytes_GET_SIZE(self._id_prefix) + 16
-        cdef Py_ssize_t most = self._fixed + (id_bytes + 1) * fill.count
+        cdef Py_ssize_t most = self._fixed + (id_bytes + 1) * fill.count + fill.text_length
         cdef uint8_t *start = out.room(most)
         cdef uint8_t *at = start + PREFIX_BYTES
         cdef uint8_t *fields = NULL
@@ -106,6 +108,10 @@ cdef class AnswerTemplate:
                 at = self._number(at, fill.opaque)
             elif hole == Hole.IDS:
                 at = self._ids(at, fill.positions, fill.count)
+            elif hole == Hole.TEXT:
+                at = self._text_length(at, fill.text_length)
+                memcpy(at, fill.text, fill.text_length)
+                at += fill.text_length
             elif hole == Hole.FIELDS_LENGTH:
                 fields = at
                 at += 4
@@ -131,14 +137,18 @@ cdef class AnswerTemplate:
             return put_big_endian(at, value, 1)
         return put_packed(at, 0xCC, value)
 
-    cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept:
-        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(self._id_prefix)
-        cdef Py_ssize_t index, size = (prefix + 17) * count - 1
+    cdef uint8_t *_text_length(self, uint8_t *at, Py_ssize_t size) noexcept:
         if self._codec == ROCKETMQ:
             put32(at, <uint32_t>size)
-            at += 4
-        elif self._codec != JSON:
-            at = put_big_endian(at, 0xA0 | size, 1) if size < 0x20 else put_packed(at, 0xD9, size)
+            return at + 4
+        if self._codec == JSON:
+            return at
+        return put_big_endian(at, 0xA0 | size, 1) if size < 0x20 else put_packed(at, 0xD9, size)
+
+    cdef uint8_t *_ids(self, uint8_t *at, const int64_t *positions, Py_ssize_t count) noexcept:
+        cdef Py_ssize_t prefix = PyBytes_GET_SIZE(self._id_prefix)
+        cdef Py_ssize_t index
+        at = self._text_length(at, (prefix + 17) * count - 1)
         for index in range(count):
             if index:
                 at[0] = b","

@@ -43,6 +43,8 @@ cdef struct Properties:
     bint waits
     const uint8_t *tag
     Py_ssize_t tag_length
+    const uint8_t *unique_id
+    Py_ssize_t unique_id_length
 
 
 cdef struct Head:

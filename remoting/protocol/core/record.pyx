@@ -378,11 +378,11 @@ cdef bint read_properties(
         length: bytes of the text.
         keep_wait: keep the WAIT entries, which leaves the text unchanged.
         properties: set to the text's new length, whether the sender waits for the flush, and the
-            value of the last TAGS entry that is not empty; its tag points into the text.
+            values of the last TAGS and UNIQ_KEY entries that are not empty, which point into it.
 
     Returns:
-        False if a name is one of those for delays, timers and transactions; ``text`` and
-        ``properties`` are then incomplete.
+        False if a name is one of those for delays, timers and transactions, or the unique id needs
+        escapes in JSON; ``text`` and ``properties`` are then incomplete.
     """
     cdef const uint8_t *at = text
     cdef const uint8_t *end = text + length
@@ -394,6 +394,8 @@ cdef bint read_properties(
     properties.waits = True
     properties.tag = NULL
     properties.tag_length = 0
+    properties.unique_id = NULL
+    properties.unique_id_length = 0
     while at < end:
         stop = <const uint8_t *>memchr(at, ENTRY_END, end - at)
         next = end if stop == NULL else stop + 1
@@ -411,6 +413,11 @@ cdef bint read_properties(
         elif name_length == 4 and value_length and memcmp(at, b"TAGS", 4) == 0:
             properties.tag = out + 5
             properties.tag_length = value_length
+        elif name_length == 8 and value_length and memcmp(at, b"UNIQ_KEY", 8) == 0:
+            if not is_plain(value + 1, value_length):
+                return False
+            properties.unique_id = out + 9
+            properties.unique_id_length = value_length
         elif is_special(at, name_length):
             return False
         if out != at:
@@ -418,6 +425,15 @@ cdef bint read_properties(
         out += next - at
         at = next
     properties.length = out - text
+    return True
+
+
+cdef inline bint is_plain(const uint8_t *at, Py_ssize_t length) noexcept nogil:
+    """Return whether a text has only printable ASCII characters that JSON doesn't escape."""
+    cdef Py_ssize_t index
+    for index in range(length):
+        if not 0x20 <= at[index] < 0x7F or at[index] == 0x22 or at[index] == 0x5C:
+            return False
     return True
 
 

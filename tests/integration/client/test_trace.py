@@ -378,13 +378,9 @@ async def test_a_close_waits_a_limited_time_for_the_trace(fake: Any, monkeypatch
     never.set()
 
 
-@pytest.mark.parametrize("enabled", [False, True])
-async def test_brokers_with_a_trace_topic_store_what_javas_consumers_need(
-    empty_cluster: Any, enabled: bool
-):
+async def test_brokers_store_what_javas_consumers_need(empty_cluster: Any):
     """Those of 5.x write no trace of a message without a region."""
-    text = str(enabled).lower()
-    await empty_cluster.start(traceTopicEnable=text, traceOn="false", regionId="r")
+    await empty_cluster.start(traceOn="false", regionId="r")
     async with client.Admin(empty_cluster.nameserver) as admin:
         await admin.create_topic("T", queues=1)
     async with client.Producer(empty_cluster.nameserver, group="p") as producer:
@@ -396,14 +392,9 @@ async def test_brokers_with_a_trace_topic_store_what_javas_consumers_need(
         found: list[Any] = []
         while len(found) < 4:
             found += await consumer.get_many(4, timeout=5)
-    added = {"CLUSTER": "DefaultCluster"}
-    if enabled:
-        added |= {"MSG_REGION": "r", "TRACE_ON": "false"}
-    names = ("CLUSTER", "MSG_REGION", "TRACE_ON")
+    added = {"CLUSTER": "DefaultCluster", "MSG_REGION": "r", "TRACE_ON": "false"}
     for message in found:
-        assert {name: message.properties.get(name) for name in names} == dict.fromkeys(
-            names
-        ) | added
+        assert {name: message.properties.get(name) for name in added} == added
 
 
 async def test_a_body_that_is_serialized_only_once_costs_its_size(cluster: Any):

@@ -5,6 +5,11 @@ from __future__ import annotations
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, fields_of, send_command
 
+ADDED = {"CLUSTER": "DefaultCluster", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What the broker adds to the properties of each message."""
+
+ADDED_TEXT = "\x02".join("\x01".join(entry) for entry in ADDED.items())
+
 
 def stored(bench: Bench, topic: str, queue_id: int = 0) -> list[RecordView]:
     result = bench.store.get(topic, queue_id, 0, 1024)

@@ -192,8 +192,17 @@ def test_all_groups_are_returned_in_one_answer_and_one_alone(bench):
     header = group.GroupRequestHeader(group="g")
     reply = bench.must(Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header))
     assert decode(SubscriptionGroupConfig, reply.body).group_name == "g"
+
+
+@pytest.mark.parametrize(("creates", "code"), [(True, 0), (False, 26)])
+def test_the_settings_of_a_new_group_are_made_where_groups_create_themselves(
+    make_bench, creates, code
+):
+    bench = make_bench(auto_create_subscription_group=creates)
     header = group.GroupRequestHeader(group="h")
-    assert bench.must(Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header)).code == 26
+    reply = bench.must(Command.request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, header))
+    assert reply.code == code
+    assert ("h" in bench.state.groups.table, bench.changes.groups > 0) == (creates, creates)
 
 
 @pytest.mark.parametrize(

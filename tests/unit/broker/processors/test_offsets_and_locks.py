@@ -96,8 +96,8 @@ def test_a_queue_that_has_lost_its_beginning_says_not_found(tmp_path):
 
 def test_a_queue_whose_beginning_is_only_on_disk_says_not_found(make_bench):
     disk = SlowFiles()
-    limits = StoreLimits(hot_log_bytes=0, hot_queue_entries=0, read_in_memory_ratio=0)
-    bench = make_bench(files=disk, store_limits=limits)
+    limits = StoreLimits(hot_log_bytes=0, hot_queue_entries=0)
+    bench = make_bench(files=disk, store_limits=limits, access_message_in_memory_max_ratio=0)
     bench.topic("T")
     bench.send("T")
     disk.cold = True

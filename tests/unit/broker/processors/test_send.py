@@ -15,7 +15,7 @@ from remoting.protocol.message import batch
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.harness import Bench, FakeConnection, answer_of, fields_of, send_command
-from tests.unit.broker.processors.sends import stored
+from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT, stored
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 # --- what is stored
@@ -44,18 +44,19 @@ def test_a_message_is_stored_unchanged(bench):
         "KEYS": "k1 k2",
         "TAGS": "paid",
         "UNIQ_KEY": "U1",
-        "CLUSTER": "DefaultCluster",
+        **ADDED,
     }
 
 
 def test_the_answer_says_where_the_message_is(bench):
     bench.topic("T", queues=4)
     bench.send("T", queue_id=2)
-    reply = bench.send("T", queue_id=2)
+    reply = bench.send("T", queue_id=2, properties="UNIQ_KEY\x01U1")
     assert fields_of(reply) == {
         "msgId": reply.header.msg_id,
         "queueId": "2",
         "queueOffset": "1",
+        "transactionId": "U1",
         "MSG_REGION": "DefaultRegion",
         "TRACE_ON": "true",
     }
@@ -64,16 +65,16 @@ def test_the_answer_says_where_the_message_is(bench):
     assert RecordView(bench.store.record_at(place.physical_offset)).queue_offset == 1
 
 
-def test_the_wait_property_is_removed_and_the_cluster_added(bench):
+def test_the_wait_property_is_removed_and_those_of_the_broker_added(bench):
     bench.topic("T")
     bench.send("T", properties="WAIT\x01true\x02TAGS\x01a\x02")
-    assert stored(bench, "T")[0].properties == {"TAGS": "a", "CLUSTER": "DefaultCluster"}
+    assert stored(bench, "T")[0].properties == {"TAGS": "a", **ADDED}
 
 
-def test_a_message_without_properties_gets_the_cluster_only(bench):
+def test_a_message_without_properties_gets_those_of_the_broker_only(bench):
     bench.topic("T")
     bench.send("T", properties=None)
-    assert stored(bench, "T")[0].properties_text == b"CLUSTER\x01DefaultCluster"
+    assert stored(bench, "T")[0].properties_text == ADDED_TEXT.encode()
 
 
 def test_an_unpaired_surrogate_in_a_property_does_no_harm(bench):
@@ -149,7 +150,7 @@ def test_a_batch_becomes_one_record_per_message(bench):
     first, second = stored(bench, "T")[1:]
     assert [first.stored_body, second.stored_body] == [b"one", b"two"]
     assert [first.flag, second.flag] == [0, 1]
-    assert first.properties_text == b"TAGS\x01a\x02WAIT\x01true\x02CLUSTER\x01DefaultCluster"
+    assert first.properties_text == f"TAGS\x01a\x02WAIT\x01true\x02{ADDED_TEXT}".encode()
     assert first.tags == "a"
     assert reply.header.queue_offset == 1
     places = [parse_offset_id(one).physical_offset for one in reply.header.msg_id.split(",")]
@@ -159,7 +160,7 @@ def test_a_batch_becomes_one_record_per_message(bench):
 def test_elements_without_a_last_separator_get_one(bench):
     bench.topic("T")
     send_batch(bench, elements(b"one", text=b"TAGS\x01a"), properties=None)
-    assert stored(bench, "T")[0].properties_text == b"TAGS\x01a\x02CLUSTER\x01DefaultCluster"
+    assert stored(bench, "T")[0].properties_text == f"TAGS\x01a\x02{ADDED_TEXT}".encode()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, answer_of, send_command
 from tests.unit.broker.processors.replay import captured
+from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT
 
 PLACE = 8146
 """Physical offset at Apache's broker of the message that the captured frames send back."""
@@ -59,10 +60,9 @@ def put(bench: Bench, **fields: Any) -> int:
 
 def apaches(bench: Bench) -> list[Command]:
     """Store the captured message at Apache's offset; return the requests that send it back."""
-    cluster = "CLUSTER\x01DefaultCluster"
     bench.topic("Filler")
     bench.topic("RetryTopic")
-    bench.send("Filler", bytes(PLACE - FIXED - len("Filler") - len(cluster)))
+    bench.send("Filler", bytes(PLACE - FIXED - len("Filler") - len(ADDED_TEXT)))
     exchanges = captured("send_back_retry.jsonl")
     (sent,) = [one for one in exchanges if one.request.code == RequestCode.SEND_MESSAGE_V2]
     assert bench.must(sent.request).header.msg_id == sent.theirs.fields["msgId"]
@@ -83,7 +83,7 @@ def test_apaches_consumers_send_back_and_dead_letter(bench):
         "KEYS": "kr1",
         "TAGS": "T",
         "UNIQ_KEY": "C0000202752D30946E0966A3F4650024",
-        "CLUSTER": "DefaultCluster",
+        **ADDED,
         "RETRY_TOPIC": "RetryTopic",
         "ORIGIN_MESSAGE_ID": "7F000001000051AF0000000000001FD2",
         "WAIT": "false",

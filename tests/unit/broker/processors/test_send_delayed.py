@@ -8,7 +8,7 @@ import pytest
 
 from remoting.protocol import names
 from tests.unit.broker.harness import Bench, fields_of
-from tests.unit.broker.processors.sends import refusal, stored
+from tests.unit.broker.processors.sends import ADDED, refusal, stored
 
 
 def entries(bench: Bench, topic: str, queue_id: int) -> list[int]:
@@ -35,7 +35,7 @@ def test_a_delayed_message_waits_in_the_queue_of_its_level(bench):
         "DELAY": "3",
         "WAIT": "true",
         "TAGS": "a",
-        "CLUSTER": "DefaultCluster",
+        **ADDED,
         "REAL_TOPIC": "T",
         "REAL_QID": "2",
     }

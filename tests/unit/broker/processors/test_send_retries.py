@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.message import batch
 from tests.unit.broker.harness import send_command
-from tests.unit.broker.processors.sends import refusal, stored
+from tests.unit.broker.processors.sends import ADDED, refusal, stored
 
 
 def test_a_retry_topic_is_made_with_one_queue(bench):
@@ -36,7 +36,7 @@ def test_a_message_without_retries_left_becomes_a_dead_letter(bench):
     assert bench.state.counters.messages_dead_lettered == 1
     assert stored(bench, "%RETRY%g") == []
     (record,) = stored(bench, "%DLQ%g")
-    assert record.properties == {"DELAY": "0", "TAGS": "a", "CLUSTER": "DefaultCluster"}
+    assert record.properties == {"DELAY": "0", "TAGS": "a", **ADDED}
     assert bench.state.topics.get("%DLQ%g").perm == 6
     assert bench.changes.topics[-1] == (["%DLQ%g"], True)
 

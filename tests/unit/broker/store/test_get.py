@@ -212,13 +212,13 @@ def test_no_other_message_is_nearer_in_time(
 
 
 def test_an_offset_is_in_memory_unless_much_was_appended_after_it(tmp_path: Path) -> None:
-    limits = StoreLimits(read_in_memory_ratio=5000 / memory_bytes())
-    store = opened(tmp_path, limits=limits)
+    store = opened(tmp_path)
+    percent = 5000 * 100 / memory_bytes()
     store.put(message(b"x" * 1000))
-    assert store.is_offset_in_memory("TopicTest", 0, 0)
+    assert store.is_offset_in_memory("TopicTest", 0, 0, percent)
     for _ in range(29):
         store.put(message(b"x" * 1000))
-    assert store.is_offset_in_memory("Unknown", 0, 0)
-    assert not store.is_offset_in_memory("TopicTest", 0, 0)
-    assert store.is_offset_in_memory("TopicTest", 0, 29)
-    assert store.is_offset_in_memory("TopicTest", 0, 999)
+    assert store.is_offset_in_memory("Unknown", 0, 0, percent)
+    assert not store.is_offset_in_memory("TopicTest", 0, 0, percent)
+    assert store.is_offset_in_memory("TopicTest", 0, 29, percent)
+    assert store.is_offset_in_memory("TopicTest", 0, 999, percent)
