@@ -349,6 +349,15 @@ class ConsumerOptions(GroupOptions):
         positive(self, "auto_commit_period")
 
 
+def check_serde(serde: object) -> None:
+    """Raise UsageError for an object without ``dumps`` or ``loads``."""
+    if not all(callable(getattr(serde, name, None)) for name in ("dumps", "loads")):
+        raise UsageError(
+            f"serde can't be {serde!r}: it lacks dumps or loads",
+            hint="use client.serde.json, client.serde.typed(Order), or an object with both methods",
+        )
+
+
 def check_arguments(what: str, given: Mapping[str, Any], known: type) -> None:
     """Raise UsageError for a keyword argument that ``what`` doesn't have."""
     names = known.__annotations__

@@ -17,6 +17,7 @@ from client.config import (
     ConsumerArguments,
     ProducerArguments,
     check_arguments,
+    check_serde,
 )
 from client.consumer.options import Handler, PushArguments, Subscribe
 from client.consumer.pull import PullConsumer, shared_pull_consumer
@@ -67,9 +68,10 @@ class Instance(Generic[T]):
         **options: Unpack[ClientArguments],
     ) -> None:
         check_arguments("Instance", options, ClientArguments)
+        self._serde = cast("Serde[T]", serde or raw)
+        check_serde(self._serde)
         self._context = ClientContext(nameservers, options)
         self._life = self._context.life
-        self._serde = cast("Serde[T]", serde or raw)
 
     @property
     def client_id(self) -> str:

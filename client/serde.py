@@ -59,14 +59,10 @@ class Typed(Generic[V]):
     def __init__(self, kind: type[V], *, format: Format = "json") -> None:  # noqa: A002
         if format not in ("json", "msgpack"):
             raise UsageError(f"format can't be {format!r}", hint="use json or msgpack")
-        import msgspec  # noqa: PLC0415 - slow to import, and rarely needed
-
         self._kind = kind
-        self._encode: Callable[[V], bytes] = msgspec.json.Encoder().encode
-        self._decode: Callable[[bytes], V] = msgspec.json.Decoder(kind).decode
-        if format == "msgpack":
-            self._encode, loads = _msgpack()
-            self._decode = lambda body: msgspec.convert(loads(body), kind)
+        self._encode: Callable[[V], bytes]
+        self._decode: Callable[[bytes], V]
+        self._encode, self._decode = _functions_for(kind, format)
 
     def dumps(self, value: V, /) -> bytes:
         """Encode the value."""
@@ -77,18 +73,60 @@ class Typed(Generic[V]):
         return self._decode(body)
 
     def __repr__(self) -> str:
-        return f"client.serde.typed({self._kind.__name__})"
+        return f"client.serde.typed({getattr(self._kind, '__name__', self._kind)})"
+
+
+def _functions_for(
+    kind: Any, form: Format
+) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
+    import msgspec  # noqa: PLC0415 - slow to import, and rarely needed
+
+    is_pydantic = hasattr(kind, "model_validate_json")
+    if not is_pydantic:
+        try:
+            msgspec.json.schema(kind, schema_hook=_schema_of_other)
+        except TypeError as error:
+            raise UsageError(
+                f"typed can't read {kind!r}: {str(error).rpartition(chr(10))[2]}",
+                hint="use a dataclass, TypedDict, msgspec.Struct or pydantic model whose fields can"
+                " be read too, or give an object with dumps and loads",
+            ) from error
+    if form == "msgpack":
+        pack, unpack = _msgpack()
+        if not is_pydantic:
+            return pack, lambda body: msgspec.convert(unpack(body), kind)
+        return (
+            lambda value: pack(value.model_dump(by_alias=True)),
+            lambda body: kind.model_validate(unpack(body)),
+        )
+    if is_pydantic:
+        # Aliases are what the model reads.
+        return lambda value: value.model_dump_json(by_alias=True).encode(), kind.model_validate_json
+    return msgspec.json.Encoder().encode, msgspec.json.Decoder(kind).decode
+
+
+def _schema_of_other(kind: type) -> dict[str, Any]:
+    """Return a schema if values of JSON are instances of a class such as ``object``.
+
+    Raises:
+        NotImplementedError: none is.
+    """
+    if not any(issubclass(plain, kind) for plain in (dict, list, str, int, float, bool)):
+        raise NotImplementedError
+    return {"title": kind.__name__}
 
 
 def typed(kind: type[V], *, format: Format = "json") -> Typed[V]:  # noqa: A002
-    """Return a serde for a dataclass, TypedDict or msgspec.Struct: ``Producer[Order]``.
+    """Return a serde for a dataclass, TypedDict, msgspec.Struct or pydantic model.
+
+    A ``Producer[Order]`` has ``serde=typed(Order)``.
 
     Args:
         kind: the class of all values.
         format: ``json`` or ``msgpack``.
 
     Raises:
-        UsageError: ``format`` is neither.
+        UsageError: ``format`` is neither, or ``kind`` or the class of a field can't be read.
     """
     return Typed(kind, format=format)
 

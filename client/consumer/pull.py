@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-from client.config import Addresses, ConsumerArguments, ConsumerOptions, check_arguments
+from client.config import (
+    Addresses,
+    ConsumerArguments,
+    ConsumerOptions,
+    check_arguments,
+    check_serde,
+)
 from client.consumer.group_reading import GroupReading
 from client.consumer.offset_store import OffsetCommits
 from client.consumer.options import Wanted, expression_of
@@ -82,6 +88,7 @@ class PullConsumer(ClientPart, Generic[T]):
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
+        check_serde(serde)
         check_arguments("PullConsumer", options, ConsumerArguments)
         self.group = group
         self._serde = serde

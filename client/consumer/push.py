@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
-from client.config import Addresses, check_arguments
+from client.config import Addresses, check_arguments, check_serde
 from client.consumer.assigned_queue import AssignedQueues
 from client.consumer.concurrent import ConcurrentDispatcher
 from client.consumer.handler import MessageHandler, on_stop_signal
@@ -118,6 +118,7 @@ class PushConsumer(ClientPart, Generic[T]):
         options: Mapping[str, Any],
     ) -> None:
         check_group(group)
+        check_serde(serde)
         check_arguments("PushConsumer", options, PushArguments)
         self.group = group
         self._subscribed = subscriptions_of(subscribe, group)

@@ -8,7 +8,13 @@ from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
 
-from client.config import Addresses, ProducerArguments, ProducerOptions, check_arguments
+from client.config import (
+    Addresses,
+    ProducerArguments,
+    ProducerOptions,
+    check_arguments,
+    check_serde,
+)
 from client.context import ClientContext, ClientPart
 from client.errors import BufferFull, PocketMQError, SendError, UsageError, as_send_error
 from client.interceptors import bind_all, close_all
@@ -82,6 +88,7 @@ class Producer(ClientPart, Generic[T]):
 
     def _prepare(self, group: str, serde: Serde[T], options: Mapping[str, Any]) -> None:
         check_group(group)
+        check_serde(serde)
         check_arguments("Producer", options, ProducerArguments)
         self.group = group
         self._serde = serde

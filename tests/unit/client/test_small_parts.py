@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from uuid import UUID
 import pytest
 
 import client
-from client import serde
+from client import Instance, Producer, PullConsumer, PushConsumer, serde
 from client.config import ConsumerOptions
 from client.consumer.options import PushOptions
 from client.consumer.received import ReceivedMessage
@@ -121,6 +122,84 @@ def test_a_typed_serde_checks_what_it_reads():
         serde.typed(Order).loads(b'{"number":"x"}')
     with pytest.raises(ValueError, match="number"):
         serde.typed(Order, format="msgpack").loads(serde.msgpack.dumps({"number": "x"}))
+
+
+class Model:
+    """Has the methods of a pydantic model that ``typed`` uses."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and other.number == self.number
+
+    __hash__ = None  # type: ignore[assignment] # as a model that isn't frozen
+
+    def model_dump(self, *, by_alias: bool) -> dict[str, Any]:
+        assert by_alias
+        return {"Number": self.number}
+
+    def model_dump_json(self, *, by_alias: bool) -> str:
+        return serde.json.dumps(self.model_dump(by_alias=by_alias)).decode()
+
+    @classmethod
+    def model_validate(cls, value: Any) -> Model:
+        if type(value["Number"]) is not int:
+            raise ValueError("number")
+        return cls(value["Number"])
+
+    @classmethod
+    def model_validate_json(cls, text: bytes) -> Model:
+        return cls.model_validate(serde.json.loads(text))
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_typed_serde_for_a_pydantic_model_lets_the_model_read_and_write(form: Any):
+    kind, plain = serde.typed(Model, format=form), getattr(serde, form)
+    assert plain.loads(kind.dumps(Model(5))) == {"Number": 5}
+    assert kind.loads(kind.dumps(Model(5))) == Model(5)
+    with pytest.raises(ValueError, match="number"):
+        kind.loads(plain.dumps({"Number": "x"}))
+
+
+class Plain:
+    """A class that nothing can read."""
+
+
+@dataclass
+class Holder:
+    parts: list[Plain]
+
+
+@dataclass
+class Anything:
+    value: object
+    more: dict[str, Any]
+
+
+@pytest.mark.parametrize("kind", [Plain, Holder, list[Plain], 5])
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+def test_a_class_that_could_never_be_read_is_refused_when_the_serde_is_made(kind: Any, form: Any):
+    with pytest.raises(UsageError, match=r"typed can't read .*is not supported"):
+        serde.typed(kind, format=form)
+
+
+def test_a_field_may_hold_any_value():
+    kind = serde.typed(Anything)
+    assert kind.loads(kind.dumps(Anything([1], {"a": None}))) == Anything([1], {"a": None})
+
+
+@pytest.mark.parametrize("wrong", [Order, Order(1), serde.typed, json.dumps, "json"])
+def test_a_serde_without_dumps_or_loads_is_refused_when_a_client_is_made(wrong: Any):
+    made = (
+        lambda: Producer(serde=wrong),
+        lambda: PullConsumer(group="g", serde=wrong),
+        lambda: PushConsumer(group="g", subscribe={"T": "*"}, serde=wrong),
+        lambda: Instance(serde=wrong),
+    )
+    for make in made:
+        with pytest.raises(UsageError, match="lacks dumps or loads"):
+            make()
 
 
 @dataclass
