@@ -293,7 +293,8 @@ class Heartbeats:
             async with asyncio.timeout(max(timeout, 0.0)):
                 connection = await self._remote.pool.get(address)
         except TimeoutError:
-            raise ConnectFailed(address, f"no connection within {timeout:.1f} s") from None
+            within = f"within {timeout:.1f} s" if timeout > 0 else "before the time was up"
+            raise ConnectFailed(address, f"no connection {within}") from None
         if connection.context is not self:
             connection.context = self
             again = address in self._reconnected_at

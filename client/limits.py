@@ -56,6 +56,9 @@ MAX_ROUTES: Final = 10_000
 NAME_SERVER_TIMEOUT: Final = 3.0
 """One request to a name server (cf. mqClientApiTimeout)."""
 
+NAME_SERVER_PATIENCE: Final = 0.3
+"""Before the next name server is asked too, if one is silent: a tenth of SEND_TIMEOUT."""
+
 REQUEST_TIMEOUT: Final = 5.0
 """One request to a broker other than a send or pull (cf. MQAdmin)."""
 

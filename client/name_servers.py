@@ -2,6 +2,7 @@
 
 Name servers are tried one after another until one answers; all later requests then start with that
 one. The first is chosen at random to spread clients over the servers (cf. NettyRemotingClient).
+While a name server is silent, the next one is asked as well, and the first answer counts.
 
 ``RouteKeeper`` requests a topic's route on first use; concurrent callers share the request. From
 then on the route is refreshed every 30 s, at once when a PocketMQ name server announces a change,
@@ -29,7 +30,12 @@ from client.errors import (
     UsageError,
     remote_error,
 )
-from client.limits import NAME_SERVER_TIMEOUT, NEW_TOPIC_PAUSES, ROUTE_RETRY_PERIOD
+from client.limits import (
+    NAME_SERVER_PATIENCE,
+    NAME_SERVER_TIMEOUT,
+    NEW_TOPIC_PAUSES,
+    ROUTE_RETRY_PERIOD,
+)
 from client.remote import SUCCESS_ONLY, Remote
 from client.routes import Route, RouteTable, fallback_route, route_of
 from client.wire.backoff import Backoff
@@ -84,41 +90,57 @@ class NameServers:
         accept: Container[int] = SUCCESS_ONLY,
         topic: str | None = None,
     ) -> Command:
-        """Return the answer of the first name server that answers.
+        """Return the first answer of a name server.
 
         Raises:
             NoNameServer: none did.
             UsageError: the address is a broker's.
             RemoteError: one answered with a code that is not in ``accept``.
         """
-        # Start with the one that answered last, so that a dead server costs only one timeout.
+        # Start with the one that answered last, so that a silent server delays one request only.
         failures: list[str] = []
-        first = self._current
-        for step in range(len(self.addresses)):
-            index = (first + step) % len(self.addresses)
-            try:
-                answer = await self._remote.call(
-                    self.addresses[index],
-                    code,
-                    header,
-                    body=body,
-                    timeout=NAME_SERVER_TIMEOUT,
-                    accept=accept,
-                    topic=topic,
+        untried = [*range(self._current, len(self.addresses)), *range(self._current)]
+        calls: dict[asyncio.Task[Command], int] = {}
+        try:
+            while untried or calls:
+                if untried:
+                    call = self._remote.call(
+                        self.addresses[untried[0]],
+                        code,
+                        header,
+                        body=body,
+                        timeout=NAME_SERVER_TIMEOUT,
+                        accept=accept,
+                        topic=topic,
+                    )
+                    calls[asyncio.create_task(call)] = untried.pop(0)
+                answered, _ = await asyncio.wait(
+                    calls,
+                    timeout=NAME_SERVER_PATIENCE if untried else None,
+                    return_when=asyncio.FIRST_COMPLETED,
                 )
-            except Unavailable as error:
-                failures.append(f"{self.addresses[index]}: {error.message}")
-            except NotSupported as error:
-                if code not in SERVED_BY_ALL:
-                    raise
-                raise UsageError(
-                    f"{self.addresses[index]} is a broker, not a name server",
-                    topic=topic,
-                    hint="give the name server's address, by default port 9876",
-                ) from error
-            else:
-                self._current = index
-                return answer
+                for task in answered:
+                    index = calls[task]
+                    try:
+                        answer = task.result()
+                    except Unavailable as error:
+                        failures.append(f"{self.addresses[index]}: {error.message}")
+                        del calls[task]
+                    except NotSupported as error:
+                        if code not in SERVED_BY_ALL:
+                            raise
+                        raise UsageError(
+                            f"{self.addresses[index]} is a broker, not a name server",
+                            topic=topic,
+                            hint="give the name server's address, by default port 9876",
+                        ) from error
+                    else:
+                        self._current = index
+                        return answer
+        finally:
+            for task in calls:
+                task.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
         raise NoNameServer(
             "no name server answers: " + "; ".join(failures),
             topic=topic,

@@ -166,7 +166,10 @@ class ConnectionPool:
                     connection = await self.get(address)
             except TimeoutError:
                 raise AnswerTimeout(address, command.code, timeout) from None
-            timeout -= self._clock.monotonic() - begin
+            left = timeout - (self._clock.monotonic() - begin)
+            if left <= 0:
+                raise AnswerTimeout(address, command.code, timeout)
+            timeout = left
         return await connection.request(command, timeout=timeout)
 
     async def close(self) -> None:

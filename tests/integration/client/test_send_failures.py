@@ -412,3 +412,24 @@ async def test_a_silent_connection_is_detected_and_replaced(fake: Any, until: An
         await producer.send("T", b"3")
     assert silent is not None
     assert fake.bodies() == [b"1", b"3"]
+
+
+async def test_a_silent_name_server_delays_only_the_first_request_of_a_client(fakes: Any):
+    """Its process is stopped, or a firewall drops its packets."""
+    silent, good = await fakes(2)
+    silent.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, answer=lambda command, connection: None)
+    good.brokers = [good]
+    both = f"{silent.address};{good.address}"
+
+    async def use() -> None:
+        async with client.Producer(both, retries=0) as producer:
+            await producer.send("T", b"x")
+            asked = silent.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+            await producer.send("U", b"x")
+            assert silent.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == asked
+
+    # Each producer begins with a name server that it chooses at random.
+    for _ in range(12):
+        await use()
+    assert silent.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 0
+    assert len(good.bodies()) == 24
