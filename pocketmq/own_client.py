@@ -54,9 +54,9 @@ def _load_beside(names: list[str]) -> ModuleType:
     try:
         ours = [_load(name) for name in names]
         for package in ours:
-            for module in walk_packages(package.__path__, f"{package.__name__}."):
+            for info in walk_packages(package.__path__, f"{package.__name__}."):
                 with suppress(ImportError):  # of a package that is not installed
-                    import_module(module.name)
+                    import_module(info.name)
         return import_module("client")
     finally:
         for name, module in theirs.items():

@@ -6,6 +6,7 @@ only what it needs.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from importlib.machinery import PathFinder
@@ -52,7 +53,24 @@ OWN_PACKAGES: Final = ("remoting", "nameserver", "broker", "client", "spark_conn
 _SERVERS: Final = "pocketmq.cli.servers"
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A click group that imports its commands when called, and so has none for click to suggest."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or suggest one with a similar name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as problem:
+            close = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            if not close or "Did you mean" in problem.message:
+                raise
+            text = f"{problem.message} Did you mean {' or '.join(close)}?"
+            raise click.UsageError(text, ctx) from None
+
+
+class LazyGroup(SuggestingGroup):
     """A click group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import click
 
 import client
+from broker.config import RUNTIME_KEYS, BrokerConfig
 from pocketmq import output
 from pocketmq.cli.completion import broker_names
 from pocketmq.cli.running import (
@@ -16,6 +20,10 @@ from pocketmq.cli.running import (
     parse_pairs,
     yes_option,
 )
+from remoting.settings import ConfigError, nearest
+
+OURS: Final = "pocketmqMaxTopics"
+"""A setting that Apache's brokers don't have."""
 
 brokers_option = click.option(
     "--broker",
@@ -77,14 +85,21 @@ def set_(
 ) -> None:
     """Change settings of every broker now; it keeps them when it is restarted.
 
-    A broker refuses settings that it reads only at its start.
+    A broker refuses settings that it reads only at its start. In a pipe this needs --yes.
     """
+
+    async def check(admin: client.Admin) -> list[client.BrokerInfo]:
+        found = await admin.brokers(names=brokers or None)
+        for broker in found:
+            _check(broker.name, await admin.broker_config(broker.address), assignments)
+        return found
+
+    found = ask_admin(nameserver, check)
     named = ", ".join(assignments)
     where = ", ".join(brokers) or "every broker"
-    confirm(f"Change {named} of {where}?", yes=yes)
+    confirm(f"Change {named} of {where}?", yes=yes, in_pipes=True)
 
     async def change(admin: client.Admin) -> list[str]:
-        found = await admin.brokers(names=brokers or None)
         for broker in found:
             await admin.update_broker_config(broker.address, assignments)
         return [broker.name for broker in found]
@@ -95,3 +110,19 @@ def set_(
         {"keys": list(assignments), "brokers": changed},
         as_json=as_json,
     )
+
+
+def _check(broker: str, table: Mapping[str, str], assignments: Mapping[str, str]) -> None:
+    """Raise the error that this broker would answer, before anything is asked or changed."""
+    keys = {*table, *BrokerConfig.known_keys()}
+    for key in assignments:
+        if key not in keys:
+            raise click.ClickException(f"{broker} has no setting {key!r}{nearest(key, keys)}")
+    if OURS not in table:
+        return
+    values = {key: value for key, value in assignments.items() if table.get(key) != value}
+    try:
+        now = BrokerConfig().updated({key: table[key] for key in RUNTIME_KEYS & table.keys()})
+        now.changes(values)
+    except ConfigError as problem:
+        raise click.ClickException(f"{broker}: {problem}") from problem

@@ -213,13 +213,17 @@ def dlq() -> None:
 def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool) -> None:
     """List the dead letters of GROUP. --json shows bodies and properties too."""
 
-    found = ask_admin(
-        nameserver, lambda admin: admin.dead_letters(name, limit=limit, redriven=redriven)
-    )
+    async def ask(admin: client.Admin) -> list[client.DeadMessage]:
+        letters = await admin.dead_letters(name, limit=limit, redriven=redriven)
+        if not letters:
+            await admin.group_config(name)  # raises an error if there is no such group
+        return letters
+
+    found = ask_admin(nameserver, ask)
     rows = [_row(letter) for letter in found]
     columns = ["broker", "offset", "topic", "id", "retries", "tag", "keys", "died_at", "redriven"]
     columns.append("reason")
-    spare = ["redriven", "keys", "tag", "retries", "broker", "reason"]
+    spare = ["redriven", "keys", "tag", "retries", "broker", "died_at", "topic"]
     output.show_rows(
         rows,
         columns,
@@ -259,10 +263,14 @@ def redrive(
     command is killed, one message may be sent twice.
     """
     confirm(f"Send the dead letters of {name} back?", yes=yes or dry_run)
-    done = ask_admin(
-        nameserver,
-        lambda admin: admin.redrive(name, limit=limit, topic=topic, dry_run=dry_run),
-    )
+
+    async def send_back(admin: client.Admin) -> client.Redrive:
+        done = await admin.redrive(name, limit=limit, topic=topic, dry_run=dry_run)
+        if not done.sent:
+            await admin.group_config(name)  # as in list
+        return done
+
+    done = ask_admin(nameserver, send_back)
     rows = [
         {
             **_row(one.message),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import os
 import sys
@@ -22,7 +23,7 @@ from typing import Any, Final, TypeVar
 import click
 
 import client
-from client.errors import PocketMQError
+from client.errors import GroupNotFound, PocketMQError, TopicNotFound
 from client.positions import Position, position_of
 from pocketmq import output
 from pocketmq.formats import SourceError
@@ -153,10 +154,18 @@ def wanted_messages(tags: str, sql: str | None) -> str | client.Sql:
         raise click.UsageError(str(error)) from None
 
 
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation at a terminal unless ``yes``; any other answer aborts the command."""
-    if not yes and sys.stdin.isatty():
+def confirm(question: str, *, yes: bool, in_pipes: bool = False) -> None:
+    """Ask for confirmation at a terminal unless ``yes``; any other answer aborts the command.
+
+    Raises:
+        click.UsageError: nobody can be asked, and with ``in_pipes`` that needs ``yes``.
+    """
+    if yes:
+        return
+    if sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
+    elif in_pipes:
+        raise click.UsageError(f"{question} Without a terminal to ask at, this needs --yes")
 
 
 T = TypeVar("T")
@@ -174,6 +183,9 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     quiet()
     try:
         return loop.run(main)
+    except (TopicNotFound, GroupNotFound) as problem:
+        _suggest(problem)
+        raise click.ClickException(str(problem)) from problem
     except (PocketMQError, SourceError) as problem:
         raise click.ClickException(str(problem)) from problem
     except OSError as problem:
@@ -181,6 +193,25 @@ def run(main: Coroutine[Any, Any, T]) -> T:
             raise
         where = f"{problem.filename}: " if problem.filename else ""
         raise click.ClickException(f"{where}{problem.strerror or problem}") from problem
+
+
+def _suggest(problem: TopicNotFound | GroupNotFound) -> None:
+    """Make the hint of an error name what is there; only a command that sends may create."""
+    context = click.get_current_context()
+    topics = isinstance(problem, TopicNotFound)
+    kind, name = ("topic", problem.topic) if topics else ("group", problem.group)
+
+    async def names() -> list[str]:
+        async with client.Admin(context.params["nameserver"]) as admin:
+            return await (admin.topics() if topics else admin.groups())
+
+    near: list[str] = []
+    with suppress(PocketMQError, OSError):
+        near = difflib.get_close_matches(name or "", loop.run(names()))
+    if near:
+        problem.hint = f"did you mean {' or '.join(near)}?"
+    elif context.command.name not in {"send", "import"}:
+        problem.hint = f"`pocketmq {kind} list` shows what there is"
 
 
 def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:

@@ -17,6 +17,7 @@ from broker.errors import StartError
 from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
+from pocketmq.cli import SuggestingGroup
 from pocketmq.serving import (
     BrokerPart,
     Failed,
@@ -175,7 +176,7 @@ def nameserver(port: int | None, **options: Unpack[ServerOptions]) -> None:
         _serve([NameServerPart(config)], options)
 
 
-class _BrokerGroup(click.Group):
+class _BrokerGroup(SuggestingGroup):
     """``broker`` with the commands that are about running brokers, imported when called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -181,8 +181,16 @@ def test_settings_are_shown_and_changed() -> None:
             ["fileReservedTime", "48"],
         ]
         assert len(there("broker", "config", "get").splitlines()) > 50
-        assert "listenPort" in there.fails("broker", "config", "set", "listenPort=1")
-        assert "fileReservedTime" in there.fails("broker", "config", "set", "fileReservedTime=no")
+        # Each is refused before the command asks for --yes, which a pipe needs.
+        for assignment, reason in (
+            ("listenPort=1", "listenPort"),
+            ("fileReservedTime=no", "fileReservedTime=no: must be a whole number"),
+            ("fileReservedTme=1", "did you mean 'fileReservedTime'?"),
+        ):
+            assert reason in there.fails("broker", "config", "set", assignment)
+        unasked = there.fails("broker", "config", "set", "fileReservedTime=24", code=2)
+        assert "this needs --yes" in unasked
+        assert there.json("broker", "config", "get", "fileReservedTime")[0]["value"] == "48"
         assert "no broker has a setting 'x'" in there.fails("broker", "config", "get", "x")
         assert "there is no broker 'x'" in there.fails("broker", "config", "get", "--broker", "x")
         assert "not KEY=VALUE" in there.fails("broker", "config", "set", "x", code=2)
@@ -213,3 +221,46 @@ def test_a_topic_that_a_send_created_at_one_broker_is_offered_to_the_others(tmp_
         assert len(cli.json("topic", "route", "orders")) == 2
         assert findings() == []
         assert cli.result("topic", "update", "orders", "--permission", "rw").stderr == ""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "read {topic}",
+        "topic status {topic}",
+        "topic route {topic}",
+        "topic delete {topic} --yes",
+        "message tail {topic}",
+        "message find {topic} key",
+        "message export {topic} --out -",
+        "group lag {group}",
+        "group members {group}",
+        "group delete {group} --yes",
+        "message dlq list {group}",
+        "message dlq redrive {group} --yes",
+    ],
+)
+def test_a_mistyped_name_is_answered_with_those_that_it_may_mean(
+    cli: CommandLine, name: str, command: str
+) -> None:
+    cli("topic", "create", f"{name}-orders")
+    cli("group", "create", f"{name}-billing")
+    mistyped = command.format(topic=f"{name}-ordrs", group=f"{name}-biling")
+    error = cli.fails(*mistyped.split())
+    assert "did you mean " in error
+    assert name in error.partition("did you mean ")[2]
+    unlike = cli.fails(*command.format(topic="QQQ", group="QQQ").split())
+    assert "list` shows what there is" in unlike
+    assert "create" not in error + unlike
+
+
+@pytest.mark.parametrize(
+    ("mistyped", "meant"),
+    [("topc list", "topic"), ("topic lst", "list"), ("broker confg get", "config")],
+)
+def test_a_mistyped_command_is_answered_with_one_that_it_may_mean(
+    cli: CommandLine, mistyped: str, meant: str
+) -> None:
+    error = cli.fails(*mistyped.split(), code=2)
+    assert error.count("Did you mean") == 1
+    assert meant in error.partition("Did you mean")[2]

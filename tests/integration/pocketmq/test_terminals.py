@@ -87,6 +87,7 @@ def test_tables_fit_80_columns_without_breaking_ids_and_times(
             assert max(map(len, text.splitlines())) <= COLUMNS, f"{command}:\n{text}"
     assert message_id in shown[f"message find {topic} a-rather-long-key"]
     assert message_id in shown[f"message dlq list {group}"]
+    assert "no such account" in " ".join(shown[f"message dlq list {group}"].split())
     assert server.broker in shown["cluster status"]
 
 
