@@ -37,14 +37,14 @@ from client.limits import (
     ROUTE_RETRY_PERIOD,
 )
 from client.remote import SUCCESS_ONLY, Remote
-from client.routes import Route, RouteTable, fallback_route, route_of
+from client.routes import MASTER_ID, Route, RouteTable, fallback_route, route_of
 from client.wire.backoff import Backoff
 from remoting.clock import Clock
 from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
+from remoting.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command, Header
@@ -367,6 +367,29 @@ class RouteKeeper:
                 f"the name server's answer can't be read: {error}", topic=topic
             ) from error
 
+    async def learn_masters(self) -> bool:
+        """Add all brokers to those of the routes; return whether they have changed.
+
+        Raises:
+            NoNameServer: no name server answered.
+            RemoteError: one refused.
+        """
+        return self.table.put_masters(
+            {
+                name: broker.broker_addrs[MASTER_ID]
+                for name, broker in (await self._brokers()).items()
+                if MASTER_ID in broker.broker_addrs
+            }
+        )
+
+    async def _brokers(self) -> dict[str, BrokerData]:
+        """Return the name server's brokers by name."""
+        answer = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            return decode(ClusterInfo, answer.body).broker_addr_table
+        except BodyError:
+            return {}
+
     async def _from_template(self, topic: str, default_queues: int) -> Route:
         template = await self._ask(AUTO_CREATE_TOPIC)
         if template is not None:
@@ -374,12 +397,7 @@ class RouteKeeper:
             if self.table.get(topic) is None:
                 self.learn(route)
             return route
-        answer = await self._name_servers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            brokers = decode(ClusterInfo, answer.body).broker_addr_table
-        except BodyError:
-            brokers = {}
-        if brokers:
+        if await self._brokers():
             raise _not_found(topic)
         raise NoRoute(
             "the name server knows no broker",

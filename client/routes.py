@@ -141,6 +141,7 @@ class RouteTable:
     def __init__(self, refresh_period: float = ROUTE_REFRESH_PERIOD) -> None:
         self._refresh_period = refresh_period
         self._entries: dict[str, _Entry] = {}
+        self._masters: dict[str, str] = {}
 
     def get(self, topic: str) -> Route | None:
         """Return the last known route of a topic, or None."""
@@ -188,6 +189,12 @@ class RouteTable:
         waits = [entry.asked_at + self._period(entry) - now for entry in self._entries.values()]
         return max(0.0, min(waits, default=self._refresh_period))
 
+    def put_masters(self, masters: dict[str, str]) -> bool:
+        """Add brokers to those of the routes, by name; return whether they have changed."""
+        changed = masters != self._masters
+        self._masters = masters
+        return changed
+
     def topics(self) -> Iterable[str]:
         """Return the topics whose routes are kept."""
         return self._entries.keys()
@@ -197,8 +204,8 @@ class RouteTable:
         return [entry.route for entry in self._entries.values() if entry.route is not None]
 
     def brokers(self) -> dict[str, dict[int, str]]:
-        """Return every broker of the routes: name -> id -> address."""
-        merged: dict[str, dict[int, str]] = {}
+        """Return every broker of the routes and of ``put_masters``: name -> id -> address."""
+        merged = {name: {MASTER_ID: address} for name, address in self._masters.items()}
         for route in self.routes():
             for name, addresses in route.brokers.items():
                 merged.setdefault(name, {}).update(addresses)

@@ -125,6 +125,8 @@ class Producer(ClientPart, Generic[T]):
             context, self.group, self._serde, self._preparer, self._options.default_queues
         )
         context.add_producer(self, self.group, self._transactions.on_check)
+        if self._options.transaction_checker is not None:
+            self._tasks.spawn(self._transactions.stay_known(), "brokers")
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send all accepted messages, then close; messages not acknowledged in time fail.

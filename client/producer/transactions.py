@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from client.limits import (
     MAX_CHECKS,
     MAX_DECISIONS,
     REQUEST_TIMEOUT,
+    ROUTE_RETRY_PERIOD,
     TRANSACTION_CHECK_TIMEOUT,
 )
 from client.message import (
@@ -41,6 +43,7 @@ from client.producer.columns import RESERVED
 from client.producer.sender import not_durable
 from client.routes import address_of
 from client.serde import Serde
+from client.wire.backoff import Backoff
 from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.log import Log
@@ -178,6 +181,26 @@ class Transactions(Generic[T]):
         )
 
     # What brokers ask
+
+    async def stay_known(self) -> None:
+        """Have every broker in the heartbeats, since any may have a transaction of the group."""
+        context = self._context
+        period = context.heartbeats.period
+        retries = Backoff(random.Random(), first=ROUTE_RETRY_PERIOD, most=period)  # noqa: S311
+        while True:
+            try:
+                if await context.routes.learn_masters():
+                    context.heartbeat_soon()
+                pause = period
+                retries.reset()
+            except PocketMQError as error:
+                pause = retries.next()
+                _log.warning(
+                    "brokers whose topics are not in use can't ask about transactions",
+                    group=self.group,
+                    error=str(error),
+                )
+            await asyncio.sleep(pause)
 
     @property
     def on_check(self) -> OnCheck | None:

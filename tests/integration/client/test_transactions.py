@@ -250,3 +250,46 @@ async def test_interceptors_see_transactions(cluster):
         consumer.assign(await consumer.queues("T"))
         (got,) = await consumer.get_many(1, timeout=5)
     assert got.properties["stamp"] == "1"
+
+
+async def restarted(nameserver: str, committed: asyncio.Event, asked: list[Any]) -> None:
+    async def check(transaction: client.OpenTransaction[Any]) -> State:
+        asked.append(transaction.message.body)
+        if len(set(asked)) == 2:
+            committed.set()
+        return State.COMMIT
+
+    async with client.Producer(nameserver, group="orders", transaction_checker=check):
+        await committed.wait()
+
+
+async def restarted_blocking(nameserver: str, committed: asyncio.Event, asked: list[Any]) -> None:
+    loop = asyncio.get_running_loop()
+
+    def check(transaction: client.OpenTransaction[Any]) -> State:
+        asked.append(transaction.message.body)
+        if len(set(asked)) == 2:
+            loop.call_soon_threadsafe(committed.set)
+        return State.COMMIT
+
+    with blocking.Producer(nameserver, group="orders", transaction_checker=check):
+        await committed.wait()
+
+
+@pytest.mark.parametrize("restart", [restarted, restarted_blocking])
+async def test_a_producer_that_sends_nothing_is_asked_by_every_broker(
+    empty_cluster: Cluster, restart: Callable[..., Any]
+):
+    """The broker needs no route that the producer uses, nor the template of new topics."""
+    for name in ("broker-a", "broker-b"):
+        await empty_cluster.start(name, autoCreateTopicEnable="false", **QUICK)
+    async with client.Admin(empty_cluster.nameserver) as admin:
+        await admin.create_topic("T", queues=1)
+    async with producer(empty_cluster, lambda _: State.UNKNOWN) as sender:
+        for number, broker in enumerate(("broker-a", "broker-b")):
+            order = client.Message("T", b"%d" % number, queue=client.MessageQueue("T", broker, 0))
+            async with sender.transaction(order) as transaction:
+                await transaction.defer()
+    async with asyncio.timeout(30):
+        await restart(empty_cluster.nameserver, asyncio.Event(), asked := [])
+    assert set(asked) == {b"0", b"1"}
