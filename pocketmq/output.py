@@ -8,15 +8,20 @@ of objects, or one object. rich is imported only when it is used.
 
 from __future__ import annotations
 
+import io
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import click
 
 from remoting.protocol.accelerated import json_dumps
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 Row = Mapping[str, object]
 
@@ -25,6 +30,79 @@ _GAP: Final = 2
 
 _INSTANT: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.\d{3}\+00:00")
 """A UTC time as it is in rows; at a terminal it is shown without milliseconds."""
+
+
+class StandardStream(io.FileIO):
+    """The file below a standard stream; its errors name the stream.
+
+    After an error stdout drops what is written, so the error occurs once. stderr never fails: there
+    is nowhere to report it, and a server's log goes on when a full disk has space again.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w" if descriptor else "r", closefd=False)
+        self.name = ("stdin", "stdout", "stderr")[descriptor]
+        self._failed = False
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        """Read into the buffer."""
+        with self._named():
+            return super().readinto(buffer)
+
+    def readall(self) -> bytes:
+        """Return the rest."""
+        with self._named():
+            return super().readall()
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Write the data, or drop it."""
+        if not self._failed:
+            try:
+                with self._named():
+                    return super().write(data)
+            except OSError:
+                if self.name == "stdout":
+                    self._failed = True
+                    raise
+        return memoryview(data).nbytes
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            problem.filename = self.name
+            raise
+
+
+def adopt_standard_streams() -> None:
+    """Make this process handle closed and failing standard streams, and narrow encodings.
+
+    A closed stream is opened: else the next file or socket would get its number. Using it fails, as
+    before. Characters that the encoding of stdout or stderr doesn't have are written as escapes.
+    """
+    usable_otherwise = (os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)
+    for descriptor, access in enumerate(usable_otherwise):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, access), True)
+        raw = StandardStream(descriptor)
+        usual: io.TextIOWrapper | None = getattr(sys, raw.name)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(raw) if descriptor else io.BufferedReader(raw),
+            encoding=usual.encoding if usual is not None else "utf-8",
+            errors="backslashreplace" if descriptor else "surrogateescape",
+            line_buffering=descriptor > 0 and (raw.isatty() or raw.name == "stderr"),
+            write_through=usual is not None and usual.write_through,
+        )
+        setattr(sys, raw.name, stream)
+
+
+def os_error(problem: OSError) -> str:
+    """Return what went wrong, with the name of the file or stream."""
+    where = f"{problem.filename}: " if problem.filename else ""
+    return f"{where}{problem.strerror or problem}"
 
 
 class Progress(Protocol):

@@ -4,7 +4,7 @@ A server's code is imported when the server is created: a name server doesn't lo
 
 A server process prints one line to stdout when it is ready and nothing else. It stops cleanly on
 SIGTERM and SIGINT and, with an option, when its standard input closes, so that the servers of a
-test end with the test in any case. A signal during the start cancels it.
+test end with the test in any case. A signal during the start cancels it. SIGHUP stops nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import click
 
 from remoting import tasks as loop
+from remoting.log import Log
 from remoting.process_limits import ConnectionRoom
 from remoting.protocol.accelerated import json_dumps
 
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 COLLECT_EVERY: Final = 10_000
 """New objects that trigger a garbage collection of the youngest generation, instead of Python's
 700: the objects of a request are freed by reference counting."""
+
+
+_log = Log("serving")
 
 
 class ServerPart(Protocol):
@@ -81,6 +86,8 @@ class ServerRunner:
         loop.run(self._serve())
 
     async def _serve(self) -> None:
+        # A program that rotates logs sends it; an audit log notices by itself that its file moved.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: None)
         # A second signal must not interrupt a clean stop.
         stop = loop.stop_signal(once=False)
         if self.until_end_of is not None:
@@ -113,9 +120,15 @@ class ServerRunner:
     def _announce(self) -> None:
         facts = {name: value for part in self.parts for name, value in part.ready().items()}
         if self.as_json:
-            self.echo(json_dumps({"event": "ready", **facts, "pid": os.getpid()}).decode())
+            line = json_dumps({"event": "ready", **facts, "pid": os.getpid()}).decode()
         else:
-            self.echo("ready: " + ", ".join(f"{name} {at}" for name, at in facts.items()))
+            line = "ready: " + ", ".join(f"{name} {at}" for name, at in facts.items())
+        try:
+            self.echo(line)
+        except OSError as problem:
+            _log.warning(
+                "the server is ready, but stdout can't be written", reason=problem.strerror
+            )
 
 
 async def _started(part: ServerPart, stop: asyncio.Event) -> bool:

@@ -109,7 +109,18 @@ def main() -> None:
     # Search directories last that contain modules with the names of PocketMQ's packages, e.g. a
     # client.py in the current directory. multiprocessing passes sys.path to its processes.
     sys.path[:] = sorted(sys.path, key=_hides_ours)
-    root(prog_name="pocketmq")
+    from pocketmq import output  # noqa: PLC0415 - imports remoting, which must not be hidden
+
+    output.adopt_standard_streams()
+    try:
+        try:
+            root(prog_name="pocketmq")
+        finally:
+            # At exit Python would report an error with a traceback and its own exit code.
+            sys.stdout.flush()
+    except OSError as problem:
+        click.echo(f"Error: {output.os_error(problem)}", err=True)
+        sys.exit(1)
 
 
 def import_structlog() -> None:

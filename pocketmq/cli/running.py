@@ -191,8 +191,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             raise
-        where = f"{problem.filename}: " if problem.filename else ""
-        raise click.ClickException(f"{where}{problem.strerror or problem}") from problem
+        raise click.ClickException(output.os_error(problem)) from problem
 
 
 def _suggest(problem: TopicNotFound | GroupNotFound) -> None:
@@ -296,8 +295,6 @@ def end_on_broken_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        # Python flushes stdout at exit, which would report the broken pipe once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
 
 

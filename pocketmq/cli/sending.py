@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +54,7 @@ def standard_input() -> IO[bytes]:
         descriptor = sys.stdin.fileno()
     except OSError:
         return sys.stdin.buffer
-    return open(descriptor, "rb", closefd=False)
+    return io.BufferedReader(output.StandardStream(descriptor))
 
 
 class SentMarks(msgspec.Struct):

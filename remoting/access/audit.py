@@ -211,7 +211,7 @@ class AuditLog:
 
 
 class AuditFile(RotatingFileHandler):
-    """The file of an audit log: private, and reopened after an error.
+    """The file of an audit log: private, and reopened after an error, or when it was moved.
 
     Attributes:
         path: the file's path.
@@ -248,6 +248,23 @@ class AuditFile(RotatingFileHandler):
                     stream.write("\n")
         return stream
 
+    def emit(self, record: LogRecord) -> None:
+        """Write a line, to a new file if another program has moved or deleted the file."""
+        if self.stream is not None:
+            try:
+                moved = not os.path.samestat(self.path.stat(), os.fstat(self.stream.fileno()))
+            except OSError:
+                moved = True
+            if moved:
+                self._close_stream()
+        super().emit(record)
+
+    def _close_stream(self) -> None:
+        stream, self.stream = self.stream, None
+        with suppress(OSError):
+            if stream is not None:
+                stream.close()
+
     def handleError(self, record: LogRecord) -> None:  # noqa: ARG002, N802 - as logging has it
         """Count a line that could not be written, and close the file; the next line reopens it."""
         error = sys.exc_info()[1]
@@ -258,10 +275,7 @@ class AuditFile(RotatingFileHandler):
             reason=getattr(error, "strerror", None) or str(error),
             lost=self.failed,
         )
-        stream, self.stream = self.stream, None
-        with suppress(OSError):
-            if stream is not None:
-                stream.close()
+        self._close_stream()
 
 
 def audit_setting(text: str) -> str:

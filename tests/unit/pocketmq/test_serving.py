@@ -58,6 +58,28 @@ def test_a_signal_stops_the_parts_in_the_opposite_order(number: signal.Signals) 
     ]
 
 
+def test_a_hangup_stops_nothing() -> None:
+    events: list[str] = []
+
+    def ready(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        asyncio.get_running_loop().call_later(0, os.kill, os.getpid(), signal.SIGTERM)
+
+    ServerRunner(parts=[Fake("broker", events)], echo=ready).run()
+    assert events == ["start broker", "stop broker"]
+
+
+def test_a_ready_line_that_cannot_be_written_stops_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def ready(_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        raise OSError(28, "No space left on device")
+
+    ServerRunner(parts=[Fake("broker", [])], echo=ready).run()
+    assert "the server is ready, but stdout can't be written: reason=No space left" in caplog.text
+
+
 def test_while_it_serves_the_garbage_collector_leaves_alone_what_was_there() -> None:
     usual = gc.get_threshold()
     found: list[tuple[bool, int]] = []

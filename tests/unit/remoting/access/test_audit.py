@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from logging import makeLogRecord
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,24 @@ async def test_files_are_rotated_and_their_number_is_limited(tmp_path: Path) -> 
     assert sorted(sizes) == ["audit.log", "audit.log.1", "audit.log.2"]
     assert max(sizes.values()) <= 1000
     assert bench.log.lost == 0
+
+
+@pytest.mark.parametrize("moved", ["logs/audit.log", "logs"])
+def test_after_another_program_moved_the_file_lines_go_to_a_new_one(
+    tmp_path: Path, moved: str
+) -> None:
+    path = tmp_path / "logs" / "audit.log"
+    file = AuditFile(path, ManualClock())
+    file.emit(makeLogRecord({"msg": "first"}))
+    (tmp_path / moved).rename(tmp_path / "old")
+    path.parent.mkdir(exist_ok=True)
+    file.emit(makeLogRecord({"msg": "second"}))
+    file.close()
+    assert path.read_text() == "second\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    old = tmp_path / "old"
+    assert (old if old.is_file() else old / "audit.log").read_text() == "first\n"
+    assert file.failed == 0
 
 
 async def test_a_full_disk_costs_lines_but_no_request(caplog: pytest.LogCaptureFixture) -> None:
