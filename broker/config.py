@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -233,12 +233,6 @@ def _hours_of_the_day(text: str) -> str:
     return ";".join(hours)
 
 
-def _percent(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of percentages that clamps them to these bounds, as RocketMQ does."""
-    parse = integer(0, 100)
-    return lambda text: min(max(parse(text), low), high)
-
-
 def name_of_host(hostname: str) -> str:
     """Return the host's name if it is a valid broker name, else ``broker-a``."""
     try:
@@ -394,7 +388,7 @@ class BrokerConfig(TlsServerSettings):
     # how long messages are kept
     file_reserved_time_hours: int = setting("fileReservedTime", integer(1, 1_000_000), 72)
     delete_when: str = setting("deleteWhen", _hours_of_the_day, "04")
-    disk_max_used_space_ratio: int = setting("diskMaxUsedSpaceRatio", _percent(10, 95), 75)
+    disk_max_used_space_ratio: int = setting("diskMaxUsedSpaceRatio", integer(10, 95), 75)
     disk_space_clean_forcibly_ratio: int = setting(
         "diskSpaceCleanForciblyRatio", integer(1, 100), DEFAULT_FORCED_PERCENT
     )

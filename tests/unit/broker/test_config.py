@@ -77,16 +77,13 @@ def test_the_defaults_of_retention_are_rocketmqs() -> None:
 def test_retention_is_set_by_rocketmqs_keys_and_by_free_bytes() -> None:
     read = config(
         deleteWhen="4; 16",
-        diskMaxUsedSpaceRatio="99",
+        diskMaxUsedSpaceRatio="60",
         cleanResourceInterval="500",
         pocketmqDiskCleanFreeBytes="2000",
         pocketmqDiskFullFreeBytes="1000",
     ).retention
     assert read.delete_hours == {4, 16}
-    assert (read.max_used_percent, config(diskMaxUsedSpaceRatio="3").disk_max_used_space_ratio) == (
-        95,
-        10,
-    )
+    assert read.max_used_percent == 60
     assert (read.interval_ms, read.first_delay_ms) == (500, 3000)
     assert (read.forced_free_bytes, read.full_free_bytes) == (2000, 1000)
 
@@ -135,6 +132,12 @@ def test_bounds_of_the_disk_that_contradict_each_other_are_refused_by_name(
 )
 def test_bounds_that_are_equal_replaced_or_off_contradict_nothing(keys: dict[str, str]) -> None:
     config(**keys)
+
+
+@pytest.mark.parametrize("percent", ["5", "9", "96", "-1"])
+def test_a_disk_ratio_that_rocketmq_would_change_is_refused(percent: str) -> None:
+    with pytest.raises(ConfigError, match=r"diskMaxUsedSpaceRatio.* whole number from 10 to 95"):
+        config(diskMaxUsedSpaceRatio=percent)
 
 
 @pytest.mark.parametrize("hours", ["24", "4,16", "", ";", "-1", "four"])
