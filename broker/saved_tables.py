@@ -326,6 +326,15 @@ class SavedTables:
         """Write the groups' settings; see ``Changes``."""
         return self._group_file.changed()
 
+    async def topic_dropped(self) -> bool:
+        """Write what groups had of a deleted topic; see ``Changes``."""
+        self._offset_file.update(self.offsets.version)
+        self._lock_file.update(self.locks.version)
+        self._filter_file.update(self.filters.version)
+        files = (self._offset_file, self._lock_file, self._filter_file)
+        pending = [file.pending for file in files]
+        return all([await asyncio.shield(write) for write in pending if write is not None])
+
     def settings_changed(self, values: Mapping[str, str]) -> asyncio.Future[bool]:
         """Write changed settings; see ``Changes``."""
         self.settings.update(values)

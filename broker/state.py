@@ -59,6 +59,13 @@ class Changes(Protocol):
         """Return an awaitable for the pending change of a topic, as above; None for no change."""
         ...
 
+    def topic_dropped(self) -> Awaitable[bool]:
+        """Save the tables of offsets, locks and filters without those of a deleted topic.
+
+        Return an awaitable whose result is whether they reached the disk.
+        """
+        ...
+
     def settings_changed(self, values: Mapping[str, str]) -> Awaitable[bool]:
         """Save settings that a request has changed; the result is as for the groups."""
         ...

@@ -49,7 +49,7 @@ MODULES = {
         ConsumerFailed ConsumptionPaused Event GroupChanged GroupTrouble HandlerTimedOut LockLost
         LoopBlocked MembersDiffer MessageDeadLettered NoQueues OffsetMoved QueueBlocked
         QueueGained QueueLost QueueResumed QueueWaiting QueuesUnknown QueuesUnread
-        RebalanceFailed Start SubscriptionUnstable
+        RebalanceFailed Start SubscriptionUnstable TopicDeleted
     """,
     "client.instance": "Instance",
     "client.interceptors": "InterceptedPart Interceptor",

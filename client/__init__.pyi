@@ -74,6 +74,7 @@ from client.events import QueueWaiting as QueueWaiting
 from client.events import RebalanceFailed as RebalanceFailed
 from client.events import Start as Start
 from client.events import SubscriptionUnstable as SubscriptionUnstable
+from client.events import TopicDeleted as TopicDeleted
 from client.group.strategies import Averagely as Averagely
 from client.group.strategies import AveragelyByCircle as AveragelyByCircle
 from client.group.strategies import ByConfig as ByConfig
@@ -206,6 +207,7 @@ __all__ = [
     "SystemBusy",
     "Tags",
     "Tls",
+    "TopicDeleted",
     "TopicNotFound",
     "TraceRecord",
     "Transaction",

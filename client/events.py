@@ -34,6 +34,21 @@ class OffsetMoved:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicDeleted:
+    """A topic was deleted at a PocketMQ broker: the group's offsets and waiting retries are void.
+
+    If the topic is created again, its queues are read from their beginning.
+
+    Attributes:
+        group: the group.
+        topic: the topic.
+    """
+
+    group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueWaiting:
     """A queue can't be read at the moment; the consumer keeps trying.
 
@@ -327,6 +342,7 @@ class LoopBlocked:
 
 Event: TypeAlias = (
     OffsetMoved
+    | TopicDeleted
     | QueueWaiting
     | QueueResumed
     | QueueGained

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.delivery.redelivery import delivered
+from broker.delivery.redelivery import delivered, is_void
 from broker.delivery.schedule import DeliveryProgress, Save, Schedule
 from broker.limits import LIMITS, BrokerLimits
 from broker.stats import BrokerCounters
@@ -210,6 +210,8 @@ class Delays:
 
     def _deliver(self, level: int, record: RecordView) -> bool:
         """Store a message under its real topic; return False if that must be retried."""
+        if is_void(record, self._store):
+            return True
         try:
             message = delivered(record)
         except ValueError as error:

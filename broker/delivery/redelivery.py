@@ -12,16 +12,22 @@ for that. RETRY_TOPIC and ORIGIN_MESSAGE_ID identify the original message and ar
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.delivery.schedule import DELAY_KEY, level_for
+from broker.store.limits import MAX_PULL_MESSAGES
 from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.bodies.group import GroupRetryPolicy, SubscriptionGroupConfig
+from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import tags_code_of
-from remoting.protocol.message.view import RecordView
+from remoting.protocol.message.view import RecordView, iter_records
+
+if TYPE_CHECKING:
+    from broker.store.engine import MessageStore
 
 DLQ_QUEUES: Final = 1
 """Queues of a dead-letter topic."""
@@ -158,6 +164,47 @@ def target_of(record: RecordView) -> tuple[str, int]:
     if name in names.NOT_SENDABLE_TOPICS:
         raise ValueError(f"it belongs to {name}, where only the broker's own messages may go")
     return name, int(queue_id)
+
+
+def is_void(record: RecordView, store: MessageStore) -> bool:
+    """Return whether a message belongs to a topic that was deleted after the record was stored.
+
+    The record may be the message itself, or wait for it in one of the broker's or retry topics.
+    """
+    text, topic, at = record.properties_text, record.topic, record.physical_offset
+    if names.holds_messages_of_others(topic):
+        topic = (properties.find(text, _REAL_TOPIC) or b"").decode("utf-8", "replace")
+    if store.is_void(topic, at):
+        return True
+    if not topic.startswith(names.RETRY_PREFIX):
+        return False
+    origin = (properties.find(text, _RETRY_TOPIC) or b"").decode("utf-8", "replace")
+    return store.is_void(origin, at)
+
+
+class ExistingTopics:
+    """Selects the messages of a retry topic that are not void; a ``RecordFilter``."""
+
+    __slots__ = ("_store",)
+
+    reach: Final = MAX_PULL_MESSAGES
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def select(self, records: Sequence[memoryview], most: int) -> tuple[list[memoryview], int, int]:
+        """See ``RecordFilter``."""
+        kept: list[memoryview] = []
+        looked = 0
+        for piece in records:
+            with contextlib.suppress(RecordError):
+                for record in iter_records(piece):
+                    if len(kept) == most:
+                        break
+                    looked += 1
+                    if not is_void(record, self._store):
+                        kept.append(record.raw)
+        return kept, len(kept), looked
 
 
 def delivered(record: RecordView) -> PendingMessage:

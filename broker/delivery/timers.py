@@ -30,6 +30,7 @@ import structlog
 
 from broker.delivery import timer_rules as rules
 from broker.delivery.deliverer import FOR_GOOD, LONGEST_SLEEP_SECONDS, RETRY_MS, whole_records
+from broker.delivery.redelivery import is_void
 from broker.delivery.timer_files import TimerFiles
 from broker.delivery.timer_rules import QUEUE
 from broker.limits import LIMITS, BrokerLimits
@@ -586,10 +587,12 @@ class Timers:
         return slot.at == len(slot.entries) or slot.entries[slot.at] >= limit
 
     def _next(self, record: RecordView, slot: _LoadedSlot | None) -> PendingMessage | None:
-        """Return the message to store for one whose entry is due; None if it is recalled.
+        """Return the message to store for one whose entry is due; None if it is recalled or void.
 
         ``slot`` is None for a message that was too late for its slot.
         """
+        if is_void(record, self._store):
+            return None
         text, now_ms = record.properties_text, self._clock.now_ms()
         rolls = slot is not None and rules.out_ms(text) > self._read_ms
         if not rolls and rules.recalled(text) is not None:

@@ -148,6 +148,12 @@ class ConsumerFilters:
                 if entry.is_dead and now_ms - entry.data.dead_time >= keep_ms:
                     self._remove(entry)
 
+    def remove_topic(self, topic: str) -> None:
+        """Delete the filters of a topic that belong to groups that have left."""
+        for entry in list(self._by_topic.get(topic, {}).values()):
+            if entry.is_dead:
+                self._remove(entry)
+
     def saved(self) -> ConsumerFilterWrapper:
         """Return a copy for the file."""
         return ConsumerFilterWrapper(

@@ -105,6 +105,12 @@ class ConsumerOffsets:
         self.version += bool(removed)
         return removed
 
+    def remove_topic(self, topic: str) -> None:
+        """Delete the offsets of all groups in a topic."""
+        for group in self.groups_of(topic):
+            self._count -= len(self.table.pop(f"{topic}{SEPARATOR}{group}"))
+            self.version += 1
+
     def _keys(self) -> Iterator[tuple[str, str]]:
         for key in self.table:
             topic, _, group = key.partition(SEPARATOR)

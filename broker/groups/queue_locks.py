@@ -120,6 +120,12 @@ class LockTable:
         if not locks:
             del self._groups[group]
 
+    def remove_topic(self, topic: str) -> None:
+        """Delete the locks of all groups in a topic's queues."""
+        for group, locks in list(self._groups.items()):
+            for queue in [queue for queue in locks if queue.topic == topic]:
+                self.unlock(group, locks[queue][0], [queue])
+
     def owner(self, group: str, queue: MessageQueue, now_ms: int) -> str | None:
         """Return the client id that holds a queue's lock; None if it is free or expired."""
         entry = self._groups.get(group, {}).get(queue)

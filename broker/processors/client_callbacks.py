@@ -31,6 +31,7 @@ from remoting.protocol.bodies.group import (
     ResetOffsetBody,
     ResetOffsetBodyForC,
 )
+from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import (
     V3_0_7_SNAPSHOT,
     V3_1_8_SNAPSHOT,
@@ -48,6 +49,7 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader, ResetOffsetRequestHeader
 from remoting.protocol.message.ids import parse_offset_id
+from remoting.protocol.own_codes import TOPIC_DELETED
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -180,6 +182,22 @@ class ClientCallbackProcessor:
 
     # offsets
 
+    async def topic_deleted(self, config: TopicConfig) -> None:
+        """Have all members that subscribe to a deleted topic start over at its beginning.
+
+        Otherwise they would go on at their offsets, and commit them, if it is created again.
+        """
+        topic, broker = config.topic_name, self._state.config.broker_name
+        numbers = range(config.read_queue_nums)
+        offsets = {MessageQueue(topic, broker, number): 0 for number in numbers}
+        body = await _encoded(offsets)
+        for name, group in list(self._state.consumers.groups.items()):
+            if topic in group.subscriptions:
+                header = ResetOffsetRequestHeader(
+                    topic=topic, group=name, timestamp=0, is_force=True
+                )
+                self._push(group, header, body, extra=((TOPIC_DELETED, "true"),))
+
     async def reset(self, command: Command, connection: Connection) -> Command:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of an online group.
 
@@ -198,19 +216,18 @@ class ClientCallbackProcessor:
                 f"Consumer not online, so can not reset offset, Group: {header.group} "
                 f"Topic: {header.topic} Timestamp: {header.timestamp}",
             )
-        whole = MapParts(ResetOffsetBody())
-        parts: list[bytes] = []
-        for some in sliced(list(offsets.items())):
-            if parts:
-                await asyncio.sleep(0)
-            parts.append(whole.part(ResetOffsetBody(offset_table=dict(some))))
-        answer = body = whole.whole(parts)
+        answer = body = await _encoded(offsets)
         if command.language is Language.CPP:
             rows = [
                 MessageQueueForC(queue.topic, queue.broker_name, queue.queue_id, offset)
                 for queue, offset in offsets.items()
             ]
             body = encode(ResetOffsetBodyForC(rows))
+        for member in group.members.values():
+            check_version(member, V3_0_7_SNAPSHOT)
+        header = ResetOffsetRequestHeader(
+            topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
+        )
         self._push(group, header, body)
         _log.info(
             "offsets reset",
@@ -290,16 +307,19 @@ class ClientCallbackProcessor:
         target = max(target, 0)
         return target if header.is_force or target < consumed else consumed
 
-    def _push(self, group: ConsumerGroup, header: ResetOffsetRequestHeader, body: bytes) -> None:
-        members = list(group.members.values())
-        for member in members:
-            check_version(member, V3_0_7_SNAPSHOT)
-        header = ResetOffsetRequestHeader(
-            topic=header.topic, group=header.group, timestamp=header.timestamp, is_force=False
-        )
-        for member in members:
+    def _push(
+        self,
+        group: ConsumerGroup,
+        header: ResetOffsetRequestHeader,
+        body: bytes,
+        extra: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        for member in list(group.members.values()):
             request = Command.request(
-                RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, body=body, oneway=True
+                *(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header),
+                body=body,
+                oneway=True,
+                extra=extra,
             )
             try:
                 member.connection.send_oneway(request)
@@ -310,6 +330,17 @@ class ClientCallbackProcessor:
                     client=member.client_id,
                     reason=str(error),
                 )
+
+
+async def _encoded(offsets: dict[MessageQueue, int]) -> bytes:
+    """Return the body of a reset, without holding up the loop for thousands of queues."""
+    whole = MapParts(ResetOffsetBody())
+    parts: list[bytes] = []
+    for some in sliced(list(offsets.items())):
+        if parts:
+            await asyncio.sleep(0)
+        parts.append(whole.part(ResetOffsetBody(offset_table=dict(some))))
+    return whole.whole(parts)
 
 
 def check_version(member: ConsumerMember, least: int) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import (
+    FAQ,
     RequestRefused,
     check_broker_name,
     check_client_id,
@@ -84,8 +85,16 @@ class OffsetProcessor:
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def update(self, command: Command, _: Connection) -> Command:
-        """Handle UPDATE_CONSUMER_OFFSET: store any offset, as 4.9 does."""
+        """Handle UPDATE_CONSUMER_OFFSET: store any offset of a topic that exists, as 5.3.3 does.
+
+        Consumers commit their last offsets in a topic that was deleted while they read it.
+        """
         header = command.read(UpdateConsumerOffsetRequestHeader)
+        if header.topic not in self._state.topics:
+            check_topic(header.topic)
+            raise RequestRefused(
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist! {FAQ}"
+            )
         self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return command.reply()
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 import structlog
 
 from broker.delivery.long_poll import ParkedPull
+from broker.delivery.redelivery import ExistingTopics
 from broker.errors import FAQ, RequestRefused, is_tag_type, remark_of, without_filter
 from broker.filters.sql import SqlFilter
 from broker.filters.table import compile_filter
@@ -33,7 +34,13 @@ from broker.processors.offsets import OffsetProcessor
 from broker.quotas import Allowance, Quotas, at_most, take
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes
-from broker.store.results import GetResult, GetStatus, PendingMessage, StoreBusy
+from broker.store.results import (
+    GetResult,
+    GetStatus,
+    PendingMessage,
+    RecordFilter,
+    StoreBusy,
+)
 from remoting.access.accounts import SUB
 from remoting.access.guard import EXCEPTION, Guard
 from remoting.protocol import names
@@ -76,11 +83,11 @@ class Wanted(NamedTuple):
 
     Attributes:
         codes: the tags codes of matching messages; None for all.
-        records: an SQL92 filter; None if tags alone decide.
+        records: a filter by the records' contents; None if tags alone decide.
     """
 
     codes: TagsCodes | None = None
-    records: SqlFilter | None = None
+    records: RecordFilter | None = None
 
 
 _EVERYTHING: Final = Wanted()
@@ -95,7 +102,7 @@ class GetArgs(TypedDict):
     max_count: int
     max_bytes: int
     codes: TagsCodes | None
-    records: SqlFilter | None
+    records: RecordFilter | None
 
 
 @dataclass(slots=True)
@@ -211,6 +218,10 @@ class PullProcessor:
         polls = self._state.long_polls
         self.wake_soon(polls.take(lambda parked: self._denial(_held(parked)) is not None))
 
+    def topic_deleted(self, topic: str) -> None:
+        """Answer the parked pulls of a topic that does not exist any more."""
+        self.wake_soon(self._state.long_polls.take(lambda parked: parked.topic == topic))
+
     def _check_rights(self, held: HeldPull) -> None:
         """Raise ``RequestRefused`` if a pull that has waited is denied by now."""
         if denial := self._denial(held):
@@ -322,8 +333,15 @@ class PullProcessor:
             )
         self._check_queue(held)
         if header.sys_flag & SUBSCRIPTION:
-            return self._wanted_by_text(header)
-        return self._wanted_by_group(header, broadcast_enable=group.consume_broadcast_enable)
+            wanted = self._wanted_by_text(header)
+        else:
+            enable = group.consume_broadcast_enable
+            wanted = self._wanted_by_group(header, broadcast_enable=enable)
+        is_retry = header.topic.startswith(names.RETRY_PREFIX)
+        if is_retry and wanted is _EVERYTHING and state.store.has_void:
+            # Retries of a deleted topic would be delivered as messages of one created again.
+            return Wanted(records=ExistingTopics(state.store))
+        return wanted
 
     def _check_queue(self, held: HeldPull) -> None:
         header = held.header

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.delivery.redelivery import postpone, retries_exhausted, retry_level, sent_back
+from broker.delivery.redelivery import is_void, postpone, retries_exhausted, retry_level, sent_back
 from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.quotas import Allowance, Quotas, take
@@ -55,6 +55,8 @@ class SendBackProcessor:
             )
         allowance = self._quotas.of_send(command, connection, topic.topic_name)
         record = await self._record(connection, header.offset)
+        if is_void(record, self._state.store):
+            return command.reply()
         message = self._message(record, header, settings, command.version, topic.topic_name)
         await self._put(message, header.group, connection, allowance)
         await self._topics_saved(header.group)

@@ -88,6 +88,8 @@ class Processors:
         offsets = OffsetProcessor(state, monitor, offload)
         transactions = TransactionProcessor(state, guard)
         timers = TimerProcessor(state)
+        pulls = PullProcessor(state, offsets, quotas, guard)
+        callbacks = ClientCallbackProcessor(state, offload)
         return cls(
             offload,
             quotas,
@@ -95,11 +97,11 @@ class Processors:
             SendBackProcessor(state, quotas),
             transactions,
             timers,
-            PullProcessor(state, offsets, quotas, guard),
+            pulls,
             ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later), account_of),
-            ClientCallbackProcessor(state, offload),
+            callbacks,
             offsets,
-            TopicProcessor(state, offload),
+            TopicProcessor(state, offload, pulls, callbacks),
             GroupProcessor(state, offload, monitor),
             SettingsProcessor(state),
             StatsProcessor(state, offload, transactions, quotas),

@@ -15,7 +15,9 @@ from msgspec import structs
 
 from broker.errors import NOT_SAVED, RequestRefused, check_topic
 from broker.limits import MAX_QUEUES_PER_TOPIC, MAX_TOPIC_ATTRIBUTES_LENGTH
+from broker.processors.client_callbacks import ClientCallbackProcessor
 from broker.processors.offload import Answer, Offload, sliced
+from broker.processors.pull import PullProcessor
 from broker.state import BrokerState
 from broker.topics import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
@@ -46,11 +48,19 @@ _MOST_PERM: Final = 15
 class TopicProcessor:
     """Handles the administration of topics."""
 
-    __slots__ = ("_offload", "_state")
+    __slots__ = ("_callbacks", "_offload", "_pulls", "_state")
 
-    def __init__(self, state: BrokerState, offload: Offload) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        offload: Offload,
+        pulls: PullProcessor,
+        callbacks: ClientCallbackProcessor,
+    ) -> None:
         self._offload = offload
         self._state = state
+        self._pulls = pulls
+        self._callbacks = callbacks
 
     def create(self, command: Command, _: Connection) -> Awaitable[Command]:
         """Handle UPDATE_AND_CREATE_TOPIC: replace the settings, and change the attributes."""
@@ -77,16 +87,36 @@ class TopicProcessor:
         return self._put_all(command, body.topic_config_list)
 
     def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
-        """Handle DELETE_TOPIC_IN_BROKER: delete settings and queues, but not offsets, as in 4.9."""
+        """Handle DELETE_TOPIC_IN_BROKER: delete settings, queues, and offsets, as in 5.3.3.
+
+        Nothing of the topic is left for one that is created later under the same name: messages
+        that wait for it in other topics are void, see ``MessageStore.is_void``.
+        """
         topic = command.read(TopicRequestHeader).topic
         self._check_name(topic)
-        self._state.topics.delete(topic, self._state.clock.now_ms())
-        self._state.traffic.forget_topic(topic)
-        self._state.store.delete_topic(topic)
+        state = self._state
+        config = state.topics.get(topic)
+        state.topics.delete(topic, state.clock.now_ms())
+        state.traffic.forget_topic(topic)
+        if config is not None or topic in state.store.topics_on_disk():
+            state.store.delete_topic(topic)
+        for table in (state.offsets, state.locks, state.filters):
+            table.remove_topic(topic)
+        self._pulls.topic_deleted(topic)
         _log.info("topic deleted", topic=topic)
         # A name server keeps the topic until it is deleted there, too. An older registration that
         # still has the topic must not arrive after that.
-        return self._saved(command, [topic])
+        return self._deleted(command, config, self._saved(command, [topic]))
+
+    async def _deleted(
+        self, command: Command, config: TopicConfig | None, saved: Awaitable[Command]
+    ) -> Command:
+        if config is not None:
+            await self._callbacks.topic_deleted(config)
+        answer = await saved
+        if await self._state.changes.topic_dropped():
+            return answer
+        return command.reply(ResponseCode.SYSTEM_ERROR, NOT_SAVED)
 
     def all_topics(self, command: Command, connection: Connection) -> Answer:
         """Handle GET_ALL_TOPIC_CONFIG: return the whole table."""

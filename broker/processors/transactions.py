@@ -28,7 +28,7 @@ import structlog
 from broker.delivery import half_messages
 from broker.delivery.deliverer import FOR_GOOD, whole_records
 from broker.delivery.half_messages import QUEUE, HalfMessages
-from broker.delivery.redelivery import replaced, target_of
+from broker.delivery.redelivery import is_void, replaced, target_of
 from broker.errors import LimitReached, RequestRefused
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
@@ -218,7 +218,7 @@ class TransactionProcessor:
         """The half message that a request names (cf. EndTransactionProcessor)."""
         found = await self._state.store.record_async(connection, header.commit_log_offset)
         record = None if found is None else RecordView(found)
-        if record is None or record.topic != names.HALF_TOPIC:
+        if record is None or record.topic != names.HALF_TOPIC or is_void(record, self._state.store):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         group = properties.find(record.properties_text, _PGROUP)
         if group is None or group.decode("utf-8", "replace") != header.producer_group:
@@ -326,6 +326,9 @@ class TransactionProcessor:
 
     def _check_one(self, offset: int, record: RecordView) -> bool:
         """Check one half message; False: neither it nor those behind it are late."""
+        if is_void(record, self._state.store):
+            self._put_op(offset)
+            return True
         config, now_ms = self._state.config, self._state.clock.now_ms()
         times = half_messages.check_times_of(record)
         age_ms = now_ms - record.born_timestamp_ms
@@ -496,7 +499,11 @@ class TransactionProcessor:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
         found = await self._state.store.record_async(connection, physical_offset)
         record = None if found is None else RecordView(found)
-        if record is None or record.topic not in {names.HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC}:
+        if (
+            record is None
+            or record.topic not in {names.HALF_TOPIC, names.CHECK_MAX_TIME_TOPIC}
+            or is_void(record, self._state.store)
+        ):
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
                 f"no half message has the id {header.msg_id}: give the id of one in "

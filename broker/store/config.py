@@ -154,6 +154,7 @@ class StorePaths:
     lock: Path
     own_checkpoint: Path
     """PocketMQ's own checkpoint, beside RocketMQ's; see ``checkpoint``."""
+    deleted_topics: Path
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
@@ -168,4 +169,5 @@ class StorePaths:
             abort=root / "abort",
             lock=root / "lock",
             own_checkpoint=root / "pocketmq-checkpoint",
+            deleted_topics=root / "config" / "deletedTopics.json",
         )

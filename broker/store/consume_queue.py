@@ -712,6 +712,17 @@ class QueueTable:
         self._queues.clear()
         self._space.files.remove_directory(self._directory)
 
+    def remove_deleted(self, ends: Mapping[str, int]) -> None:
+        """Remove what a crash has left of deleted topics. Raises ``OSError``.
+
+        Args:
+            ends: see ``DeletedTopics.ends``.
+        """
+        for queue in self.all():
+            if queue.topic in ends and queue.last_physical_end() <= ends[queue.topic]:
+                del self._queues[queue.key]
+                queue.remove()
+
     def remove_topic(self, topic: str) -> int:
         """Remove a topic's queues from the disk; return their number.
 

@@ -25,6 +25,7 @@ from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import QueueTable
+from broker.store.deleted_topics import DeletedTopics
 from broker.store.disk_state import DiskState, StoreContext
 from broker.store.index import MessageIndex
 from broker.store.limits import (
@@ -82,6 +83,7 @@ class Engine:
     log: CommitLog
     queues: QueueTable
     checkpoint: StoreCheckpoint
+    deleted: DeletedTopics
     writer: MessageWriter
     appender: Appender
     reader: StoreReader
@@ -137,6 +139,7 @@ def build_engine(
         log=log,
         queues=queues,
         checkpoint=checkpoint,
+        deleted=opened.deleted,
         writer=writer,
         appender=Appender(context, log, dispatcher, writer.next_store_ms),
         reader=reader,
@@ -534,12 +537,15 @@ class MessageStore:
     # --- topics and state
 
     def delete_topic(self, topic: str) -> int:
-        """Remove a topic's queues and return their number. Its records stay in the log.
+        """Remove a topic's queues and return their number.
+
+        Its records stay in the log, and are void: see ``is_void``.
 
         Raises:
             StoreError: they can't be removed.
         """
         parts = self.engine
+        parts.deleted.add(topic, parts.log.start, parts.log.end)
         self._dispatcher.forget(topic)
         try:
             parts.syncer.queues.forget(topic)
@@ -549,6 +555,15 @@ class MessageStore:
                 f" ({error.strerror or error}): check the disk, then delete it again"
             ) from error
         return parts.queues.remove_topic(topic)
+
+    @property
+    def has_void(self) -> bool:
+        """Whether any records may be void; see ``is_void``."""
+        return bool(self.engine.deleted.ends)
+
+    def is_void(self, topic: str, physical_offset: int) -> bool:
+        """Return whether a topic was deleted after the record at an offset was stored."""
+        return self.engine.deleted.has(topic, physical_offset)
 
     @property
     def writable(self) -> bool:

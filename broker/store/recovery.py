@@ -32,6 +32,7 @@ from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue, QueueSpace, QueueTable
+from broker.store.deleted_topics import DeletedTopics
 from broker.store.limits import open_maps
 from broker.store.log_walk import LogRecord, LogWalk, Stretch, begins_by
 from broker.store.mapped_file import MappedFile, MappedFiles
@@ -50,6 +51,7 @@ class Recovery:
         mapped: the commit-log files on the disk, oldest first.
         queues: not loaded yet.
         checkpoint: as read from the disk.
+        deleted: as read from the disk.
         config: of the store.
         progress: is updated, and may abort the recovery.
 
@@ -64,6 +66,7 @@ class Recovery:
         mapped: list[MappedFile],
         queues: QueueTable,
         checkpoint: StoreCheckpoint,
+        deleted: DeletedTopics,
         config: StoreConfig,
         progress: OpeningProgress,
     ) -> None:
@@ -71,6 +74,7 @@ class Recovery:
         self._mapped = mapped
         self._queues = queues
         self._checkpoint = checkpoint
+        self._deleted = deleted
         self._safe = checkpoint.safe
         self._config = config
         self._delay_levels_ms = config.delay_levels_ms
@@ -121,6 +125,7 @@ class Recovery:
             self._report.quick = True
         else:
             self._queues.load(self._progress)
+            self._queues.remove_deleted(self._deleted.ends)
             self._walk_log(clean=clean)
         return self._finish()
 
@@ -301,7 +306,8 @@ class Recovery:
 
     def _replay(self, found: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
         replay = Replay(
-            self._walk, self._queues, self._report, self._delay_levels_ms, partial=partial
+            *(self._walk, self._queues, self._report, self._delay_levels_ms, self._deleted.ends),
+            partial=partial,
         )
         replay.run(found)
         self._seen = replay.seen
@@ -346,6 +352,7 @@ class RecoveredStore:
     log: CommitLog
     queues: QueueTable
     checkpoint: StoreCheckpoint
+    deleted: DeletedTopics
     last_store_ms: int
     synced: int
     report: RecoveryReport
@@ -401,8 +408,10 @@ def _recover(
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
     checkpoint = StoreCheckpoint(files, paths, config)
     checkpoint.read()
-    recovery = Recovery(log, mapped, queues, checkpoint, config, progress)
+    deleted = DeletedTopics(files, paths.deleted_topics)
+    recovery = Recovery(log, mapped, queues, checkpoint, deleted, config, progress)
     report = recovery.run(clean=files.size(paths.abort) is None)
+    deleted.fit(log.start, log.end)
     # Only now, so that a refused start leaves the store as it was. ``begin`` removes the sections
     # of a clean stop before the ``abort`` file marks the store as open.
     checkpoint.begin(log, synced=recovery.synced, safe_point_holds=recovery.safe_point_holds)
@@ -410,7 +419,8 @@ def _recover(
     files.write(paths.abort, b"")
     files.sync_directory(paths.root)
     return RecoveredStore(
-        lock, log, queues, checkpoint, recovery.last_store_ms, recovery.synced, report
+        *(lock, log, queues, checkpoint, deleted),
+        *(recovery.last_store_ms, recovery.synced, report),
     )
 
 

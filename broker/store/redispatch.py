@@ -11,7 +11,8 @@ entries up to a bound and then writes those of each queue together.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
@@ -193,6 +194,7 @@ class Replay:
         queues: QueueTable,
         report: RecoveryReport,
         delay_levels_ms: Sequence[int],
+        deleted: Mapping[str, int],
         *,
         partial: bool,
     ) -> None:
@@ -203,6 +205,7 @@ class Replay:
             queues: get the entries.
             report: counts the entries written.
             delay_levels_ms: of ``messageDelayLevel``.
+            deleted: see ``DeletedTopics.ends``.
             partial: the replay begins in the middle of the log, and queues must have the entries of
                 all messages before it.
         """
@@ -210,6 +213,7 @@ class Replay:
         self._queues = queues
         self._report = report
         self._delay_levels_ms = delay_levels_ms
+        self._deleted = deleted
         self._partial = partial
         self._gathered: dict[QueueKey, _Run] = {}
         self._count = 0
@@ -226,15 +230,29 @@ class Replay:
             if isinstance(one, Stretch):
                 self._give_all()
                 for key, first, entries in one.runs:
-                    queue = self._queue(key, first, ENTRY.unpack_from(entries)[0])
+                    void = self._void(key, entries) if key[0] in self._deleted else 0
+                    if void == len(entries) // ENTRY_BYTES:
+                        continue
+                    live = entries[void * ENTRY_BYTES :]
+                    queue = self._queue(key, first + void, ENTRY.unpack_from(live)[0])
                     if queue is not None:
-                        self._give(queue, first, entries)
+                        self._give(queue, first + void, live)
             elif (entry := entry_of(one, self._delay_levels_ms)) is not None:
                 self._gather(entry)
         self._give_all()
 
+    def _void(self, key: QueueKey, entries: bytes | bytearray) -> int:
+        """Return how many entries are of messages stored before their topic was deleted."""
+        numbers = range(len(entries) // ENTRY_BYTES)
+        end = self._deleted[key[0]]
+        return bisect_left(
+            numbers, end, key=lambda n: int(ENTRY.unpack_from(entries, n * ENTRY_BYTES)[0])
+        )
+
     def _gather(self, entry: QueueEntry) -> None:
         topic, queue_id, offset, position, size, tags_code = entry
+        if position < self._deleted.get(topic, 0):
+            return
         run = self._gathered.get((topic, queue_id))
         if run is None or run.end != offset:
             if run is not None:

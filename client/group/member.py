@@ -22,7 +22,7 @@ from client.errors import (
     Unavailable,
     UsageError,
 )
-from client.events import MembersDiffer, QueuesUnread, Start, SubscriptionUnstable
+from client.events import MembersDiffer, QueuesUnread, Start, SubscriptionUnstable, TopicDeleted
 from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.conflicts import GroupProblemReporter, join
 from client.group.rebalancer import Rebalancer, View
@@ -42,6 +42,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message.tags import SqlExpression, TagExpression
+from remoting.protocol.own_codes import TOPIC_DELETED
 from remoting.protocol.queue import MessageQueue
 from remoting.tasks import Supervisor
 
@@ -321,10 +322,18 @@ class GroupMember:
         except BodyError as error:
             _log.warning("reset not understood", group=self.group, error=str(error))
             return
-        _log.info("offsets reset by an administrator", group=self.group, queues=len(offsets))
+        is_deleted = command.fields.get(TOPIC_DELETED) == "true"
+        if is_deleted:
+            topic = command.fields.get("topic") or ""
+            _log.warning("topic deleted", group=self.group, topic=topic)
+            self._listener.tell(TopicDeleted(self.group, topic))
+        else:
+            _log.info("offsets reset by an administrator", group=self.group, queues=len(offsets))
         self._assignments.restart(
             {
-                queue: Start(offset, "reset", f"reset to {offset}")
+                queue: Start(
+                    offset, "reset", "topic deleted" if is_deleted else f"reset to {offset}"
+                )
                 for queue, offset in offsets.items()
             }
         )

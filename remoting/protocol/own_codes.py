@@ -64,6 +64,10 @@ BLOCKED: Final = "pmqBlocked"
 RETRY_AFTER: Final = "pmqRetryAfterMs"
 """Ext field of a SYSTEM_BUSY: in how many milliseconds the broker expects to accept the request."""
 
+TOPIC_DELETED: Final = "pmqTopicDeleted"
+"""Ext field of RESET_CONSUMER_CLIENT_OFFSET: ``true`` if it was sent because the topic was deleted.
+The queues start over at 0 if the topic is created again."""
+
 STRATEGY: Final = "pmqStrategy"
 """Ext field of a heartbeat: the name of the consumer's allocation strategy, such as ``AVG``. The
 broker needs it to compute which member owns a queue."""

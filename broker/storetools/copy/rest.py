@@ -142,7 +142,9 @@ def _names(path: Path) -> list[str]:
 
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
-_LATE: Final = ("topics.json", "subscriptionGroup.json", "consumerFilter.json")
+_LATE: Final = (
+    *("topics.json", "subscriptionGroup.json", "consumerFilter.json", "deletedTopics.json"),
+)
 _OLD: Final = ".bak"
 
 _TABLE: Final = "offsetTable"

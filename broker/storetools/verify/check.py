@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.store.checkpoint import SafePoint
-from broker.store.config import DEFAULT_DELAY_LEVELS_MS
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS, StoreConfig, StorePaths
+from broker.store.deleted_topics import DeletedTopics
 from broker.store.log_walk import QueueKey
+from broker.store.os_files import Files
 from broker.storetools.verify import metadata_files
 from broker.storetools.verify.findings import MAX_FINDINGS, Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import (
@@ -186,6 +188,9 @@ class Check:
             clean=clean,
             topics=tables.topics_with(topic for topic, _ in queues.states),
             safe=safe,
+            deleted=DeletedTopics(
+                Files(), StorePaths.of(StoreConfig(root=root)).deleted_topics
+            ).ends,
         )
         checker = QueueChecker(
             view, root / "consumequeue", evidence, self._damaged, findings, _pause

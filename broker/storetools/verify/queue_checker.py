@@ -48,6 +48,7 @@ class Evidence(NamedTuple):
         clean: the store was closed properly.
         topics: names of the topics that exist; None when unknown.
         safe: PocketMQ's safe point; None without one.
+        deleted: see ``DeletedTopics.ends``.
     """
 
     log_start: int
@@ -56,6 +57,7 @@ class Evidence(NamedTuple):
     clean: bool
     topics: frozenset[str] | None
     safe: SafePoint | None
+    deleted: Mapping[str, int]
 
     @property
     def settled(self) -> int:
@@ -119,7 +121,7 @@ class QueueChecker:
     def _absent(self, key: QueueKey, state: WalkedQueue) -> None:
         topic, queue_id = key
         evidence = self._evidence
-        if state.last_position < evidence.log_start:
+        if state.last_position < max(evidence.log_start, evidence.deleted.get(topic, 0)):
             return
         if evidence.topics is not None and topic not in evidence.topics:
             # Its topic was deleted; the messages stay in the log until retention deletes them.

@@ -108,6 +108,9 @@ class RecordedChanges:
     def topic_pending(self, name: str) -> Awaitable[bool] | None:
         return self.pending.get(name)
 
+    def topic_dropped(self) -> Awaitable[bool]:
+        return _Done(self.saves)
+
     def settings_changed(self, values: Mapping[str, str]) -> Awaitable[bool]:
         self.settings.append(dict(values))
         return _Done(self.saves)

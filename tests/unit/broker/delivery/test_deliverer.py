@@ -105,6 +105,24 @@ def late(make: Callable[..., Late]) -> Late:
     return make()
 
 
+async def test_messages_of_a_deleted_topic_are_not_delivered_to_a_new_one(
+    make: Callable[..., Late],
+) -> None:
+    late = make()
+    late.send(b"old")
+    late.send(b"other", topic="Other")
+    late.send(b"old retry", topic="%RETRY%g", properties=b"RETRY_TOPIC\x01TopicTest")
+    late.store.delete_topic("TopicTest")
+    late.kill()
+    late.open()
+    late.send(b"new")
+    late.send(b"new retry", topic="%RETRY%g", properties=b"RETRY_TOPIC\x01TopicTest")
+    await late.pass_time(1)
+    assert bodies(late.store) == [b"new"]
+    assert bodies(late.store, "Other") == [b"other"]
+    assert bodies(late.store, "%RETRY%g") == [b"new retry"]
+
+
 # --- what is delivered when
 
 

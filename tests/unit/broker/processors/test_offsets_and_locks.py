@@ -22,6 +22,7 @@ from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 
 def update(bench: Bench, offset: int, group: str = "g") -> Command:
+    bench.topic("T")
     header = headers.UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic="T", queue_id=0, commit_offset=offset
     )
@@ -49,6 +50,7 @@ def test_a_committed_offset_is_returned(bench):
 
 
 def test_a_oneway_commit_is_stored_without_an_answer(bench):
+    bench.topic("T")
     header = headers.UpdateConsumerOffsetRequestHeader(
         consumer_group="g", topic="T", queue_id=0, commit_offset=7
     )
@@ -59,6 +61,7 @@ def test_a_oneway_commit_is_stored_without_an_answer(bench):
 
 @pytest.mark.parametrize(("group", "topic"), [("g" * 256, "T"), ("g", "t" * 128), ("g", "a@b")])
 def test_offsets_of_illegal_names_are_refused(bench, group, topic):
+    bench.topic("T")
     header = headers.UpdateConsumerOffsetRequestHeader(
         consumer_group=group, topic=topic, queue_id=0, commit_offset=1
     )

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from broker.store.engine import GetStatus, MessageStore
 from remoting.protocol.accelerated import crc32
@@ -144,6 +145,89 @@ def test_a_deleted_topic_is_not_taken_for_a_lost_one(store: MessageStore) -> Non
     assert found.open().notes == []
     assert found.topics_on_disk() == ["Kept"]
     assert found.put(message()).queue_offset == 0
+    found.close()
+    store.close()
+
+
+@pytest.mark.parametrize("new", [0, 3])
+@pytest.mark.parametrize("flushed", [True, False])
+@pytest.mark.parametrize("lost", ["", "checkpoint", "queues"])
+def test_no_rebuild_brings_back_the_messages_of_a_deleted_topic(
+    store: MessageStore, lost: str, flushed: bool, new: int
+) -> None:
+    for number in range(12):
+        store.put(message(b"old", queue_id=number % 4))
+        store.put(message(topic="Kept"))
+    if flushed:
+        store.flush()
+    store.delete_topic("TopicTest")
+    for _ in range(new):
+        store.put(message(b"new"))
+    found = crash(store)
+    if lost:
+        found.paths.own_checkpoint.unlink(missing_ok=True)
+    if lost == "queues":
+        shutil.rmtree(found.paths.consume_queues)
+    found.open()
+    assert bodies(found) == [b"new"] * new
+    assert found.queue_ids("TopicTest") == ([0] if new else [])
+    assert len(bodies(found, "Kept")) == 12
+    assert found.put(message()).queue_offset == new
+    found.close()
+    store.close()
+
+
+def test_queues_that_a_crash_left_of_a_deleted_topic_are_removed(store: MessageStore) -> None:
+    for number in range(4):
+        store.put(message(b"old", queue_id=number))
+    shutil.copytree(store.paths.consume_queues / "TopicTest", store.paths.root / "kept")
+    store.delete_topic("TopicTest")
+    store.put(message(topic="Kept"))
+    found = crash(store)
+    shutil.move(found.paths.root / "kept", found.paths.consume_queues / "TopicTest")
+    found.open()
+    assert found.topics_on_disk() == ["Kept"]
+    assert found.put(message()).queue_offset == 0
+    found.close()
+    store.close()
+
+
+def test_a_log_that_lost_its_end_takes_new_messages_of_a_deleted_topic(store: MessageStore) -> None:
+    store.put(message(topic="Kept"))
+    kept = store.end_offset
+    for _ in range(9):
+        store.put(message(b"old"))
+    store.delete_topic("TopicTest")
+    found = crash(store)
+    overwrite(found, kept, bytes(LOG_FILE - kept))
+    found.open()
+    assert found.put(message(b"new")).queue_offset == 0
+    again = crash(found)
+    again.paths.own_checkpoint.unlink()
+    again.open()
+    assert bodies(again) == [b"new"]
+    for one in (again, found, store):
+        one.close()
+
+
+@pytest.mark.parametrize("text", [b"", b"junk", b"[]", b'{"logEnds":{"T":"x"}}', b'{"logEnds":3}'])
+def test_a_damaged_file_of_deleted_topics_is_logged_and_written_again(
+    store: MessageStore, text: bytes
+) -> None:
+    store.put(message(b"old"))
+    store.close()
+    store.paths.deleted_topics.parent.mkdir(exist_ok=True)
+    store.paths.deleted_topics.write_bytes(text)
+    with capture_logs() as logs:
+        store.open()
+    assert [one["log_level"] for one in logs if "deleted topics" in one["event"]] == (
+        ["warning"] if text else []
+    )
+    store.delete_topic("TopicTest")
+    found = crash(store)
+    found.paths.own_checkpoint.unlink()
+    found.open()
+    assert found.topics_on_disk() == []
     found.close()
     store.close()
 

@@ -127,7 +127,12 @@ def test_messages_of_a_deleted_topic_are_no_finding(tmp_path: Path) -> None:
     store.close()
     found = both(root)
     assert damage_in(found, root) == []
-    # It was made again, and its queues count from 0.
+    # It was made again, and has no message yet.
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text('{"topicConfigTable":{"Gone":{},"TopicTest":{}}}')
+    (root / "pocketmq-checkpoint").unlink()
+    assert damage_in(both(root), root) == []
+    # Its queues count from 0.
     store = opened(root)
     fill(store, 20, topic="Gone")
     store.close()
