@@ -1,4 +1,4 @@
-"""Every command shown in the documents runs, whatever is in the current directory."""
+"""Each document runs as one script, in its order, whatever is in the current directory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import client
 from client import blocking
 from pocketmq import testing
 from tests.ports import free_ports
-from tests.tour import DOCUMENTS, HOME, README, blocks, empty, environment
+from tests.tour import DOCUMENTS, HOME, README, empty, environment, run_python
 
 ELSEWHERE = {
     "docker": "tests/integration/deploy reads the files: there is no engine to rely on",
@@ -32,19 +32,26 @@ ELSEWHERE = {
 DOCTOR_FOUND_SOMETHING = 1
 
 
-def commands(document: Path) -> list[list[str]]:
-    """Return the commands of each block, with continuation lines joined.
+ON_A_CLUSTER_IN_USE = ("consumer-groups.md", "deploy.md", "operating.md", "performance.md")
+"""Pages that assume topics, groups and dead letters; the others begin with an empty broker."""
+
+
+def scripts(document: Path) -> list[list[str] | str]:
+    """Return a document's blocks in their order: lines of commands, or the text of a program.
 
     To docs/deploy.md belong those of the systemd units in deploy/.
     """
-    shown = [block.replace("\\\n", " ").splitlines() for block in blocks(document, "console")]
-    units = [
-        re.findall(r"^ExecStart=/opt/pocketmq/bin/(.*)$", unit.read_text(), re.MULTILINE)
-        for unit in sorted((HOME / "deploy").glob("*.service"))
-        if document.name == "deploy.md"
-    ]
-    typed = [[line[2:] for line in block if line.startswith("$ ")] for block in shown]
-    return [*typed, *units]
+    shown: list[list[str] | str] = []
+    for language, text in re.findall(
+        r"^```(console|python)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL
+    ):
+        lines = text.replace("\\\n", " ").splitlines()
+        typed = [line[2:] for line in lines if line.startswith("$ ")]
+        shown.append(typed if language == "console" else text)
+    for unit in sorted((HOME / "deploy").glob("*.service")) if document.name == "deploy.md" else ():
+        started = r"^ExecStart=/opt/pocketmq/bin/(.*)$"
+        shown.append(re.findall(started, unit.read_text(), re.MULTILINE))
+    return shown
 
 
 @dataclass
@@ -166,27 +173,30 @@ def new_world(home: Path) -> Iterator[World]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "document", [one for one in DOCUMENTS if commands(one)], ids=lambda document: document.name
+    "document", [one for one in DOCUMENTS if scripts(one)], ids=lambda document: document.name
 )
-def test_every_command_of_a_document_runs(document: Path, tmp_path: Path) -> None:
-    with (new_world if document == README else world)(tmp_path) as made:
+def test_a_document_runs_in_its_order_as_one_script(document: Path, tmp_path: Path) -> None:
+    with (world if document.name in ON_A_CLUSTER_IN_USE else new_world)(tmp_path) as made:
         # Run so, unlike as a script, Python looks for modules in the current directory first.
         made.prefix = f'pocketmq() {{ {shlex.quote(sys.executable)} -m pocketmq "$@"; }}; '
-        type_all(made, document)
+        run_all(made, document)
 
 
-def test_the_commands_of_the_readme_run_by_the_script(tmp_path: Path) -> None:
+def test_the_readme_runs_in_its_order_with_the_installed_script(tmp_path: Path) -> None:
     with new_world(tmp_path) as made:
-        type_all(made, README)
+        run_all(made, README)
 
 
-def type_all(made: World, document: Path) -> None:
-    """Run the commands of a document, each block in the directory of another application."""
-    for block in commands(document):
+def run_all(made: World, document: Path) -> None:
+    """Run a document's blocks, those of commands in the directory of another application."""
+    for script in scripts(document):
+        if isinstance(script, str):
+            run_python(script, made.server.nameserver, made.home)
+            continue
         cwd = empty(made.home)
         for name in ("client", "broker", "remoting"):
             (cwd / f"{name}.py").write_text(f"raise RuntimeError('the application: {name}')\n")
-        for line in block:
+        for line in script:
             type_(made, made.here(line), cwd)
 
 
