@@ -319,12 +319,12 @@ class Fetcher(Generic[T, S]):
 
     async def _moved(self, answer: Command, wanted: int, address: str) -> None:
         new = self._header(answer, address).next_begin_offset
-        if new == wanted:
-            await self._pause()
-            return
-        _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
-        self.sink.put((), 0, new)
-        self._owner.tell(OffsetMoved(self._queue, wanted, new))
+        if new != wanted:
+            _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
+            self.sink.put((), 0, new)
+            self._owner.tell(OffsetMoved(self._queue, wanted, new))
+        # The broker may answer the same for ever.
+        await self._pause()
 
     async def _report_failure(self, error: PocketMQError) -> None:
         """Pause after an error; report it when it is new, then once per ``REPORT_PERIOD``."""

@@ -35,7 +35,7 @@ from client.errors import (
 from client.message import Receipt, SendStatus
 from client.producer.columns import MessageColumns
 from client.remote import name_of, unavailable
-from client.routes import RoundRobin, Route, by_sharding_key
+from client.routes import MAX_QUEUES, RoundRobin, Route, by_sharding_key
 from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.connection import Connection
@@ -579,6 +579,11 @@ class Sender:
         request = delivery.request
         try:
             stored = answer.read(SendMessageResponseHeader)
+            if stored.queue_offset < 0 or not 0 <= stored.queue_id < MAX_QUEUES:
+                raise HeaderError(  # noqa: TRY301 - an answer that cannot be read either
+                    f"the broker acknowledges the message with queue {stored.queue_id} and offset"
+                    f" {stored.queue_offset}"
+                )
         except HeaderError as error:
             delivery.unknown = True
             delivery.error = PocketMQError(str(error), queue=queue, broker=queue.broker_name)

@@ -10,6 +10,10 @@ import pytest
 
 import client
 from client.events import QueueResumed, QueueWaiting
+from remoting.connection import Connection
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from tests.integration.client.pulling import FaultyStrategy, fill, queue, take
 
 
@@ -128,3 +132,32 @@ async def test_a_fault_in_on_event_does_not_stop_the_reading(cluster: Any, produ
         await producer.send("T", b"x", queue=queue(0))
         await consumer.seek(queue(0), client.BEGIN)
         assert await take(consumer, 1) == [b"x"]
+
+
+@pytest.mark.parametrize("moves", [(0, 0), (7, 0)], ids=["same offset", "to and fro"])
+async def test_a_broker_that_moves_the_offset_for_ever_is_asked_more_and_more_rarely(
+    fakes: Any, until: Any, moves: tuple[int, int]
+):
+    [fake] = await fakes(queues=1)
+
+    def move(command: Command, _: Connection) -> Command:
+        wanted = command.read(PullMessageRequestHeader).queue_offset
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0,
+            next_begin_offset=moves[wanted > 0],
+            min_offset=0,
+            max_offset=9,
+        )
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, "moved", header=header)
+
+    fake.on(RequestCode.PULL_MESSAGE, answer=move)
+    loop = asyncio.get_running_loop()
+    async with client.PullConsumer(fake.address, group="g") as consumer:
+        [queue] = await consumer.queues("T")
+        consumer.assign([queue])
+        await consumer.seek(queue, 0)
+        await until(lambda: fake.count(RequestCode.PULL_MESSAGE) > 0)
+        began = loop.time()
+        await until(lambda: fake.count(RequestCode.PULL_MESSAGE) > 6)
+    # The shortest pauses between the second and the sixth pull are 50, 100, 200 and 250 ms.
+    assert loop.time() - began > 0.5

@@ -12,7 +12,10 @@ import pytest
 import client
 from client.context import ClientContext
 from remoting.connection import Connection
+from remoting.errors import ConnectFailed
 from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.send import SendMessageResponseHeader
 from tests.integration.client.contexts import FaultyConnection, producing
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
@@ -433,3 +436,30 @@ async def test_a_silent_name_server_delays_only_the_first_request_of_a_client(fa
         await use()
     assert silent.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 0
     assert len(good.bodies()) == 24
+
+
+@pytest.mark.parametrize(("queue_id", "offset"), [(-1, 0), (65_536, 0), (0, -1)])
+async def test_an_acknowledgement_with_a_place_that_cannot_be_is_an_error(
+    fake: Any, queue_id: int, offset: int
+):
+    def answer(command: Command, _: Connection) -> Command:
+        header = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=offset)
+        return command.reply(header=header)
+
+    fake.on_send(answer)
+    async with client.Producer(fake.address) as producer:
+        with pytest.raises(
+            client.SendError, match=f"queue {queue_id} and offset {offset}"
+        ) as error:
+            await producer.send("T", b"x")
+    assert error.value.outcome is client.Outcome.UNKNOWN
+
+
+async def test_a_call_whose_time_is_up_names_no_negative_time(fake: Any):
+    context = ClientContext(fake.address, {})
+    await context.start()
+    try:
+        with pytest.raises(ConnectFailed, match="before the time was up"):
+            await context.connect(fake.address, -1.2)
+    finally:
+        await context.close()
