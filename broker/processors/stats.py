@@ -211,7 +211,10 @@ class StatsProcessor:
         return command.reply(body=encode(DelayOffsetSerializeWrapper(offset_table=table)))
 
     def topic_stats(self, command: Command, connection: Connection) -> Answer:
-        """Handle GET_TOPIC_STATS_INFO: return the offsets of each queue of a topic."""
+        """Handle GET_TOPIC_STATS_INFO: return the offsets of each queue of a topic.
+
+        Queues that the topic has lost, but whose messages are still there, are included.
+        """
         name = command.read(TopicRequestHeader).topic
         topic = self._state.topics.get(name)
         if topic is None:
@@ -219,7 +222,7 @@ class StatsProcessor:
         return self._offload.answer(
             command,
             connection,
-            sliced(range(topic.write_queue_nums)),
+            sliced(self._queue_ids(name, topic.write_queue_nums)),
             lambda ids: TopicStatsTable(
                 {
                     self._queue(name, queue_id): self._topic_offset(name, queue_id)
@@ -229,7 +232,10 @@ class StatsProcessor:
         )
 
     def consume_stats(self, command: Command, connection: Connection) -> Answer:
-        """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics."""
+        """Handle GET_CONSUME_STATS: return a group's progress in each queue of its topics.
+
+        Queues that a topic has lost before the group had read them are included.
+        """
         header = command.read(GetConsumeStatsRequestHeader)
         group = header.consumer_group
         online = self._state.consumers.groups.get(group)
@@ -239,7 +245,10 @@ class StatsProcessor:
             if (topic := self._state.topics.get(name)) is not None
             # Leave out topics that an online group no longer subscribes to.
             and (online is None or not online.subscriptions or name in online.subscriptions)
-            for queue_id in range(topic.read_queue_nums)
+            for queue_id in self._queue_ids(name, topic.read_queue_nums)
+            if queue_id < topic.read_queue_nums
+            or self._state.offsets.query(group, name, queue_id)
+            < self._state.store.max_offset(name, queue_id)
         ]
         tps = sum(self._state.traffic.get_tps(group, name) for name in {name for name, _ in queues})
         return self._offload.answer(
@@ -250,6 +259,9 @@ class StatsProcessor:
                 {self._queue(*key): self._progress(group, *key) for key in some}, tps
             ),
         )
+
+    def _queue_ids(self, topic: str, count: int) -> list[int]:
+        return [*range(count), *self._state.store.queues_beyond(topic, count)]
 
     def view(self, command: Command, _: Connection) -> Command:
         """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.STATS``."""

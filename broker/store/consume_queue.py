@@ -616,6 +616,7 @@ class QueueTable:
         self._space = space
         self._directory = directory
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._ends: dict[str, int] = {}
         self.get = self._queues.get
         self.removals = 0
 
@@ -633,6 +634,18 @@ class QueueTable:
     def queue_ids(self, topic: str) -> list[int]:
         """Return the sorted ids of a topic's queues."""
         return sorted(queue_id for name, queue_id in self._queues.copy() if name == topic)
+
+    def beyond(self, topic: str, first: int) -> list[int]:
+        """Return the ids from ``first`` on of a topic's queues that have messages."""
+        end = self._ends.get(topic, 0)
+        # A damaged record may have had any id.
+        ids = range(first, end) if end <= len(self._queues) + first else self.queue_ids(topic)
+        queues = ((queue_id, self._queues.get((topic, queue_id))) for queue_id in ids)
+        return [
+            queue_id
+            for queue_id, queue in queues
+            if queue_id >= first and queue is not None and queue.max_offset > queue.min_offset
+        ]
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, creating it if needed; its files are created with its first message.
@@ -657,6 +670,7 @@ class QueueTable:
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(self._space, self._path(topic, queue_id), topic, queue_id)
         self._queues[queue.key] = queue
+        self._ends[topic] = max(self._ends.get(topic, 0), queue_id + 1)
         return queue
 
     def _path(self, topic: str, queue_id: int) -> Path:
@@ -730,6 +744,7 @@ class QueueTable:
             StoreError: they can't be removed.
         """
         queues = [queue for queue in self.all() if queue.topic == topic]
+        self._ends.pop(topic, None)
         self.removals += 1
         try:
             for queue in queues:

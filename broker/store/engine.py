@@ -502,6 +502,10 @@ class MessageStore:
         """Return the sorted ids of a topic's queues in this store."""
         return self.engine.queues.queue_ids(topic)
 
+    def queues_beyond(self, topic: str, first: int) -> list[int]:
+        """Return the ids from ``first`` on of a topic's queues that have messages."""
+        return self.engine.queues.beyond(topic, first)
+
     @property
     def start_offset(self) -> int:
         """Physical offset of the first byte of the log that has not been deleted."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from client.admin.base import AdminBase, decoded
@@ -94,8 +94,11 @@ class ClusterAdmin(AdminBase):
         permission: str | None = None,
         order: bool | None = None,
         everywhere: bool = False,
+        brokers: Collection[str] | None = None,
     ) -> None:
         """Change the given settings at every broker that has the topic; others stay.
+
+        With ``brokers``, change them at these only, which have to have the topic.
 
         With ``everywhere``, also create it at the brokers that ``brokers_without`` returns, with
         the settings that the first of its brokers has then.
@@ -108,6 +111,14 @@ class ClusterAdmin(AdminBase):
         """
         check_topic_name(topic)
         configs = await self.topic_config(topic)
+        if missing := set(brokers or ()) - configs.keys():
+            raise UsageError(
+                f"{', '.join(sorted(missing))} doesn't have the topic",
+                topic=topic,
+                hint=f"it is at {', '.join(sorted(configs))}",
+            )
+        if brokers is not None:
+            configs = {name: configs[name] for name in brokers}
         lacking = await self.brokers_without(topic) if everywhere else []
         masters = await self._masters(names=[*configs, *lacking])
         for name, config in configs.items():

@@ -73,8 +73,11 @@ class Admin:
         permission: str | None = None,
         order: bool | None = None,
         everywhere: bool = False,
+        brokers: Collection[str] | None = None,
     ) -> None:
         """Change the given settings at every broker that has the topic; others stay.
+
+        With ``brokers``, change them at these only, which have to have the topic.
 
         With ``everywhere``, also create it at the brokers that ``brokers_without`` returns, with
         the settings that the first of its brokers has then.

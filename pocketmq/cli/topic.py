@@ -38,6 +38,16 @@ permission_option = click.option(
 )
 
 
+broker_option = click.option(
+    "--broker",
+    "brokers",
+    shell_complete=broker_names,
+    multiple=True,
+    metavar="NAME",
+    help="Only at this broker.",
+)
+
+
 @click.group(epilog="Example: pocketmq topic list --nameserver 127.0.0.1:9876")
 def topic() -> None:
     """Create, change, list and delete topics."""
@@ -118,14 +128,7 @@ def _rate(before: Stats | None, after: Stats | None, seconds: float) -> float | 
 )
 @permission_option
 @click.option("--cluster", help="Only at the brokers of this cluster.")
-@click.option(
-    "--broker",
-    "brokers",
-    shell_complete=broker_names,
-    multiple=True,
-    metavar="NAME",
-    help="Only at this broker.",
-)
+@broker_option
 @nameserver_option
 @json_option
 def create(
@@ -182,6 +185,8 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
     is_flag=True,
     help="Also create TOPIC at the brokers of its cluster that lack it.",
 )
+@broker_option
+@click.option("--force", is_flag=True, help="Even if that leaves messages that nobody can read.")
 @yes_option
 @nameserver_option
 @json_option
@@ -192,27 +197,40 @@ def update(
     read_queues: int | None,
     permission: str | None,
     everywhere: bool,
+    brokers: tuple[str, ...],
+    force: bool,
     yes: bool,
     nameserver: str,
     as_json: bool,
 ) -> None:
-    """Change the given settings of TOPIC at every broker that has it.
+    """Change the given settings of TOPIC at every broker that has it, or at one.
 
     A send creates a topic at one broker only; if others of the cluster lack it, the command says
     so, and with --everywhere it creates the topic there.
 
     A different number of write queues breaks the order per key for a while: the command warns, and
-    asks at a terminal unless --yes or --json is given.
+    asks at a terminal unless --yes or --json is given. Fewer read queues are refused while the
+    others have messages that a group hasn't read: lower --write-queues first, and --read-queues
+    once they are read.
     """
+    if everywhere and brokers:
+        raise click.UsageError("--everywhere and --broker exclude each other: give one of them")
     given = (queues, write_queues, read_queues, permission)
     if given == (None, None, None, None) and not everywhere:
         raise click.UsageError("nothing to change: give --queues, --permission or --everywhere")
 
     async def count_queues(admin: client.Admin) -> set[int]:
-        return {config.write_queue_nums for config in (await admin.topic_config(name)).values()}
+        if read_queues or queues:
+            await _check_unread(admin, name, read_queues or queues or 0, brokers, force=force)
+        configs = await admin.topic_config(name)
+        return {
+            config.write_queue_nums
+            for broker, config in configs.items()
+            if not brokers or broker in brokers
+        }
 
     async def change(admin: client.Admin) -> list[str]:
-        lacking = await admin.brokers_without(name)
+        lacking = [] if brokers else await admin.brokers_without(name)
         await admin.update_topic(
             name,
             queues=queues,
@@ -220,11 +238,13 @@ def update(
             write_queues=write_queues,
             permission=None if permission is None else _letters(permission),
             everywhere=everywhere,
+            brokers=brokers or None,
         )
         return lacking
 
+    present = ask_admin(nameserver, count_queues)
     wanted = write_queues or queues
-    if wanted is not None and (present := ask_admin(nameserver, count_queues)) != {wanted}:
+    if wanted is not None and present and present != {wanted}:
         before = ", ".join(map(str, sorted(present)))
         click.echo(
             f"warning: topic {name} changes from {before} to {wanted} queues per broker, and most "
@@ -245,6 +265,44 @@ def update(
             err=True,
         )
     output.done(f"changed topic {name}{created}", {"topic": name}, as_json=as_json)
+
+
+async def _check_unread(
+    admin: client.Admin, name: str, reads: int, brokers: tuple[str, ...], *, force: bool
+) -> None:
+    """Warn of messages that nobody could read with ``reads`` read queues, or raise UsageError."""
+    stats, groups = await asyncio.gather(admin.topic_stats(name), admin.groups_of(name))
+    lags = await gather_limited(groups, lambda group: admin.lag(group, topic=name))
+    # Without a group, all messages are unread.
+    unread = {
+        queue: 0 if lags else held.max_offset - held.min_offset for queue, held in stats.items()
+    }
+    for lag in lags:
+        for queue, one in lag.queues.items():
+            oldest = stats[queue].min_offset if queue in stats else 0
+            behind = one.end - max(one.committed, oldest)
+            unread[queue] = max(unread.get(queue, 0), behind)
+    lost = {
+        queue: behind
+        for queue, behind in unread.items()
+        if behind > 0 and queue.queue_id >= reads and (not brokers or queue.broker_name in brokers)
+    }
+    if not lost:
+        return
+    where = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in sorted(lost)[:5])
+    more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+    text = (
+        f"{output.count(sum(lost.values()), 'message')} in queues {where}{more} would stay unread:"
+        f" with {output.count(reads, 'read queue')} nobody can read them"
+    )
+    if not force:
+        raise client.UsageError(
+            text,
+            topic=name,
+            hint=f"first lower --write-queues to {reads}, wait until `pocketmq topic describe"
+            f" {name}` shows no lag, then lower --read-queues; --force loses sight of them",
+        )
+    click.echo(f"warning: topic {name}: {text}", err=True)
 
 
 @topic.command(epilog="Example: pocketmq topic delete orders --yes")

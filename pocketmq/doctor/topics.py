@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
 from pocketmq.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
-from remoting.protocol.bodies.stats import GroupList
+from remoting.protocol.bodies.stats import ConsumeStats, GroupList
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
+from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import PERM_READ, PERM_WRITE, is_internal_topic
 
 NAMED_TOPICS: Final = 5
@@ -23,6 +24,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
     """If a topic is named, check it."""
     if case.topic is None or not case.brokers:
         return
+    reads: dict[str, int] = {}
     header = GetRouteInfoRequestHeader(topic=case.topic, accept_standard_json_only=True)
     for address in case.name_servers:
         if address not in case.answering:
@@ -37,17 +39,41 @@ def topic(case: Case) -> Iterator[CheckResult]:
                 yield failed("topic", str(problem), "look at the name server's log")
             continue
         yield from _queues(case.topic, address, route)
-    yield from _consumers(case, case.topic)
+        reads |= {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+    yield from _consumers(case, case.topic, reads)
 
 
-def _consumers(case: Case, topic: str) -> Iterator[CheckResult]:
-    """Report the groups that consume the topic."""
+def _consumers(case: Case, topic: str, reads: Mapping[str, int]) -> Iterator[CheckResult]:
+    """Report the groups that consume the topic, and messages that they can't read any more.
+
+    Args:
+        case: the cluster.
+        topic: the topic.
+        reads: its number of read queues, by broker.
+    """
     header = TopicRequestHeader(topic=topic)
     answers = case.ask_masters(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, GroupList, header)
     groups = {group for answer in answers for group in answer.group_list}
     if groups:
         names = ", ".join(sorted(groups))
         yield ok("consumers", f"{topic} is consumed by {names}; each group gets every message")
+    for group in sorted(groups):
+        code = RequestCode.GET_CONSUME_STATS
+        asked = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        beyond = {
+            queue: one.broker_offset - one.consumer_offset
+            for stats in case.ask_masters(code, ConsumeStats, asked)
+            for queue, one in stats.offset_table.items()
+            if queue.queue_id >= reads.get(queue.broker_name, queue.queue_id + 1)
+        }
+        if beyond:
+            yield warning(
+                "queues",
+                f"{count(sum(beyond.values()), 'message')} of {topic} that {group} hasn't read are"
+                " in queues that it has no longer",
+                f"pocketmq topic update {topic} --read-queues"
+                f" {max(queue.queue_id for queue in beyond) + 1} has them read",
+            )
 
 
 def _queues(topic: str, address: str, route: TopicRouteData) -> Iterator[CheckResult]:

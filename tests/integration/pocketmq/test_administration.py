@@ -264,3 +264,39 @@ def test_a_mistyped_command_is_answered_with_one_that_it_may_mean(
     error = cli.fails(*mistyped.split(), code=2)
     assert error.count("Did you mean") == 1
     assert meant in error.partition("Did you mean")[2]
+
+
+def test_fewer_queues_are_refused_while_they_have_unread_messages(
+    cli: CommandLine, name: str, server: StandaloneServer
+) -> None:
+    cli("topic", "create", name, "--queues", "4")
+    with (
+        blocking.Producer(server.nameserver) as producer,
+        blocking.Admin(server.nameserver) as admin,
+    ):
+        for number in range(8):
+            producer.send(name, b"%d" % number)
+        queues = admin.queues(name)
+        admin.commit(f"{name}-g", dict.fromkeys(queues, 1))
+        error = cli.fails("topic", "update", name, "--queues", "1")
+        assert "3 messages in queues broker-a/1, broker-a/2, broker-a/3 would stay unread" in error
+        assert "first lower --write-queues to 1" in error
+        cli("topic", "update", name, "--write-queues", "1")
+        assert "would stay unread" in cli.fails("topic", "update", name, "--read-queues", "1")
+        forced = cli.result("topic", "update", name, "--read-queues", "1", "--force")
+        assert "warning" in forced.stderr
+        assert admin.lag(f"{name}-g").total == 4
+        report = cli.result("doctor", "--topic", name)
+        assert f"3 messages of {name} that {name}-g hasn't read" in report.stdout
+        admin.commit(f"{name}-g", dict.fromkeys(queues, 2))
+        assert len(admin.lag(f"{name}-g").queues) == 1
+        cli("topic", "update", name, "--queues", "1")
+
+
+def test_a_topic_is_changed_at_one_broker(cli: CommandLine, topic: str) -> None:
+    assert "doesn't have the topic" in cli.fails(
+        "topic", "update", topic, "--permission", "r", "--broker", "elsewhere"
+    )
+    cli("topic", "update", topic, "--permission", "r", "--broker", "broker-a")
+    (route,) = cli.json("topic", "route", topic)
+    assert route["permission"] == "r"
