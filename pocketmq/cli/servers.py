@@ -181,15 +181,15 @@ class _BrokerGroup(SuggestingGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return their names."""
-        return ["config"]
+        return ["config", "drain"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import a command."""
-        if cmd_name != "config":
-            return None
-        from pocketmq.cli.broker_config import config  # noqa: PLC0415 - a server doesn't load it
+        # A server doesn't load them.
+        from pocketmq.cli.broker_config import config  # noqa: PLC0415
+        from pocketmq.cli.broker_drain import drain  # noqa: PLC0415
 
-        return config
+        return {"config": config, "drain": drain}.get(cmd_name)
 
 
 @click.group(

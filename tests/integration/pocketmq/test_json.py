@@ -160,6 +160,7 @@ def test_every_command_prints_numbers_as_numbers(
     call("cluster", "status")
     call("broker", "config", "get", arguments=["fileReservedTime"])
     call("broker", "config", "set", arguments=["fileReservedTime=72", "--yes"])
+    call("broker", "drain", arguments=["broker-a", "--undo"])
     call("health")
     call("bench", "produce", arguments=short)
     call("bench", "consume")
