@@ -5,9 +5,10 @@ that clients can use the server: its store accepts messages, and it is registere
 server. The port answers from before the first part starts until the last one has stopped, so a
 probe can distinguish a broker that recovers its store from one that is down.
 
-The servers only keep plain counters. Each HTTP request runs in its own thread, which reads them and
-renders the page (``metrics_page``). Between scrapes the event loop only pays for two additions per
-request, for the latency histograms, and a timer that fires twenty times per second.
+The servers only keep plain counters. Each HTTP request runs in its own thread, which has them read
+in one call on the event loop, and renders the page (``metrics_page``). Between scrapes the event
+loop only pays for two additions per request, for the latency histograms, and a timer that fires
+twenty times per second.
 """
 
 from __future__ import annotations
@@ -16,19 +17,23 @@ import asyncio
 import io
 import socket
 import socketserver
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
 
-from pocketmq.metrics_page import MetricsPage
+from pocketmq.metrics_page import MetricsPage, Snapshot
 from pocketmq.process import LoopMonitor, RequestTimes
 from pocketmq.serving import servers_of
 from remoting.addresses import address_text
+from remoting.log import Log
+from remoting.process_limits import HTTP_CONNECTIONS, SHORT_BACKLOG
 
 if TYPE_CHECKING:
     from broker.app import Broker
@@ -39,14 +44,69 @@ STOP_POLL_SECONDS: Final = 0.05
 """Seconds between checks of the listening thread for a stop."""
 
 LIVE_SECONDS: Final = 5.0
-"""Seconds that ``/livez`` waits for the event loop; no callback blocks it for a tenth of that."""
+"""Seconds that a request waits for the event loop; no callback blocks it for a tenth of that."""
+
+HTTP_SECONDS: Final = 15.0
+"""Seconds from the start of a connection to its end; Prometheus waits for 10."""
+
+END_SECONDS: Final = 1.0
+"""Seconds that a new connection waits for the end of the oldest, which takes a millisecond."""
+
+_T = TypeVar("_T")
+_log = Log("metrics")
 
 
 class _HttpServer(socketserver.ThreadingTCPServer):
-    """An HTTP server that, unlike ``http.server``'s, doesn't look up the host's name."""
+    """An HTTP server that, unlike ``http.server``'s, doesn't look up the host's name.
+
+    It has ``HTTP_CONNECTIONS``: for one more it ends the oldest, so that no peer keeps others out.
+
+    Attributes:
+        seconds: how long a connection may last.
+    """
 
     daemon_threads = True
     allow_reuse_address = True
+    request_queue_size = SHORT_BACKLOG
+    seconds = HTTP_SECONDS
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        super().__init__(address, handler)
+        # The open connections in the order of their starts, which are the values.
+        self._open: dict[socket.socket, float] = {}
+        self._free = threading.Semaphore(HTTP_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start a thread for a connection."""
+        if not self._free.acquire(blocking=False):
+            self._end(list(self._open)[:1])
+            if not self._free.acquire(timeout=END_SECONDS):
+                super().shutdown_request(request)
+                return
+        self._open[request] = monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, in its thread."""
+        super().shutdown_request(request)
+        del self._open[request]
+        self._free.release()
+
+    def service_actions(self) -> None:
+        """End the connections that last too long; called every ``STOP_POLL_SECONDS``."""
+        latest = monotonic() - self.seconds
+        self._end([one for one, started in self._open.copy().items() if started < latest])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        """Log why a request has failed, unless its peer has gone."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            _log.error("metrics request failed", exc_info=True)
+
+    def _end(self, connections: Sequence[socket.socket]) -> None:
+        # Its thread, which then reads the end or can't write, closes it.
+        for one in connections:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
 
 
 class _HttpServer6(_HttpServer):
@@ -60,7 +120,10 @@ class _Handler(MetricsHandler):
     def do_GET(self) -> None:  # noqa: N802 - http.server names it
         path = urlsplit(self.path).path
         if path == "/metrics":
-            super().do_GET()
+            try:
+                super().do_GET()
+            except TimeoutError as error:
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, explain=str(error))
         elif path in self.checks:
             problem = self.checks[path]()
             self.send_response(HTTPStatus.SERVICE_UNAVAILABLE if problem else HTTPStatus.OK)
@@ -91,7 +154,8 @@ class MetricsPart:
         parts: started in this order, stopped in reverse order.
         host: address to listen at.
         port: port to listen at; 0 picks a free one.
-        live_seconds: how long ``/livez`` waits for the event loop.
+        live_seconds: how long requests wait for the event loop.
+        http_seconds: how long an HTTP connection may last.
     """
 
     def __init__(
@@ -101,11 +165,13 @@ class MetricsPart:
         host: str,
         port: int,
         live_seconds: float = LIVE_SECONDS,
+        http_seconds: float = HTTP_SECONDS,
     ) -> None:
         self._parts = parts
         self._host = host
         self._port = port
         self._live_seconds = live_seconds
+        self._http_seconds = http_seconds
         self._monitor = LoopMonitor()
         self._times = RequestTimes()
         self._registry = CollectorRegistry(auto_describe=False)
@@ -142,10 +208,9 @@ class MetricsPart:
             name_server.measure(self._times.around)
         for broker in brokers:
             broker.measure(self._times.around, self._times.count)
-        page = MetricsPage(name_servers, brokers, self._times, self._monitor.stalls)
+        stalls = self._monitor.stalls
+        page = MetricsPage(name_servers, brokers, self._times, stalls, self._read_on_loop)
         self._registry.register(page)
-        # Unregister before the parts stop: the counters of a stopped part can't be read.
-        self._stack.callback(self._registry.unregister, page)
         self._monitor.start()
         self._not_serving = None
 
@@ -174,12 +239,14 @@ class MetricsPart:
         checks = {"/livez": self._why_not_live, "/readyz": self._why_not_ready}
         handler = type("Handler", (_Handler,), {"registry": self._registry, "checks": checks})
         try:
-            return kind((self._host, self._port), handler)
+            server = kind((self._host, self._port), handler)
         except OSError as error:
             raise MetricsPort(
                 f"metrics can't be served at {self.address}: "
                 f"{error.strerror or error}; choose another --metrics-port (0 picks a free one)"
             ) from error
+        server.seconds = self._http_seconds
+        return server
 
     def _close(self, server: _HttpServer) -> None:
         server.shutdown()
@@ -189,13 +256,31 @@ class MetricsPart:
 
     # in the thread of a request
 
-    def _why_not_live(self) -> str | None:
+    def _on_loop(self, call: Callable[[], _T]) -> _T:
+        """Return what a function returns on the event loop, or raise ``TimeoutError``."""
         assert self._loop is not None
-        turned = threading.Event()
-        self._loop.call_soon_threadsafe(turned.set)
-        if turned.wait(self._live_seconds):
-            return None
-        return f"the event loop has not run for {self._live_seconds:g} seconds"
+
+        async def called() -> _T:
+            return call()
+
+        future = asyncio.run_coroutine_threadsafe(called(), self._loop)
+        try:
+            return future.result(self._live_seconds)
+        except TimeoutError:
+            future.cancel()
+            raise TimeoutError(
+                f"the event loop has not run for {self._live_seconds:g} seconds"
+            ) from None
+
+    def _read_on_loop(self, read: Callable[[], Snapshot]) -> Snapshot:
+        # The counters of a part that has stopped can't be read.
+        return self._on_loop(lambda: [] if self._not_serving else read())
+
+    def _why_not_live(self) -> str | None:
+        try:
+            return self._on_loop(lambda: None)
+        except TimeoutError as error:
+            return str(error)
 
     def _why_not_ready(self) -> str | None:
         if self._not_serving is not None:

@@ -92,11 +92,11 @@ class Durations:
         self.total += seconds
         self.longest = max(self.longest, seconds)
 
-    def cumulated(self) -> list[tuple[str, float]]:
-        """Return Prometheus' buckets: an upper bound, and the number of durations up to it."""
+    def histogram(self) -> tuple[list[tuple[str, float]], float]:
+        """Return Prometheus' buckets, which count the durations up to their bounds, and the sum."""
         names = [*(str(bound) for bound in self.bounds), "+Inf"]
         counts = map(float, accumulate(self.buckets))
-        return list(zip(names, counts, strict=True))
+        return list(zip(names, counts, strict=True)), self.total
 
 
 class LoopMonitor:

@@ -54,9 +54,13 @@ SHORT_BACKLOG: Final = 64
 the event loop."""
 
 
-RESERVED: Final = 4 * SHORT_BACKLOG
-"""Descriptors reserved for logs, state files, outgoing connections, threads' wake-up pipes, and
-sockets that three servers have accepted but not yet counted."""
+HTTP_CONNECTIONS: Final = 16
+"""Connections of a metrics port at a time: Prometheus and the probes make one a second."""
+
+RESERVED: Final = 4 * SHORT_BACKLOG + 2 * HTTP_CONNECTIONS
+"""Descriptors reserved for logs, state files, outgoing connections, threads' wake-up pipes, sockets
+that three servers have accepted but not yet counted, and the metrics port, each of whose requests
+may read a file."""
 
 ENOUGH: Final = 4096
 """Descriptors that suffice for a store with a thousand queues and some thousand clients."""

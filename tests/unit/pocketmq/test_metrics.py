@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
 from pocketmq.metrics import MetricsPart
 from pocketmq.serving import BrokerPart, NameServerPart
+from remoting.process_limits import HTTP_CONNECTIONS
 from tests.tour import HOME
 
 
@@ -156,15 +158,76 @@ async def test_every_metric_of_the_page_is_documented_and_no_other(tmp_path: Pat
     assert set(documented) == set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
 
 
-async def test_a_loop_that_hangs_is_not_alive() -> None:
-    part = serving(live_seconds=0.01)
+@pytest.mark.parametrize("path", ["/livez", "/metrics"])
+async def test_a_loop_that_hangs_is_reported(tmp_path: Path, path: str) -> None:
+    part = serving(broker_part(tmp_path), live_seconds=0.01)
     await part.start()
     found: list[tuple[int, str, Mapping[str, str]]] = []
-    asker = threading.Thread(target=lambda: found.append(ask(part, "/livez")))
+    asker = threading.Thread(target=lambda: found.append(ask(part, path)))
     asker.start()
     asker.join()  # holds the loop until the answer is there
-    assert found[0][:2] == (503, "the event loop has not run for 0.01 seconds\n")
+    assert found[0][0] == 503
+    assert "the event loop has not run for 0.01 seconds" in found[0][1]
     await part.stop()
+
+
+async def test_a_scrape_never_fails_while_topics_and_groups_appear(tmp_path: Path) -> None:
+    broker = broker_part(tmp_path)
+    part = serving(broker)
+    await part.start()
+
+    traffic = broker.server.state.traffic
+
+    def add(number: int) -> None:
+        traffic.put(f"t{number}", 1, 1)
+        traffic.got(f"g{number}", f"t{number}", 1, 1)
+
+    async def grow() -> None:
+        for number in count(10_000):
+            add(number)
+            await asyncio.sleep(0.001)
+
+    for number in range(10_000):
+        add(number)
+    growth = asyncio.create_task(grow())
+    try:
+        answers = [await get(part, "/metrics") for _ in range(20)]
+    finally:
+        growth.cancel()
+        await part.stop()
+    assert all(status == 200 and "pocketmq_registered" in page for status, page in answers)
+
+
+async def test_peers_that_send_nothing_are_few_and_keep_nobody_out(tmp_path: Path) -> None:
+    part = serving(broker_part(tmp_path))
+    await part.start()
+    host, _, port = part.address.rpartition(":")
+    idle = []
+    try:
+        before = threading.active_count()
+        for _ in range(5 * HTTP_CONNECTIONS):
+            idle.append(await asyncio.open_connection(host, int(port)))
+        assert (await get(part, "/metrics"))[0] == 200
+        assert threading.active_count() <= before + HTTP_CONNECTIONS + 1
+        for reader, _ in idle[: 4 * HTTP_CONNECTIONS]:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+    finally:
+        for _, writer in idle:
+            writer.close()
+        await part.stop()
+
+
+async def test_a_request_that_does_not_come_in_time_is_ended(tmp_path: Path) -> None:
+    part = serving(broker_part(tmp_path), http_seconds=0.1)
+    await part.start()
+    host, _, port = part.address.rpartition(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"GET /metrics HTTP/1.0\r\nX: ")
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+    finally:
+        await part.stop()
 
 
 async def test_a_broker_is_ready_while_a_name_server_knows_it(tmp_path: Path) -> None:
