@@ -157,6 +157,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
 }
 """Commands without a meaning here, and why."""
 
+_NO_REGION = "4.9.7 stores no `MSG_REGION` and `TRACE_ON` with each message"
 _TOPIC_AS_GROUP = "5.3.3 lists a topic among its groups"
 _SYSTEM_TOPICS = (
     "PocketMQ creates system topics when they are first used; 5.3.3 has them from the start, "
@@ -173,7 +174,12 @@ REASONS: Final[Mapping[str, str]] = {
     "exportConfigs": "`filterServerNums` is a key of 4.9.7",
     "getBrokerConfig": _OWN_SETTINGS,
     "getNamesrvConfig": _OWN_SETTINGS,
-    **dict.fromkeys(("queryMsgById", "queryMsgByUniqueKey", "queryMsgByOffset"), _TOPIC_AS_GROUP),
+    **dict.fromkeys(("printMsg", "printMsgByQueue"), f"{_NO_REGION}, 5.3.3 stores `WAIT`, too"),
+    "consumeMessage": _NO_REGION,
+    **dict.fromkeys(
+        ("queryMsgById", "queryMsgByUniqueKey", "queryMsgByOffset"),
+        f"{_NO_REGION}, {_TOPIC_AS_GROUP}",
+    ),
     "topicList": _SYSTEM_TOPICS,
     "statsAll": _SYSTEM_TOPICS,
     "resetOffsetByTime": _OFFLINE,
