@@ -88,7 +88,11 @@ class SimulatedBroker:
         return self.bench.state.offsets.query(group, queue.topic, queue.queue_id)
 
     def lock_owner(self, group: str, queue: MessageQueue) -> str | None:
-        return self.bench.state.locks.owner(group, queue, self.now_ms())
+        return self.bench.state.locks.owner(group, queue, self.monotonic_ms())
+
+    def monotonic_ms(self) -> int:
+        self.now_ms()  # advances the clock
+        return self.bench.state.monotonic_ms
 
     def now_ms(self) -> int:
         clock = self.bench.clock

@@ -18,7 +18,7 @@ async def test_a_restarted_broker_gets_a_heartbeat_of_a_member_that_waits_for_al
 ):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.bench.state.locks.lock("g", "before", map(queue, range(4)), broker.now_ms())
+        broker.bench.state.locks.lock("g", "before", map(queue, range(4)), broker.monotonic_ms())
         await cluster.consumer("a", handover_timeout=60.0).start()
         await asyncio.sleep(2)
         broker.restart()

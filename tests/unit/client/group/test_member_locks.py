@@ -16,7 +16,7 @@ from tests.virtual_time import virtual
 async def test_a_previous_owner_gets_its_timeout_after_a_broker_was_down(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.monotonic_ms())
         began = now()
         one = await cluster.consumer("a", handover_timeout=5.0).start()
         await asyncio.sleep(2)
@@ -34,7 +34,7 @@ async def test_a_previous_owner_gets_its_timeout_after_a_broker_was_down(tmp_pat
 async def test_an_outdated_view_does_not_take_a_queue_without_its_lock(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.now_ms())
+        broker.bench.state.locks.lock("g", "before", [queue(3)], broker.monotonic_ms())
         one = await cluster.consumer("a", handover_timeout=5.0).start()
         await asyncio.sleep(1)
         broker.notifies = False
@@ -48,7 +48,7 @@ async def test_an_outdated_view_does_not_take_a_queue_without_its_lock(tmp_path:
 async def test_a_member_that_reads_without_the_lock_takes_it_over(tmp_path: Path):
     async with world(tmp_path) as cluster:
         broker = cluster.brokers["broker-a"]
-        broker.bench.state.locks.lock("g", "killed", [queue(3)], broker.now_ms())
+        broker.bench.state.locks.lock("g", "killed", [queue(3)], broker.monotonic_ms())
         await cluster.consumer("a", handover_timeout=5.0).start()
         await asyncio.sleep(4.5)
         assert broker.lock_owner("g", queue(3)) == "killed"
@@ -67,7 +67,7 @@ async def test_locks_are_renewed_and_a_lost_one_is_reported_and_reacquired(tmp_p
         assert broker.lock_owner("g", queue(0)) == "a"
         assert one.events_of(LockLost) == []
         broker.bench.state.locks.unlock("g", "a", [queue(0)])
-        broker.bench.state.locks.lock("g", "stranger", [queue(0)], broker.now_ms())
+        broker.bench.state.locks.lock("g", "stranger", [queue(0)], broker.monotonic_ms())
         await asyncio.sleep(25)
         assert [event.queue for event in one.events_of(LockLost)] == [queue(0)]
         assert one.log[-1][1:] == ("unlocked", queue(0))
