@@ -73,7 +73,7 @@ class SimulatedBroker:
         if before is not None:
             self.bench.state.offsets.table.update(before.state.offsets.table)
             self.bench.state.locks.restore(
-                before.state.locks.saved(at_stop=True), self.bench.clock.now_ms()
+                before.state.locks.saved(at_stop=True), self.bench.state.monotonic_ms
             )
             before.close()
 
