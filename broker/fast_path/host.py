@@ -79,6 +79,7 @@ class Host:
         self.guard = guard
         self._state = state
         self._store = state.store
+        self._defers = state.store.config.defers
         self._queues = state.store.engine.queues
         self._reader = state.store.engine.reader
         self._processors = processors
@@ -155,7 +156,7 @@ class Host:
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
-        if self._store.config.defers:
+        if self._defers:
             self._store.ask_sync()
 
     def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:
