@@ -6,7 +6,6 @@ CHANGELOG, with its reason.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
 from collections.abc import Iterator
@@ -17,9 +16,9 @@ import click
 
 import client
 from client import blocking
+from pocketmq import metrics_page
 from pocketmq.cli import root
 
-HOME = Path(__file__).parents[3]
 SNAPSHOT = Path(__file__).with_name("public_api.json")
 
 
@@ -85,18 +84,9 @@ def commands(
 
 
 def metric_names() -> list[str]:
-    found = set()
-    for file in ("metrics.py", "metrics_page.py"):
-        for node in ast.walk(ast.parse((HOME / "pocketmq" / file).read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.add(node.value)
-            elif isinstance(node, ast.JoinedStr):
-                parts = (
-                    str(part.value) if isinstance(part, ast.Constant) else "{}"
-                    for part in node.values
-                )
-                found.add("".join(parts))
-    return sorted(name for name in found if name.startswith("pocketmq_"))
+    tables = [table for table in vars(metrics_page).values() if isinstance(table, tuple)]
+    rows = [row for table in tables for row in table if isinstance(row, metrics_page.Metric)]
+    return sorted(f"pocketmq_{row.name}" for row in rows)
 
 
 def snapshot() -> dict[str, Any]:
