@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 # The number of test processes: many tests wait for other processes, so three keep two cores busy.
 # 0: all tests in this process, for a debugger.
 WORKERS ?= 3
+# At a terminal pip shows what it downloads.
+PIP_QUIET := $(if $(CI),--quiet)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # The tests that count for coverage: the others test whole processes.
@@ -24,8 +26,9 @@ setup: $(VENV)/.core      ## the virtual environment, from the lock file, and th
 $(VENV)/.ready: requirements.lock pyproject.toml
 	@test -n "$(PYTHON)"
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"Python 3.11 or newer is needed; {sys.executable} is {v.major}.{v.minor}. Name another one: make PYTHON=python3.12 ...")'
+	@echo "Installing the packages of requirements.lock into $(VENV): 1.3 GB"
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(BIN)/python -m pip install $(PIP_QUIET) --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@touch $@
 
 CORE := $(shell find remoting broker -name '*.pyx' -o -name '*.pxd')
@@ -34,6 +37,7 @@ CORE := $(shell find remoting broker -name '*.pyx' -o -name '*.pxd')
 # The folders are prerequisites, too, because removing or renaming a module changes only its folder.
 $(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 	@find remoting broker -name '*.so' -delete
+	@echo "Compiling the core: about a minute"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --config-settings editable_mode=compat -e .
 	@$(BIN)/python -c 'from broker import fast_path as f; print("PocketMQ runs on its", f"Python path, which is slower: {f.WHY}" if f.WHY else "compiled core")'
 	@touch $@
@@ -41,7 +45,12 @@ $(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 demo: setup               ## send and read 336,776 flights, run a consumer group, and Spark if Java is installed
 	$(BIN)/pocketmq demo
 	$(BIN)/python -m examples.demo.group
-	@if command -v java >/dev/null; then $(BIN)/python -m examples.demo.spark; fi
+	@if command -v java >/dev/null; then \
+		echo "Spark runs next, and computes the delays of each day while it reads the flights"; \
+		$(BIN)/python -m examples.demo.spark; \
+	else \
+		echo "Spark is left out: it needs Java"; \
+	fi
 
 unit: setup               ## the unit tests
 	$(PYTEST) tests/unit

@@ -38,6 +38,9 @@ NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 LOOK_PERIOD: Final = 0.2
 """Seconds between checks of the query's progress."""
 
+PLOT: Final = Path(tempfile.gettempdir()) / "pocketmq-delays.html"
+"""Where the plot goes by default: not to the current directory, which is a clone."""
+
 SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -208,7 +211,7 @@ def main() -> None:
     """Run the demo and print its results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--limit", type=int, help="only so many flights")
-    parser.add_argument("--plot", type=Path, default=Path("pocketmq-delays.html"))
+    parser.add_argument("--plot", type=Path, default=PLOT)
     given = parser.parse_args()
     result = run(given.limit, given.plot)
     output.show_rows(result.table, list(result.table[0]) if result.table else [], as_json=False)

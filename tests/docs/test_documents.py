@@ -101,3 +101,20 @@ def test_a_page_is_named_by_its_address_which_is_the_projects() -> None:
     pages = [page for text in printed_texts() for page in re.findall(r"[\w./-]*\w\.md", text)]
     assert {page for page in pages if (HOME / "docs" / page).exists()} == set(pages)
     assert "consumer-groups.md" in pages
+
+
+def test_make_demo_says_what_it_is_busy_with_and_what_comes_next() -> None:
+    told = subprocess.run(
+        ["make", "--no-print-directory", "-nB", "demo", f"PYTHON={sys.executable}"],
+        cwd=HOME,
+        env={name: value for name, value in os.environ.items() if name != "CI"},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    order = ["Installing the packages", "pip install", "Compiling the core", "Spark runs next"]
+    places = [told.index(text) for text in order]
+    assert places == sorted(places)
+    (install,) = [line for line in told.splitlines() if "--require-hashes" in line]
+    assert "--quiet" not in install

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,11 +20,11 @@ COUNT = 20_000
 def test_the_demo_with_spark_shows_a_table_and_leaves_a_plot(
     tmp_path: Path, all_flights: list[departures.Record]
 ) -> None:
-    page = tmp_path / "delays.html"
-    words = ["--limit", str(COUNT), "--plot", str(page)]
+    before = set(HOME.iterdir())
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo.spark", *words],
+        [sys.executable, "-m", "examples.demo.spark", "--limit", str(COUNT)],
         cwd=HOME,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=180,
@@ -38,4 +39,6 @@ def test_the_demo_with_spark_shows_a_table_and_leaves_a_plot(
     assert {(row[0], row[1]) for row in table} == {
         (place.origin, place.carrier) for place, figures in expected.items() if figures.departed
     }
-    assert page.read_text().count("<polyline") == 3
+    assert Path(facts["plot"]).parent == tmp_path
+    assert Path(facts["plot"]).read_text().count("<polyline") == 3
+    assert set(HOME.iterdir()) == before
