@@ -22,6 +22,7 @@ from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.bodies.group import GroupRetryPolicy, SubscriptionGroupConfig
 from remoting.protocol.errors import RecordError
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import tags_code_of
 from remoting.protocol.message.view import RecordView, iter_records
@@ -49,6 +50,22 @@ _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _ORIGIN_MESSAGE_ID: Final = properties.ORIGIN_MESSAGE_ID.encode()
 _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _REAL_QID: Final = properties.REAL_QID.encode()
+
+REDELIVERY_BYTES: Final = 1 + len(
+    properties.encode(
+        {
+            properties.RETRY_TOPIC: "",
+            properties.ORIGIN_MESSAGE_ID: "0" * 56,
+            properties.WAIT: "false",
+            properties.DELAY: "18",
+            properties.REAL_TOPIC: "t" * MAX_TOPIC_LENGTH,
+            properties.REAL_QID: str(2**31 - 1),
+        }
+    )
+)
+"""Most bytes that redelivery adds to the properties, without the name of the topic. A send leaves
+them free: RocketMQ accepts the message, and its consumers retry it for ever, as no retry and no
+dead letter of it can be stored."""
 
 
 def retries_exhausted(
@@ -127,6 +144,9 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
     if properties.find(text, _ORIGIN_MESSAGE_ID) is None:
         text = properties.append(text, _ORIGIN_MESSAGE_ID, record.offset_id.encode())
     text = replaced(replaced(text, _WAIT, b"false"), DELAY_KEY, b"%d" % level)
+    if level == 0 and len(text) > MAX_PROPERTIES_BYTES:
+        # A broker that leaves no room accepted it: better a dead letter without its origin.
+        text = record.properties_text
     return copied(record, topic, queue_id, text, record.reconsume_times + 1)
 
 

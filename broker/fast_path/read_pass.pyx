@@ -21,6 +21,7 @@ from libc.string cimport memcpy
 from functools import partial
 from time import perf_counter
 
+from broker.delivery.redelivery import REDELIVERY_BYTES
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
 from remoting.protocol.frame import GATHER_BYTES
 from remoting.protocol import limits as protocol_limits
@@ -79,7 +80,10 @@ cdef uint32_t PULL_KEY = 0x3FFF & ~(1 << 3 | 1 << 6 | 1 << 11)
 cdef uint32_t COMMIT_KEY = 0b0111
 
 cdef Py_ssize_t MAX_HEADER_BYTES = protocol_limits.MAX_HEADER_BYTES
-cdef Py_ssize_t MAX_PROPERTIES_BYTES = protocol_limits.MAX_PROPERTIES_BYTES
+# The slow path decides about longer ones, which may leave no room for those of a retry.
+cdef Py_ssize_t SHORT_PROPERTIES_BYTES = (
+    protocol_limits.MAX_PROPERTIES_BYTES - REDELIVERY_BYTES - protocol_limits.MAX_TOPIC_LENGTH
+)
 cdef Py_ssize_t MAX_BATCH_MESSAGES = protocol_limits.MAX_BATCH_MESSAGES
 cdef int64_t PULL_BYTES = MAX_PULL_BYTES
 cdef int64_t PULL_MESSAGES = MAX_PULL_MESSAGES
@@ -502,7 +506,7 @@ cdef class Sends:
         if not read_properties(text, text_length, False, &properties):
             return SLOW
         text_length = self._with_cluster(text, properties.length)
-        if text_length > MAX_PROPERTIES_BYTES:
+        if text_length > SHORT_PROPERTIES_BYTES:
             return SLOW
         head.size = FIXED_BYTES - 1 + length + PyBytes_GET_SIZE(run.topic) + text_length
         if not gathered.make_room(run, 1, head.size):
@@ -636,7 +640,7 @@ cdef Py_ssize_t measure(
         at += properties_length
         joined = properties_length + text_length
         joined += properties_length > 0 and body[at - 1] != 2
-        if joined > MAX_PROPERTIES_BYTES:
+        if joined > SHORT_PROPERTIES_BYTES:
             return -1
         size[0] += FIXED_BYTES - 1 + body_length + PyBytes_GET_SIZE(run.topic) + joined
         count += 1

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from broker.delivery import timer_rules
-from broker.delivery.redelivery import postpone, retries_exhausted, without_delay
+from broker.delivery.redelivery import (
+    REDELIVERY_BYTES,
+    postpone,
+    retries_exhausted,
+    without_delay,
+)
 from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.new_topics import NewTopics, NotYet
@@ -42,7 +47,7 @@ from remoting.protocol.headers.send import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
-from remoting.protocol.limits import MAX_TOPIC_LENGTH
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message import batch, ids, properties
 from remoting.protocol.message.record import (
     MULTI_TAGS,
@@ -276,6 +281,7 @@ class SendProcessor:
             # What waits in a topic of the broker's keeps WAIT, as in RocketMQ.
             text = properties.remove(text, _WAIT)
         text = properties.join(text, self._added)
+        _leave_room(target, text)
         if target.dead:
             text = without_delay(text)
         message = self._message(connection, header, target, command.body, text)
@@ -355,6 +361,7 @@ class SendProcessor:
                     f"a batch to topic {header.topic} has a message with a time of delivery: send "
                     "such messages singly",
                 )
+            _leave_room(target, joined)
             messages.append(
                 self._message(connection, header, target, element.body, joined, element.flag)
             )
@@ -641,3 +648,19 @@ def _report_made(topic: TopicConfig, asked: int) -> None:
         asked=asked,
         command=f"pocketmq topic update {topic.topic_name} --queues {asked}",
     )
+
+
+def _leave_room(target: _Target, text: bytes) -> None:
+    """Refuse a message whose properties have no room for those of a retry.
+
+    Raises:
+        RequestRefused: they have none.
+    """
+    topic = target.config.topic_name
+    most = MAX_PROPERTIES_BYTES - REDELIVERY_BYTES - len(topic)
+    if len(text) > most and not target.dead and not topic.startswith(names.RETRY_PREFIX):
+        raise RequestRefused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the properties of a message to topic {topic} take {len(text)} bytes, with those that "
+            f"the broker adds: use at most {most}, which leave room for a retry and a dead letter",
+        )

@@ -22,6 +22,7 @@ from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.message.view import RecordView
 
@@ -94,18 +95,20 @@ class SendBackProcessor:
         topic: str,
     ) -> PendingMessage:
         times = record.reconsume_times
-        if header.delay_level < 0 or retries_exhausted(
+        if header.delay_level >= 0 and not retries_exhausted(
             settings, times, header.max_reconsume_times, version
         ):
-            dead = dead_letter_topic(self._state, header.group)
-            return sent_back(record, dead.topic_name, 0, 0)
-        policy = settings.group_retry_policy
-        level = retry_level(header.delay_level, times, policy, self._levels_ms)
-        queue_id = self._state.random.randrange(settings.retry_queue_nums)
-        message = sent_back(record, topic, queue_id, level)
-        postpone(message, level, self._levels_ms)
-        self._state.counters.messages_sent_back += 1
-        return message
+            policy = settings.group_retry_policy
+            level = retry_level(header.delay_level, times, policy, self._levels_ms)
+            queue_id = self._state.random.randrange(settings.retry_queue_nums)
+            message = sent_back(record, topic, queue_id, level)
+            postpone(message, level, self._levels_ms)
+            # Otherwise a broker that leaves no room accepted it, and it can't be retried.
+            if len(message.properties) <= MAX_PROPERTIES_BYTES:
+                self._state.counters.messages_sent_back += 1
+                return message
+        dead = dead_letter_topic(self._state, header.group)
+        return sent_back(record, dead.topic_name, 0, 0)
 
     async def _topics_saved(self, group: str) -> None:
         """Wait until the group's retry and dead-letter topics are on disk, if they are new."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from broker.limits import MAX_DELAY_LEVELS
+from broker.store.results import PendingMessage
 from remoting.protocol import names
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
+from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.unit.broker.harness import Bench, answer_of, send_command
 from tests.unit.broker.processors.replay import captured
-from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT
+from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT, refusal
 
 PLACE = 8146
 """Physical offset at Apache's broker of the message that the captured frames send back."""
@@ -158,12 +161,42 @@ def test_too_many_topics(make_bench):
     assert "pocketmqMaxTopics" in reply.remark
 
 
-def test_properties_that_grow_too_long_are_refused(bench):
-    offset = put(bench, properties="A\x01" + "x" * 32_700)
-    reply = send_back(bench, offset)
-    assert reply.code == 1
-    assert "properties" in reply.remark
+def longest(bench: Bench, topic: str) -> str:
+    """Return the longest properties with which a topic takes a message."""
+    code, remark = refusal(bench, topic=topic, properties="A\x01" + "x" * 32_700)
+    most = re.search(r"use at most (\d+)", remark)
+    assert code == 13
+    assert most is not None
+    text = "A\x01" + "x" * (int(most[1]) - len("A\x01\x02" + ADDED_TEXT))
+    assert refusal(bench, topic=topic, properties=text + "x")[0] == 13
+    return text
+
+
+@pytest.mark.parametrize("topic", ["T", "t" * 127])
+def test_a_message_with_the_longest_properties_is_retried_and_dead_lettered(bench, topic):
+    group = "g" * (127 - len("%RETRY%"))
+    bench.topic(topic)
+    text = longest(bench, topic)
+    offset = int(bench.send(topic, b"body", properties=text).header.msg_id[16:], 16)
+    for level in (18, 18, 18):
+        assert send_back(bench, offset, group=group, delay_level=level).code == 0
+        offset = max(one.physical_offset for one in waiting(bench))
+    assert send_back(bench, offset, group=group, delay_level=-1).code == 0
+    (dead,) = stored(bench, f"%DLQ%{group}")
+    assert dead.properties["A"] == text[2:]
+    assert (dead.properties["RETRY_TOPIC"], dead.stored_body) == (topic, b"body")
+
+
+@pytest.mark.parametrize(("left", "origin"), [(0, None), (100, "T")])
+def test_a_message_without_room_as_apache_stores_it_is_dead_lettered_at_once(bench, left, origin):
+    bench.topic("T")
+    text = b"A\x01" + b"x" * (MAX_PROPERTIES_BYTES - left - 2)
+    offset = bench.store.put(PendingMessage("T", 0, b"body", text)).physical_offset
+    assert send_back(bench, offset).code == 0
     assert waiting(bench) == []
+    (dead,) = stored(bench, "%DLQ%g")
+    assert dead.properties["A"] == text[2:].decode()
+    assert dead.properties.get("RETRY_TOPIC") == origin
 
 
 def test_a_missing_field(bench):
