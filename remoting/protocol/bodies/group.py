@@ -165,7 +165,7 @@ def read_lock_request(
     raw = bytes(data)
     if raw.count(b",") < MAX_JSON_NODES // 2:
         # Text in fastjson's own dialect has to be decoded as a whole.
-        with suppress(msgspec.MsgspecError, ValueError):
+        with suppress(msgspec.MsgspecError, ValueError, RecursionError):
             large = msgspec.json.decode(raw, type=_LargeLockRequest)
             parts = (large.mq_set[at : at + most] for at in range(0, len(large.mq_set), most))
             return (
@@ -198,7 +198,7 @@ def topics_to_lock(data: relaxed_json.Buffer) -> tuple[str, set[str]]:
     """
     try:
         body: _LockedTopics | LockBatchRequestBody = msgspec.json.decode(data, type=_LockedTopics)
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         body = decode(LockBatchRequestBody, data)
     return body.consumer_group, {queue.topic for queue in body.mq_set}
 
