@@ -63,12 +63,19 @@ def _ratio(ratio: Spread, bar: float | None) -> str:
     return text if bar is None else f"{text} >= {bar:g}"
 
 
-def heading(facts: dict[str, Any]) -> str:
-    """Return the heading: machine, interpreter and environment, and how to read the table."""
+def machine_line(facts: dict[str, Any]) -> str:
+    """Return machine and interpreter in one line."""
     build = "profile-guided" if facts["profile_guided"] else "not profile-guided"
     return (
         f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']} GiB; "
-        f"Python {facts['python']}, a {build} build ({facts['interpreter']}); {facts['java']}\n"
+        f"Python {facts['python']}, a {build} build ({facts['interpreter']}); {facts['java']}"
+    )
+
+
+def heading(facts: dict[str, Any]) -> str:
+    """Return the heading: machine, interpreter and environment, and how to read the table."""
+    return (
+        f"{machine_line(facts)}\n"
         f"{facts['environment']}\n"
         "Ratios: median (range) of interleaved rounds; more than 1 is better for PocketMQ. "
         "Beside a rate: p50/p99. "

@@ -15,10 +15,9 @@ stream     the connector's share of an empty micro-batch, and the requests of an
 kafka      Spark's Kafka source compared with ours; see ``benchmarks.spark_kafka``
 =========  =======================================================================================
 
-Each part runs in a separate process and JVM, and is a module that can be run alone and prints more:
-``benchmarks.spark_decode``, ``spark_store``, ``spark_tcp``, ``spark_sink``, ``spark_stream``. Sizes
-and variants alternate within a round. The first round of each part (of ``kafka`` the first two) is
-a warm-up; the bars apply to the median of the others. The whole run takes about twenty minutes.
+Each part runs in a separate process and JVM; if one fails, the others are measured. Sizes and
+variants alternate within a round. The first round of each part (of ``kafka`` the first two) is a
+warm-up; the bars apply to the median of the others. The whole run takes about twenty minutes.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ import multiprocessing
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -38,7 +38,7 @@ from typing import Any, Final
 from benchmarks import machine, spark_decode
 from benchmarks.clients.servers import KAFKA_VERSION, Unavailable
 from benchmarks.figures import Spread, spread
-from benchmarks.report import heading
+from benchmarks.report import machine_line
 from benchmarks.spark_kafka.tools import SPARK_VERSION
 from benchmarks.spark_results import Result, table
 
@@ -163,6 +163,9 @@ def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]
                 results += process.submit(PARTS[name], plan).result()
             except Unavailable as reason:
                 absent[name] = str(reason)
+            except (Exception, SystemExit) as failure:  # noqa: BLE001 - the others are measured
+                traceback.print_exception(failure)
+                absent[name] = f"{type(failure).__name__}: {failure}"
     return results, absent
 
 
@@ -235,15 +238,15 @@ def main() -> int:
     calibration_ms = [machine.calibration_ms()]
     results, absent = run(given.only or list(PARTS), plan)
     calibration_ms.append(machine.calibration_ms())
-    print(heading(facts).partition("\n")[0])
+    if given.json:
+        told = {**document(facts, plan, results, absent), "calibration_ms": calibration_ms}
+        given.json.write_text(json.dumps(told, indent=1) + "\n")
+    print(machine_line(facts))
     before, after = calibration_ms
     print(f"Calibration loop before and after: {before:.2f} ms, {after:.2f} ms\n")
     print(table(results))
     for name, reason in absent.items():
         print(f"not measured: {name}: {reason}")
-    if given.json:
-        told = {**document(facts, plan, results, absent), "calibration_ms": calibration_ms}
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
     return int(bool(absent) or not all(result.reached for result in results))
 
 

@@ -1,7 +1,5 @@
 """Measure how fast ``format("rocketmq")`` writes: the encoder, one task, and Spark.
 
-    python -m benchmarks.spark_sink [--rounds 5] [--messages 1000000] [--json FILE]
-
 Rows have a body of 100 B or 1 KiB (a quarter as many), a unique key and a tag. Every round writes
 each size in all variants: encoded only, sent by one task without Spark to a broker in a separate
 process, and by ``df.write`` with Spark's ``local[2]``, round robin, by key, and one-way. The first
@@ -11,15 +9,10 @@ same machine, and the figure includes the generation of the rows by Spark.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine
 from benchmarks.figures import Spread, spread
 from benchmarks.spark_store import session
 from pocketmq import testing
@@ -131,41 +124,3 @@ def _round(spark: Any, server: StandaloneServer, size: int, count: int) -> dict[
     for way, options in WAYS.items():
         seconds[way] = through_spark(spark, server, size, count, options)
     return {way: count / taken for way, taken in seconds.items()}
-
-
-def table(figures: dict[int, dict[str, Spread]]) -> str:
-    """Return a table of the figures and bars."""
-    lines = [f"{'':28}{'median':>12}{'range':>24}{'bar':>12}  rows/s"]
-    for size, ways in figures.items():
-        for way, found in ways.items():
-            bar = f"{BARS[size]:,}" if way == "spark" else ""
-            extent = f"{found.low:,.0f} - {found.high:,.0f}"
-            lines.append(f"{f'{size} B, {way}':28}{found.median:>12,.0f}{extent:>24}{bar:>12}")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--messages", type=int, default=1_000_000, help="of 100 B, in each round")
-    parser.add_argument("--json", type=Path, help="where to write the figures, too")
-    given = parser.parse_args(arguments)
-    facts = machine.facts()
-    figures = measure(given.rounds, given.messages)
-    print(table(figures))
-    if given.json:
-        report = {
-            "machine": facts,
-            "rows_per_s": {
-                f"{size} B, {way}": found._asdict()
-                for size, ways in figures.items()
-                for way, found in ways.items()
-            },
-        }
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
-    return int(any(figures[size]["spark"].median < bar for size, bar in BARS.items()))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -1,7 +1,5 @@
 """Measure how fast ``rocketmq.store`` reads a store: in one process without Spark, and with Spark.
 
-    python -m benchmarks.spark_store [--rounds 5] [--messages 4000000] [--json FILE] [--where DIR]
-
 Two stores are filled, with bodies of 100 B and of 1 KiB (a quarter as many), with four queues in
 rotation. Then every round reads each of them with and without Spark, by queues and by the commit
 log, to the ``noop`` sink: all columns, and the body alone. The first round is a warm-up. The bars
@@ -11,17 +9,13 @@ page cache.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine
 from benchmarks.figures import Spread, spread
 from broker.store.engine import MessageStore, PendingMessage, StoreConfig
 from remoting.protocol.message import properties
@@ -150,46 +144,3 @@ def measure(where: Path, rounds: int, messages: int) -> dict[str, dict[str, Spre
     finally:
         spark.stop()
     return {name: {way: spread(all_) for way, all_ in ways.items()} for name, ways in rates.items()}
-
-
-def show(results: dict[str, dict[str, Spread]]) -> bool:
-    """Print a table; return whether all bars are reached."""
-    print(f"{'k rows/s: median (range)':40} {'one process, no Spark':>24} {'Spark local[2]':>24}")
-    for name, ways in results.items():
-        texts = [
-            f"{one.median / 1000:,.0f} ({one.low / 1000:,.0f}-{one.high / 1000:,.0f})"
-            for one in (ways["alone"], ways["spark"])
-        ]
-        print(f"{name:40} {texts[0]:>24} {texts[1]:>24}")
-    reached = True
-    for size, bar in BARS.items():
-        found = results[name_of((size, "queue", None))]["spark"].median
-        reached &= found >= bar
-        print(f"{size} B: {found / bar:.2f} of the bar, {bar:,} rows/s")
-    return reached
-
-
-def main() -> int:
-    """Measure and print; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--messages", type=int, default=4_000_000)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--where", type=Path)
-    arguments = parser.parse_args()
-    before = machine.calibration_ms()
-    with tempfile.TemporaryDirectory(dir=arguments.where) as directory:
-        results = measure(Path(directory), arguments.rounds, arguments.messages)
-    reached = show(results)
-    print(f"fixed loop before and after: {before:.1f} ms, {machine.calibration_ms():.1f} ms")
-    if arguments.json:
-        plain = {
-            name: {way: one._asdict() for way, one in ways.items()}
-            for name, ways in results.items()
-        }
-        arguments.json.write_text(json.dumps(plain, indent=1))
-    return 0 if reached else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

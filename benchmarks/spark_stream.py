@@ -1,7 +1,5 @@
 """Measure the overhead of a streaming query with empty micro-batches, and of an idle one.
 
-    python -m benchmarks.spark_stream [--rounds 3] [--batches 40] [--idle 40]
-
 *An empty micro-batch*: a query with a consumer group reads one message from each of four queues per
 micro-batch, limited by ``maxOffsetsPerTrigger``, and its ``filterTags`` matches none of them. So
 every batch sends requests to the broker, is planned, starts four tasks that pull, and is committed,
@@ -15,7 +13,6 @@ broker and the name server received, from their metrics, including the registrat
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import statistics
@@ -31,7 +28,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from benchmarks.figures import spread
-from benchmarks.spark_results import Result, table
+from benchmarks.spark_results import Result
 from benchmarks.spark_store import session
 from pocketmq.testing import ServerProcess
 from spark_connector.source.data_source import RocketMQDataSource
@@ -247,19 +244,3 @@ def _results(found: Sequence[tuple[float, ...]], rate: float) -> list[Result]:
         Result(f"{name}: Spark in all", "ms", spread(whole)),
         Result("idle query", "requests/s", spread([rate]), IDLE_BAR, at_most=True),
     ]
-
-
-def main() -> int:
-    """Measure and print; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--idle", type=float, default=40.0, help="seconds of counting")
-    given = parser.parse_args()
-    results = measure(given.rounds, given.batches, given.idle)
-    print(table(results))
-    return int(not all(result.reached for result in results))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

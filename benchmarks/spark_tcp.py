@@ -1,7 +1,5 @@
 """Measure how fast ``format("rocketmq")`` reads from a broker, without and with Spark.
 
-    python -m benchmarks.spark_tcp [--rounds 5] [--messages 2000000] [--json FILE]
-
 A broker in a separate process on the same machine has two topics of four queues, with bodies of
 100 B and of 1 KiB (a quarter as many), keys, tags and unique keys. Every round reads each topic in
 four ways: one task that pulls without decoding, one task with all columns, and Spark's ``local[2]``
@@ -11,16 +9,12 @@ bars apply to the median of all columns with Spark.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final
 
-from benchmarks import machine
 from benchmarks.figures import Spread, spread
 from benchmarks.spark_store import session
 from pocketmq import testing
@@ -135,41 +129,3 @@ def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
     return {
         size: {way: spread(values) for way, values in ways.items()} for size, ways in rates.items()
     }
-
-
-def table(figures: dict[int, dict[str, Spread]]) -> str:
-    """Return a table of the figures and bars."""
-    lines = [f"{'':32}{'median':>12}{'range':>24}{'bar':>12}  rows/s"]
-    for size, ways in figures.items():
-        for way, found in ways.items():
-            bar = f"{BARS[size]:,}" if way == COUNTED else ""
-            extent = f"{found.low:,.0f} - {found.high:,.0f}"
-            lines.append(f"{f'{size} B, {way}':32}{found.median:>12,.0f}{extent:>24}{bar:>12}")
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count")
-    parser.add_argument("--messages", type=int, default=2_000_000, help="of 100 B")
-    parser.add_argument("--json", type=Path, help="where to write the figures, too")
-    given = parser.parse_args(arguments)
-    facts = machine.facts()
-    figures = measure(given.rounds, given.messages)
-    print(table(figures))
-    if given.json:
-        report = {
-            "machine": facts,
-            "rows_per_s": {
-                f"{size} B, {way}": found._asdict()
-                for size, ways in figures.items()
-                for way, found in ways.items()
-            },
-        }
-        given.json.write_text(json.dumps(report, indent=2) + "\n")
-    return int(any(figures[size][COUNTED].median < bar for size, bar in BARS.items()))
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
