@@ -21,8 +21,8 @@ PACKAGED = [
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 IMPORTED_AS = {"opentelemetry_api": "opentelemetry", "pyyaml": "yaml"}
-OFFERED = {"pytest"}
-"""Modules imported by the plugin, which only pytest loads."""
+OFFERED = {"pytest", "_typeshed"}
+"""Modules that only pytest, which loads the plugin, and type checkers import."""
 OPENTELEMETRY = HOME / "client" / "otel.py"
 """It is imported only by those who use it, and names its extra without it."""
 

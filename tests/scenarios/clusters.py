@@ -85,7 +85,8 @@ class InLoop(Cluster):
             for owner, places in owners.items():
                 queues = [MessageQueue(*place[:3]) for place in places]
                 locks.unlock(group, owner, queues)
-                locks.lock(group, "10.6.6.6@stranger", queues, self.now_ms(broker))
+                now_ms = self.brokers[broker].state.monotonic_ms
+                locks.lock(group, "10.6.6.6@stranger", queues, now_ms)
 
     def now_ms(self, broker: str) -> int:
         """Return a broker's time."""
