@@ -88,10 +88,6 @@ class InLoop(Cluster):
                 now_ms = self.brokers[broker].state.monotonic_ms
                 locks.lock(group, "10.6.6.6@stranger", queues, now_ms)
 
-    def now_ms(self, broker: str) -> int:
-        """Return a broker's time."""
-        return self.brokers[broker].state.clock.now_ms()
-
 
 class OurProcesses:
     """Our servers, each in its own process."""
