@@ -190,7 +190,8 @@ async def test_another_producer_of_the_group_decides_after_a_crash(quick):
     async with producer(quick, decide) as second:
         await second.send("T", b"hello")
         assert await visible(quick, 2) == [b"hello", b"x"]
-    assert asked == [transaction.id]
+    # A check may be repeated before the decision has arrived.
+    assert set(asked) == {transaction.id}
 
 
 async def test_a_decision_that_was_not_confirmed_is_given_again(quick, monkeypatch):
