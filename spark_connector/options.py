@@ -131,6 +131,11 @@ class OptionReader:
                     f"correct or remove it; all options are in {DOCS}spark.md",
                 )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the user has set no option at all."""
+        return not self._texts
+
     def read(self, kind: Callable[..., T], **others: Any) -> T:
         """Return an instance of an options dataclass. Raises OptionError.
 
@@ -357,10 +362,13 @@ class ConnectionOptions:
         environment (``NAMESRV_ADDR``, those of ``remoting.credentials`` and ``remoting.tls``).
         """
         options = reader.read(cls, credentials=_credentials(reader), tls=_tls(reader))
-        return (
-            options if options.name_servers else replace(options, name_servers=_from_environment())
-        )
+        if options.name_servers:
+            return options
+        return replace(options, name_servers=_from_environment(reader.is_empty))
 
+
+SECRETS: Final = ("accessKey", "secretKey", "securityToken", "tlsKeyPassword")
+"""Options whose values are secret."""
 
 CREDENTIALS_OPTIONS: Final = tuple(
     Option(name, str, "", passes_through=True)
@@ -413,12 +421,17 @@ def _credentials(reader: OptionReader) -> CredentialsSource | None:
     return source
 
 
-def _from_environment() -> tuple[str, ...]:
+def _from_environment(may_be_table: bool) -> tuple[str, ...]:
     found = os.environ.get(NAME_SERVER_VARIABLE, "")
     if not found:
+        table = (
+            "; Spark passes the options of a table only if it was created without columns, and to "
+            "an INSERT only if this lists columns, without topic"
+        )
         raise OptionError(
             "the option nameServer of format rocketmq is missing",
-            f"give host:port of a name server, or set {NAME_SERVER_VARIABLE}",
+            f"give host:port of a name server, or set {NAME_SERVER_VARIABLE}"
+            f"{table if may_be_table else ''}",
         )
     try:
         return addresses(found)

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_connector.errors import ConnectorError, OptionError
+from spark_connector.schema import KAFKA_COLUMNS, STORE_COLUMNS
 
 _TEXT: Final = frozenset({"string"})
 _BYTES: Final = frozenset({"binary", "string"})
@@ -32,12 +33,12 @@ SINK_TYPES: Final[Mapping[str, frozenset[str]]] = {
     "delayLevel": _NUMBER,
     "deliverTimestamp": frozenset({"timestamp"}),
     "flag": frozenset({"tinyint", "smallint", "int"}),
-    "properties": frozenset({"map<string,string>"}),
+    "properties": frozenset({"map<string,string>", KAFKA_COLUMNS["headers"].ddl}),
     "uniqKey": _TEXT,
 }
 """The columns of the sink, and the Spark types that each may have."""
 
-ALIASES: Final[Mapping[str, str]] = {"value": "body", "key": "keys"}
+ALIASES: Final[Mapping[str, str]] = {"value": "body", "key": "keys", "headers": "properties"}
 """The names of Spark's Kafka sink."""
 
 _BY_LOWER: Final = {
@@ -52,6 +53,29 @@ _ARROW: Final[Mapping[str, Any]] = {
     "deliverTimestamp": pa.timestamp("ms", tz="UTC"),
     "properties": pa.map_(pa.binary(), pa.binary()),
 }
+
+
+_READ_ONLY: Final = {
+    (column.name.lower(), column.ddl)
+    for column in (*STORE_COLUMNS.values(), *KAFKA_COLUMNS.values())
+    if column.name.lower() not in _BY_LOWER
+}
+_PLACE: Final = {"brokername", "queueid"}
+
+
+def writable(fields: list[tuple[str, str]], *, keep_place: bool = False) -> list[tuple[str, str]]:
+    """Return the columns of a data frame without those that only a message that was read has.
+
+    In a frame with such columns, ``brokerName`` and ``queueId`` say where a message was read.
+
+    Args:
+        fields: name and type (``simpleString``) of each column of the data frame.
+        keep_place: whether they also say where it is written to.
+    """
+    rest = [(name, kind) for name, kind in fields if (name.lower(), kind) not in _READ_ONLY]
+    if keep_place or len(rest) == len(fields):
+        return rest
+    return [(name, kind) for name, kind in rest if name.lower() not in _PLACE]
 
 
 def choose(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -176,6 +200,12 @@ def _check_utf8(keys: Any, first: int) -> None:
 def _plain(column: Any, wanted: Any) -> Any:
     if column.type == wanted:
         return column
+    if pa.types.is_map(wanted) and pa.types.is_list(column.type):
+        # Headers of Spark's Kafka source: a map is such a list, with keys that are never null.
+        buffers, kind = column.buffers()[:2], pa.map_(pa.string(), pa.binary())
+        column = pa.Array.from_buffers(
+            kind, len(column), buffers, offset=column.offset, children=[column.values]
+        )
     if pa.types.is_timestamp(wanted):
         # Truncate microseconds instead of raising: a message may be delivered up to 1 ms early.
         return column.cast(wanted, safe=False)

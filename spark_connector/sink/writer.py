@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
@@ -23,12 +23,12 @@ from pyspark.sql.datasource import (
 
 from remoting.log import Log
 from spark_connector.connections import Lease, leasing
-from spark_connector.errors import OptionError
+from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.requests import Calls, NameServerCalls
-from spark_connector.sink.columns import choose
+from spark_connector.sink.columns import choose, writable
 from spark_connector.sink.dispatcher import Counts, ParcelDispatcher
 from spark_connector.sink.encoder import Encoder, Recipe
-from spark_connector.sink.options import SinkOptions, UniqKey, sink_options
+from spark_connector.sink.options import Partitioner, SinkOptions, UniqKey, sink_options
 from spark_connector.sink.placing import deciding_columns
 from spark_connector.sink.routes import WriteRoutes
 from spark_connector.sink.unique_keys import ColumnKeys, PositionKeys, UniqueKeys, random_keys
@@ -48,12 +48,14 @@ class SinkPlan:
         chosen: the column names, as returned by ``columns.choose``.
         deciding: the columns that determine the queue.
         uniq_key: how unique keys are created.
+        into_table: whether the options are those of a table, see ``tables``.
     """
 
     options: SinkOptions
     chosen: Mapping[str, str]
     deciding: tuple[str, ...]
     uniq_key: UniqKey
+    into_table: bool = False
 
     @classmethod
     def of(cls, options: SinkOptions, fields: list[tuple[str, str]]) -> SinkPlan:
@@ -66,7 +68,8 @@ class SinkPlan:
         Raises:
             OptionError: the data frame and the options don't match.
         """
-        chosen = choose(fields)
+        keep_place = options.partitioner is Partitioner.COLUMN
+        chosen = choose(writable(fields, keep_place=keep_place))
         if options.topic is None and "topic" not in chosen:
             raise OptionError(
                 "a write needs a topic for its rows", "give the option topic, or a column topic"
@@ -136,6 +139,8 @@ def write_rows(
     dispatcher = ParcelDispatcher(options, routes, take)
     try:
         for batch in batches:
+            if plan.into_table:
+                _check_no_topic(plan, batch)
             for parcel in encoder.encode(batch):
                 dispatcher.send(parcel)
         dispatcher.flush()
@@ -144,6 +149,16 @@ def write_rows(
         raise
     dispatcher.close()
     return encoder.rows, dispatcher.counts
+
+
+def _check_no_topic(plan: SinkPlan, batch: Any) -> None:
+    topics = batch.column(plan.chosen["topic"])
+    if topics.null_count < len(topics):
+        raise ConnectorError(
+            f"rows to insert into a table have a topic, such as {topics.drop_null()[0]}: Spark may "
+            "have passed the options of the table from which they were read",
+            "list the columns without topic: INSERT INTO t (body, tags) SELECT body, tags FROM ...",
+        )
 
 
 @dataclass
@@ -210,8 +225,16 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         _report_failure(self.plan, messages, {"batch": batchId})
 
 
-def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQWriter:
-    """Return the writer for ``df.write``.
+def batch_writer(
+    given: Mapping[str, str], schema: Any, overwrite: bool, *, into_table: bool = False
+) -> RocketMQWriter:
+    """Return the writer for ``df.write`` and INSERT.
+
+    Args:
+        given: the options.
+        schema: the schema of the rows.
+        overwrite: whether the mode is ``overwrite``.
+        into_table: whether the options are those of a table, see ``tables``.
 
     Raises:
         OptionError: options and schema are wrong or don't match, or the mode is ``overwrite``.
@@ -221,7 +244,7 @@ def batch_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Rock
             "mode('overwrite') is not supported: messages of a topic can't be replaced",
             "write with mode('append')",
         )
-    return RocketMQWriter(_plan(given, schema))
+    return RocketMQWriter(replace(_plan(given, schema), into_table=into_table))
 
 
 def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> RocketMQStreamWriter:
@@ -259,7 +282,11 @@ def micro_batch(context: Any) -> str | None:
 def _plan(given: Mapping[str, str], schema: Any) -> SinkPlan:
     options: SinkOptions = sink_options(given)
     fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    return SinkPlan.of(options, fields)
+    plan = SinkPlan.of(options, fields)
+    left_out = [name for name, _ in fields if name not in plan.chosen.values()]
+    if left_out:
+        _log.info("columns of messages that were read are not written", columns=left_out)
+    return plan
 
 
 def _write(plan: SinkPlan, iterator: Iterator[Any], run: str) -> Written:

@@ -20,8 +20,16 @@ from pyspark.sql.types import StructType
 
 from remoting.log import Log
 from spark_connector.errors import OptionError
+from spark_connector.sink.options import SINK_OPTIONS
 from spark_connector.source.interpreter import check_interpreter
-from spark_connector.source.options import SourceOptions
+from spark_connector.source.options import SOURCE_OPTIONS, SourceOptions
+from spark_connector.tables import (
+    kept_options,
+    names_target,
+    table_options,
+    table_schema,
+    without,
+)
 
 _STREAMING_ONLY: Final = (
     "maxOffsetsPerTrigger",
@@ -40,12 +48,16 @@ class RocketMQDataSource(DataSource):
         """The format's name."""
         return "rocketmq"
 
-    def schema(self) -> str:
-        """Return all columns as a DDL string. Raises OptionError for wrong options."""
+    def schema(self) -> StructType | str:
+        """Return all columns. Raises OptionError for wrong options."""
         check_interpreter()
         from spark_connector.schema import ddl  # noqa: PLC0415 - imports pyarrow, checked above
 
-        return ddl(_columns(SourceOptions.of(self.options)).values())
+        table = table_options(self.options)
+        if table is None:
+            return ddl(_columns(SourceOptions.of(self.options)).values())
+        options = SourceOptions.of(without(table, SINK_OPTIONS, SOURCE_OPTIONS))
+        return table_schema(_columns(options).values(), table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch query. Raises OptionError."""
@@ -80,7 +92,10 @@ class RocketMQDataSource(DataSource):
         check_interpreter()
         from spark_connector.sink.writer import batch_writer  # noqa: PLC0415
 
-        return batch_writer(self.options, schema, overwrite)
+        if names_target(self.options):
+            return batch_writer(self.options, schema, overwrite)
+        table = without(kept_options(schema), SOURCE_OPTIONS, SINK_OPTIONS)
+        return batch_writer(table | dict(self.options), schema, overwrite, into_table=bool(table))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark's
         """Return the writer of a streaming query. Raises OptionError."""
@@ -98,7 +113,8 @@ class RocketMQDataSource(DataSource):
             select,
         )
 
-        options = SourceOptions.of(self.options)
+        table = without(kept_options(schema), SINK_OPTIONS, SOURCE_OPTIONS)
+        options = SourceOptions.of(table | dict(self.options))
         return options, select(fields_of(schema), KAFKA_COLUMNS if options.kafka_names else COLUMNS)
 
 
