@@ -56,13 +56,33 @@ def begin(queue: MessageQueue, start: int | None, bounds: QueueBounds, policy: O
     return bounds.minimum if policy is OnDataLoss.EARLIEST else bounds.maximum
 
 
+_RECREATED: Final = (
+    "begin with a new checkpoint; or set onDataLoss=skip to go on with new messages, or "
+    "onDataLoss=earliest to read the queue from its beginning"
+)
+
+
+def begin_anew(queue: MessageQueue, bounds: QueueBounds, policy: OnDataLoss) -> int:
+    """Return the offset at which reading of a recreated topic's queue begins.
+
+    Raises:
+        DataLossError: the policy is to fail.
+    """
+    if policy is OnDataLoss.FAIL:
+        raise DataLossError(
+            f"queue {queue} has other messages than those that were read: the topic was deleted "
+            "and recreated",
+            _RECREATED,
+        )
+    return bounds.minimum if policy is OnDataLoss.EARLIEST else bounds.maximum
+
+
 def _loss(queue: MessageQueue, start: int, bounds: QueueBounds) -> DataLossError:
     if start > bounds.maximum:
         return DataLossError(
             f"queue {queue} ends at offset {bounds.maximum}, before the {start} that was read "
             "already: the topic was deleted and recreated, or its broker lost its last messages",
-            "begin with a new checkpoint; or set onDataLoss=skip to go on with new messages, or "
-            "onDataLoss=earliest to read the queue from its beginning",
+            _RECREATED,
         )
     return DataLossError(
         f"queue {queue} lost offsets [{start}, {bounds.minimum}): it holds "

@@ -266,7 +266,11 @@ class Brokers:
             return {}
         table = understand(address, decode, TopicStatsTable, answer.body).offset_table
         return {
-            queue: QueueBounds(max(0, ends.min_offset), max(0, ends.min_offset, ends.max_offset))
+            queue: QueueBounds(
+                max(0, ends.min_offset),
+                max(0, ends.min_offset, ends.max_offset),
+                max(0, ends.last_update_timestamp),
+            )
             for queue, ends in table.items()
         }
 

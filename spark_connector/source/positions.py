@@ -47,10 +47,14 @@ Position: TypeAlias = Edge | Instant | int
 
 
 class QueueBounds(NamedTuple):
-    """The bounds of a queue: its messages have the offsets ``[minimum, maximum)``."""
+    """The bounds of a queue: its messages have the offsets ``[minimum, maximum)``.
+
+    ``stored_ms`` is when the last one was stored, in ms since 1970; 0 if there is none.
+    """
 
     minimum: int
     maximum: int
+    stored_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,14 @@ class MessageSearch:
         records, _ = self._page(queue, offset)
         return sum(record.size for record in records) / len(records) if records else None
 
+    def stored_ms(self, queue: MessageQueue, offset: int) -> int | None:
+        """Return when the message at an offset was stored, in ms since 1970, or None."""
+        records, _ = self._page(queue, offset)
+        for record in records:
+            if record.queue_offset == offset:
+                return record.store_timestamp_ms
+        return None
+
     def by_key(self, topic: str, key: str) -> dict[str, KeyMatches | None]:
         """Return the messages with a key in each broker's index, or None if it can't be used.
 

@@ -8,7 +8,7 @@ process for the duration of a query; constructing it opens no connection.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,10 +23,18 @@ from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError
 from spark_connector.schema import Column
-from spark_connector.source.admission import Admission, begin
+from spark_connector.source.admission import Admission, begin, begin_anew
 from spark_connector.source.brokers import Brokers
 from spark_connector.source.commits import Commits
-from spark_connector.source.offsets import Offsets, check_topics, from_json, to_json
+from spark_connector.source.offsets import (
+    Marks,
+    Offsets,
+    begins_of,
+    check_topics,
+    from_json,
+    marks_of,
+    to_json,
+)
 from spark_connector.source.options import SourceOptions
 from spark_connector.source.partitions import ranges_of, read, tasks
 from spark_connector.source.positions import Edge, Positions
@@ -58,6 +66,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._idle = False
         self._lost = 0
+        self._checked: set[MessageQueue] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where a query without a checkpoint begins; always the same value."""
@@ -67,7 +76,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions = options.starting or Positions("startingOffsets", Edge.LATEST)
             now_ms = int(time.time() * 1000)
             found = resolve(positions, bounds, self._search(), options, now_ms)
-            self._initial = to_json(found)
+            self._initial = to_json(found, self._marks(found))
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -84,11 +93,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return where the next batch ends; ``start`` if there is no batch yet."""
-        begun = from_json(start)
-        check_topics(begun, self._options.subscription)
-        self._monitor.refresh(begun, idle=self._idle, may_wait=self._admission.target is None)
-        self._check_target(begun)
+        before, marks = from_json(start), marks_of(start)
+        check_topics(before, self._options.subscription)
+        self._monitor.refresh(before, idle=self._idle, may_wait=self._admission.target is None)
         bounds = self._monitor.bounds
+        begins = {
+            queue: begin_anew(queue, bounds[queue], self._options.read.on_data_loss)
+            for queue in self._recreated(before, marks)
+        }
+        self._checked |= begins.keys()
+        begun = before | begins
+        self._check_target(begun)
         if self._commits is not None:
             ends_by_itself = self._admission.target is not None
             self._commits.store(begun, self._monitor.routes, bounds, impatient=ends_by_itself)
@@ -99,7 +114,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             mean_size=self._mean_size,
             take_all=isinstance(limit, ReadAllAvailable),
         )
-        self._idle = end == begun
+        self._idle = end == before and not begins
+        if self._idle:
+            return start
         if self._admission.lost > self._lost:
             _log.warning(
                 "messages were deleted before they were read",
@@ -108,7 +125,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 in_all=self._admission.lost,
             )
             self._lost = self._admission.lost
-        return to_json(end)
+        chosen = {queue for queue in end if end[queue] != before.get(queue)} | begins.keys()
+        return to_json(end, marks | self._marks(chosen & self._checked), begins)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the ends of all queues regardless of limits, for measuring lag."""
@@ -124,6 +142,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._monitor.fetch(strict=True)
         options = self._options
         self._brokers.check_filter(self._monitor.routes, options.group, options.read.tags)
+        begun |= begins_of(end)
+        for queue in self._recreated(ends, marks_of(end)):
+            # The batch was planned before the topic was recreated; the next one begins anew.
+            begin_anew(queue, self._monitor.bounds[queue], options.read.on_data_loss)
+            begun[queue] = ends[queue]
         ranges = {queue: (self._begin(begun, queue, last), last) for queue, last in ends.items()}
         return tasks(ranges_of(ranges, self._monitor.routes), options)
 
@@ -142,6 +165,50 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _search(self) -> MessageSearch:
         return MessageSearch(self._brokers, self._monitor.routes, self._options.group)
+
+    def _marks(self, queues: Iterable[MessageQueue]) -> Marks:
+        """Return what tells queues from those of a recreated topic."""
+        bounds = self._monitor.bounds
+        return {
+            queue: (bounds[queue].maximum, bounds[queue].stored_ms)
+            for queue in queues
+            if queue in bounds and bounds[queue].stored_ms
+        }
+
+    def _recreated(self, offsets: Offsets, marks: Marks) -> set[MessageQueue]:
+        """Return the queues of topics that were recreated since their marks were made.
+
+        A queue is checked when a query starts, and again after the queue has vanished. Without new
+        messages this sends no request. Queues that end before their offset are not checked:
+        ``begin`` notices these.
+        """
+        bounds = self._monitor.bounds
+        self._checked &= bounds.keys()
+        found = set()
+        for queue in bounds.keys() - self._checked:
+            ends, mark = bounds[queue], marks.get(queue)
+            try:
+                if mark and offsets.get(queue, 0) <= ends.maximum and self._is_other(queue, mark):
+                    found.add(queue)
+                else:
+                    self._checked.add(queue)
+            except BrokerError as error:
+                _log.warning("a queue can't be compared with its mark", queue=queue, reason=error)
+        if found:
+            _log.warning("topics were deleted and recreated", queues=sorted(map(str, found)))
+        return found
+
+    def _is_other(self, queue: MessageQueue, mark: tuple[int, int]) -> bool:
+        ends = self._monitor.bounds[queue]
+        end, stored_ms = mark
+        if (ends.maximum, ends.stored_ms) == mark:
+            return False
+        at = min(end, ends.maximum) - 1
+        if at < ends.minimum:
+            return False
+        there = self._search().stored_ms(queue, at)
+        # A broker that crashed may have lost messages before the mark; those left are older.
+        return there is not None and (there != stored_ms if at == end - 1 else there > stored_ms)
 
     def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
         try:

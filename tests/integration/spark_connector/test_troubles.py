@@ -237,6 +237,63 @@ def test_a_recreated_topic_is_a_specific_error(cluster: Cluster):
         running.until(lambda: False)
 
 
+def recreated_while_stopped(cluster: Cluster, count: int) -> list[Any]:
+    """Return the log of a query that read 10 messages; its topic then is a new one of ``count``."""
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.delete()
+    cluster.create()
+    cluster.fill(100, 100 + count)
+    return running.log
+
+
+@pytest.mark.parametrize("count", [10, 16], ids=["as many", "more"])
+def test_a_recreated_topic_with_as_many_messages_is_noticed_after_a_restart(
+    cluster: Cluster, count: int
+):
+    log = recreated_while_stopped(cluster, count)
+    with pytest.raises(DataLossError, match=r"queue T/.* the topic was deleted and recreated"):
+        cluster.query(log).step()
+    skipping = cluster.query(list(log), onDataLoss="skip")
+    assert skipping.step() == []
+    cluster.fill(200, 202)
+    skipping.until(lambda: bool(skipping.found))
+    assert numbers(skipping.found) == [200, 201]
+
+    reading = cluster.query(log, onDataLoss="earliest", maxOffsetsPerTrigger=4)
+    reading.available_now()
+    assert numbers(reading.found) == [*range(100, 100 + count), 200, 201]
+    again = cluster.query(log[:3], onDataLoss="earliest")
+    assert numbers(rows(again.reader, again.reader.partitions(*log[1:3]))) == [100, 101, 102, 103]
+    assert again.step() != []
+
+
+def test_a_batch_that_was_planned_before_its_topic_was_recreated_is_not_read(cluster: Cluster):
+    log = recreated_while_stopped(cluster, 16)
+    with pytest.raises(DataLossError, match="recreated"):
+        cluster.query(log).reader.partitions(*log)
+    reading = cluster.query(log, onDataLoss="earliest")
+    assert reading.reader.partitions(*log) == []
+    assert numbers(reading.step()) == list(range(100, 116))
+
+
+def test_a_topic_that_has_only_grown_is_not_taken_for_another(cluster: Cluster):
+    cluster.fill(0, 10)
+    running = cluster.query(maxOffsetsPerTrigger=4)
+    running.step()
+    cluster.fill(10, 20)
+    again = cluster.query(running.log)
+    again.available_now()
+    cluster.server.stop()
+    cluster.server.restart()
+    cluster.fill(20, 30)
+    third = cluster.query(running.log)
+    third.available_now()
+    assert numbers(running.found + again.found + third.found) == list(range(30))
+    assert third.step() == []
+
+
 def test_restarting_a_query_of_a_deleted_topic_is_an_error(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query()

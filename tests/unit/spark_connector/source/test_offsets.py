@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError
-from spark_connector.source.offsets import check_topics, from_json, to_json
+from spark_connector.source.offsets import begins_of, check_topics, from_json, marks_of, to_json
 from spark_connector.source.options import Subscription
 
 QUEUES = st.builds(
@@ -24,6 +24,21 @@ def test_the_format_is_what_checkpoints_have():
     assert json.dumps(to_json(known)) == (
         '{"v": 1, "topics": {"t": {"broker-a": {"0": 123, "1": 5}}}}'
     )
+
+
+def test_marks_and_beginnings_are_in_the_checkpoint_beside_the_offsets():
+    queue = MessageQueue("t", "broker-a", 0)
+    value = json.loads(json.dumps(to_json({queue: 5}, {queue: (7, 99)}, {queue: 0})))
+    assert value["marks"] == {"t": {"broker-a": {"0": [7, 99]}}}
+    assert (from_json(value), marks_of(value), begins_of(value)) == (
+        {queue: 5},
+        {queue: (7, 99)},
+        {queue: 0},
+    )
+    assert marks_of(to_json({queue: 5})) == begins_of(to_json({queue: 5})) == {}
+    for damaged in (5, {"t": 5}, {"t": {"b": {"0": [7]}}}, {"t": {"b": {"0": [7, -1]}}}):
+        with pytest.raises(ConnectorError, match="they are damaged"):
+            marks_of(value | {"marks": damaged})
 
 
 @given(st.dictionaries(QUEUES, st.integers(0, 2**63 - 1)))
