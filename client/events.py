@@ -195,7 +195,9 @@ class QueuesUnread:
 
 @dataclass(frozen=True, slots=True)
 class RebalanceFailed:
-    """The owners of a topic's queues can't be determined now; this member keeps its queues.
+    """The owners of a topic's queues can't be determined now, or this member's share is too large.
+
+    The member keeps the queues of the topic that it has.
 
     Attributes:
         group: the member's group.

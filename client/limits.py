@@ -236,6 +236,16 @@ REBALANCE_PERIOD: Final = 20.0
 REBALANCE_RETRY_FIRST: Final = 1.0
 """After a rebalance that failed for a topic; doubles up to REBALANCE_PERIOD."""
 
+MAX_QUEUES_HELD: Final = 10_000
+"""Queues of one group member, each with a lock to renew and a pull in flight: more would leave the
+event loop no time for anything else."""
+
+CHANGED_AT_ONCE: Final = 64
+"""Queues that a member takes or gives up before other tasks of the event loop run: about 10 ms."""
+
+CHANGE_PATIENCE: Final = 0.02
+"""How long the next queues wait for these: some wait for a lock or a handler for minutes."""
+
 HANDOVER_TIMEOUT: Final = 5.0
 """How long the new owner of an unordered queue waits for the previous one to finish with it."""
 

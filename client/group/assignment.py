@@ -3,7 +3,7 @@
 To take a queue, the member locks it, then determines its start offset (in this order, because the
 previous owner commits before it unlocks), then the consumer reads it. To give it up, the consumer
 finishes and commits, then the member unlocks it. Each change of a queue is a separate task, so that
-no queue delays another.
+no queue delays another. Many changes start in portions, so that the event loop runs other tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,14 @@ from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed,
 from client.group.locks import LockKeeper
 from client.group.reports import Running
 from client.group.start_offsets import StartOffsets
-from client.limits import LOST_GRACE, ORDERED_DRAIN_TIMEOUT, REPORT_PERIOD, START_RETRY_MAX
+from client.limits import (
+    CHANGE_PATIENCE,
+    CHANGED_AT_ONCE,
+    LOST_GRACE,
+    ORDERED_DRAIN_TIMEOUT,
+    REPORT_PERIOD,
+    START_RETRY_MAX,
+)
 from client.wire.backoff import Backoff
 from remoting.log import Log
 from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult
@@ -107,6 +114,7 @@ class AssignmentManager:
         self._loop = asyncio.get_running_loop()
         self._locks = LockKeeper(context, group, tasks, self)
         self._wanted: frozenset[MessageQueue] = frozenset()
+        self._changing: asyncio.Task[None] | None = None
         self._taking: dict[MessageQueue, asyncio.Task[None]] = {}
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
         self._owned: dict[MessageQueue, Start] = {}
@@ -135,11 +143,25 @@ class AssignmentManager:
         """Take and give up queues until the member owns exactly these."""
         self._wanted = frozenset(wanted)
         drain_timeout = ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
-        for queue in sorted(self.held - self._wanted):
-            self._give_up(queue, self._loop.time() + drain_timeout)
-        for queue in sorted(self._wanted - self.held):
-            if queue not in self._giving_up:
-                self._take(queue)
+        if self._changing is not None:
+            self._changing.cancel()
+        self._changing = self._tasks.spawn(
+            self._change(self._loop.time() + drain_timeout), "changing queues"
+        )
+
+    async def _change(self, deadline: float) -> None:
+        queues = sorted(self.held - self._wanted) + sorted(self._wanted - self.held)
+        for first in range(0, len(queues), CHANGED_AT_ONCE):
+            changes = []
+            for queue in queues[first : first + CHANGED_AT_ONCE]:
+                if queue not in self._wanted:
+                    self._give_up(queue, deadline)
+                    changes.append(self._giving_up[queue])
+                elif queue not in self._giving_up and queue not in self._taking:
+                    self._take(queue)
+                    changes.append(self._taking[queue])
+            if changes:
+                await asyncio.wait(changes, timeout=CHANGE_PATIENCE)
 
     def restart(self, starts: Mapping[MessageQueue, Start]) -> None:
         """Give up owned queues and take them again at new start offsets."""
@@ -155,8 +177,9 @@ class AssignmentManager:
             deadline: event loop time until which handlers may run.
         """
         self._wanted = frozenset()
-        for queue in sorted(self.held):
-            self._give_up(queue, deadline)
+        if self._changing is not None:
+            self._changing.cancel()
+        await self._change(deadline)
         if self._giving_up:
             left = max(0.0, deadline + LOST_GRACE - self._loop.time())
             _, late = await asyncio.wait(self._giving_up.values(), timeout=left)

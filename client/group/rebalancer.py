@@ -7,11 +7,13 @@ is unknown, and the queues of brokers that don't respond.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from client.errors import PocketMQError
+from client.errors import PocketMQError, Unavailable
 from client.group.strategies import Sticky, Strategy
+from client.limits import MAX_QUEUES_HELD
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 
@@ -43,7 +45,7 @@ class Difference:
         gained: queues to take, sorted.
         wanted: all queues of the member afterwards.
         unknown: queues that the strategy returned although they don't exist, sorted.
-        failed: topics for which the strategy failed, and its error.
+        failed: topics for which the strategy failed, or with too many queues, and the error.
     """
 
     lost: tuple[MessageQueue, ...]
@@ -88,6 +90,17 @@ class Rebalancer:
                 except PocketMQError as error:
                     failed[topic] = error
                     unclear.add(topic)
+        for topic, count in Counter(queue.topic for queue in share).most_common():
+            if len(share) <= MAX_QUEUES_HELD:
+                break
+            failed[topic] = Unavailable(
+                f"the member's share is {count} queues, and it reads at most {MAX_QUEUES_HELD}",
+                topic=topic,
+                group=self._group,
+                hint="start more members, or give the topic fewer queues",
+            )
+            unclear.add(topic)
+            share = {queue for queue in share if queue.topic != topic}
         existing = {queue for view in known.values() for queue in view.queues}
         wanted = share & existing
         wanted |= {queue for queue in held if queue.topic in unclear}

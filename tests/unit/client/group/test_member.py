@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from client.events import (
     RebalanceFailed,
 )
 from client.group.strategies import ByConfig
+from client.limits import CHANGED_AT_ONCE, MAX_QUEUES_HELD
 from remoting.docs import DOCS
 from remoting.protocol.codes import RequestCode
 from tests.unit.client.group.one_broker import now, queue, world
+from tests.unit.client.world import LATENCY
 from tests.virtual_time import virtual
 
 
@@ -93,6 +96,48 @@ async def test_a_queue_moves_after_the_handler_has_ended_and_committed(tmp_path:
         lost = next(when for when, what, which in one.log if (what, which) == ("lost", queue(3)))
         gained = next(when for when, what, which in two.log if which == queue(3))
         assert 0 < gained - lost < 1.1
+
+
+@virtual
+async def test_many_queues_are_gained_and_lost_while_other_tasks_run(tmp_path: Path):
+    async with world(tmp_path, T=300) as cluster:
+        one = await cluster.consumer("a").start()
+        counts = [0]
+
+        async def turns(end: int) -> None:
+            while counts[-1] != end:
+                await asyncio.sleep(LATENCY / 2)
+                counts.append(sum(read.topic == "T" for read in one.reading))
+
+        await turns(300)
+        await asyncio.gather(turns(0), one.stop())
+        steps = [abs(after - before) for before, after in pairwise(counts)]
+        assert max(steps) <= CHANGED_AT_ONCE
+
+
+@virtual
+async def test_a_member_that_stops_gains_no_more_queues(tmp_path: Path):
+    async with world(tmp_path, T=300) as cluster:
+        one = await cluster.consumer("a").start()
+        await asyncio.sleep(8 * LATENCY)
+        await one.stop()
+        gained = len(one.events_of(QueueGained))
+        assert 0 < gained < 300
+        await asyncio.sleep(60)
+        assert len(one.events_of(QueueGained)) == gained == len(one.events_of(QueueLost))
+        assert one.reading == {}
+
+
+@virtual
+async def test_a_topic_with_too_many_queues_is_reported_and_others_are_read(tmp_path: Path):
+    async with world(tmp_path, T=4, Huge=65_536) as cluster:
+        one = await cluster.consumer("a", topics=["Huge", "T"]).start()
+        await asyncio.sleep(0.5)
+        [failed] = one.events_of(RebalanceFailed)
+        assert failed.topic == "Huge"
+        assert f"65536 queues, and it reads at most {MAX_QUEUES_HELD}" in str(failed.error)
+        assert sorted(one.reading) == [queue(0, "%RETRY%g"), *map(queue, range(4))]
+        await one.stop()
 
 
 @virtual
