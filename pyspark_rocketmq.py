@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Any:
     try:
         from spark_connector.source.data_source import RocketMQDataSource  # noqa: PLC0415
     except ImportError as error:
-        return unusable("rocketmq", error, "install pocketmq[spark] with pyspark>=4.2")
+        return unusable("rocketmq", error, "install pocketmq[spark]")
     return RocketMQDataSource
 
 
@@ -31,11 +31,14 @@ def unusable(format_name: str, error: ImportError, hint: str) -> Any:
         hint: what to do about it.
     """
     try:
+        import pyspark  # noqa: PLC0415
         from pyspark.sql.datasource import DataSource  # noqa: PLC0415
     except ImportError:
-        raise AttributeError(f"module {__name__!r} needs pyspark 4.2 or later: {error}") from error
+        raise AttributeError(f"module {__name__!r} needs PySpark 4.0 or later: {error}") from error
 
-    reason = f"format {format_name} can't be used: {error}; {hint}"
+    reason = (
+        f"format {format_name} can't be used with PySpark {pyspark.__version__}: {error}; {hint}"
+    )
 
     class Unusable(DataSource):
         """Stands in for the source."""

@@ -15,11 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from remoting.log import Log
 from spark_connector.connections import Lease, leasing
@@ -32,6 +28,7 @@ from spark_connector.sink.options import Partitioner, SinkOptions, UniqKey, sink
 from spark_connector.sink.placing import deciding_columns
 from spark_connector.sink.routes import WriteRoutes
 from spark_connector.sink.unique_keys import ColumnKeys, PositionKeys, UniqueKeys, random_keys
+from spark_connector.spark import STREAM_SINKS, DataSourceStreamArrowWriter, require
 
 _log = Log("spark")
 
@@ -260,6 +257,7 @@ def stream_writer(given: Mapping[str, str], schema: Any, overwrite: bool) -> Roc
             "write with outputMode('append'); for changes as they come use outputMode('update') "
             "and df.write in foreachBatch",
         )
+    require(STREAM_SINKS, "a stream sink", "write each micro-batch with df.write in foreachBatch")
     return RocketMQStreamWriter(_plan(given, schema))
 
 

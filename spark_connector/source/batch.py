@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from client.routes import Route
 from remoting.log import Log
@@ -24,6 +24,7 @@ from spark_connector.source.queue_monitor import check_assigned
 from spark_connector.source.ranges import RangePartition
 from spark_connector.source.resolve import resolve
 from spark_connector.source.search import KeyMatches, MessageSearch
+from spark_connector.spark import Filter
 
 INDEX_MARGIN_MS = 1000
 """Messages stored less than this before an index's last update are read from the queue as well:

@@ -83,9 +83,18 @@ class RocketMQDataSource(DataSource):
                 f"the option {options.ending.option} can't be given to a streaming query",
                 "leave it out; trigger(availableNow=True) ends a query at what there is",
             )
-        from spark_connector.source.stream import RocketMQStreamReader  # noqa: PLC0415
+        from spark_connector.source.stream import (  # noqa: PLC0415 - after the check
+            RocketMQStreamReader,
+            UnlimitedStreamReader,
+        )
+        from spark_connector.spark import LIMITS, VERSION, require  # noqa: PLC0415
 
-        return RocketMQStreamReader(options, columns)
+        given = {name.lower() for name in self.options}
+        for name in _STREAMING_ONLY:
+            if name.lower() in given:
+                require(LIMITS, f"the option {name}", "leave it out, or use a newer Spark")
+        kind = RocketMQStreamReader if VERSION >= LIMITS else UnlimitedStreamReader
+        return kind(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch query. Raises OptionError."""

@@ -20,7 +20,9 @@ from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
+from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.queue import MessageQueue
+from spark_connector.spark import (
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -31,9 +33,6 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-
-from remoting.protocol.message.tags import TagExpression
-from remoting.protocol.queue import MessageQueue
 
 PLANNER: Final = "data_source_pushdown_filters.py"
 """The file of Spark's planner that offers filters, in ``pyspark/sql/worker``."""

@@ -12,12 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
@@ -41,6 +35,12 @@ from spark_connector.source.positions import Edge, Positions
 from spark_connector.source.queue_monitor import QueueMonitor
 from spark_connector.source.resolve import resolve
 from spark_connector.source.search import MessageSearch
+from spark_connector.spark import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 _log = Log("spark")
 
@@ -250,3 +250,28 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"{target[behind[0]]}",
                 "start its broker again and then the query: it goes on from its checkpoint",
             )
+
+
+class UnlimitedStreamReader(RocketMQStreamReader):
+    """The reader for Spark before 4.2, which neither limits batches nor says where one begins."""
+
+    def __init__(
+        self, options: SourceOptions, columns: Sequence[Column], monitor: QueueMonitor | None = None
+    ) -> None:
+        super().__init__(options, columns, monitor)
+        self._end: Offsets | None = None
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - Spark's name
+        """Return the ends of all queues."""
+        if self._end is None:
+            # Each queue must be in the first end: one that is missing would be read from its
+            # beginning in the batch after it.
+            bounds = self._monitor.fetch(strict=True)
+        else:
+            self._monitor.refresh(self._end, idle=self._idle, may_wait=True)
+            bounds = self._monitor.bounds
+        begun = self._end or {}
+        end = {**begun, **{queue: ends.maximum for queue, ends in bounds.items()}}
+        self._idle = end == self._end
+        self._end = end
+        return to_json(end)

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceWriter,
-    Filter,
     InputPartition,
 )
 
 from spark_connector.errors import ConnectorError
+from spark_connector.spark import Filter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

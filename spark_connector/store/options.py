@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from pyspark.sql.datasource import Filter
-
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
 from spark_connector.errors import OptionError
 from spark_connector.options import (
@@ -26,6 +24,7 @@ from spark_connector.options import (
     word_of,
 )
 from spark_connector.source.pushdown import Pushed, push
+from spark_connector.spark import Filter
 
 FORMAT: Final = "rocketmq.store"
 MAX_PARTITIONS: Final = 10_000
