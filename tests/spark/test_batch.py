@@ -153,6 +153,7 @@ def test_filters_find_the_same_pushed_down_or_not(
         spark.conf.unset(PUSH_DOWN)
 
 
+@pytest.mark.newer_spark
 def test_filters_that_are_pushed_down_leave_less_to_read(spark: Any, read: Any, topic: str):
     spark.conf.set(PUSH_DOWN, "true")
     try:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from client.blocking import Admin
 from pocketmq.testing import StandaloneServer
 
@@ -30,6 +32,7 @@ def lag(server: StandaloneServer, group: str) -> int:
     return found
 
 
+@pytest.mark.newer_spark
 def test_lag_falls_with_every_batch_and_is_0_after_available_now(
     stream: Any,
     server: StandaloneServer,

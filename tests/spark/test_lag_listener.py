@@ -7,11 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spark_connector.lag import LagListener, QueryLag
 
 SECONDS = 60.0
 
 
+@pytest.mark.newer_spark
 def test_lag_falls_with_each_batch(
     spark: Any,
     stream: Callable[..., Any],

@@ -134,6 +134,7 @@ def stream_once(
     assert query.exception() is None
 
 
+@pytest.mark.newer_spark
 def test_a_stream_writes_each_micro_batch_once(
     spark: Any,
     server: StandaloneServer,
@@ -151,6 +152,7 @@ def test_a_stream_writes_each_micro_batch_once(
     assert len({message.id for message in messages}) == 100
 
 
+@pytest.mark.newer_spark
 def test_a_micro_batch_that_runs_again_gives_the_same_unique_keys(
     spark: Any,
     server: StandaloneServer,

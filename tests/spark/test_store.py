@@ -112,6 +112,7 @@ def test_filters_find_the_same_pushed_down_or_not(
             assert numbers(store(made, scan=scan).where(condition)) == list(expected)
 
 
+@pytest.mark.newer_spark
 def test_filters_that_are_pushed_down_leave_less_to_read(
     spark: Any, store: Store, made: Path
 ) -> None:
