@@ -46,7 +46,10 @@ def test_a_failed_import_is_reported_when_the_format_is_used(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "spark_connector.source.data_source", None)
     unusable = shim.DefaultSource
     assert unusable.name() == "rocketmq"
-    with pytest.raises(ImportError, match=r"format rocketmq can't be used: .* halted.*; install"):
+    with pytest.raises(
+        ImportError,
+        match=r"format rocketmq can't be used with PySpark [0-9.]+: .* halted.*; install",
+    ):
         unusable({}).schema()
 
 
