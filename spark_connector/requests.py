@@ -200,13 +200,13 @@ class NameServerCalls:
         answer = self._ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER), "all topics")
         return understand(self.address, decode, TopicList, answer.body).topic_list
 
-    def has_brokers(self) -> bool:
-        """Return whether at least one broker is registered. Raises BrokerError."""
+    def cluster(self) -> ClusterInfo:
+        """Return the registered brokers and clusters. Raises BrokerError."""
         answer = self._ask(request(RequestCode.GET_BROKER_CLUSTER_INFO), "the list of brokers")
         try:
-            return bool(decode(ClusterInfo, answer.body).broker_addr_table)
+            return decode(ClusterInfo, answer.body)
         except BodyError:
-            return False
+            return ClusterInfo()
 
     def _ask(self, command: Request, what: str, accept: frozenset[int] = SUCCESS) -> Command:
         """Return the first accepted answer, trying all name servers once per attempt."""

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from spark_connector.arrow import bytes_of, join_slices, offsets_of, take
 from spark_connector.decode.layout import Layout, as_text, require
 from spark_connector.decode.model import NeedsFallback
+from spark_connector.schema import OWN_PROPERTIES
 
 _NAME_END: Final = 1
 _ENTRY_END: Final = 2
@@ -56,12 +57,18 @@ class PropertyEntries:
         return pa.MapArray.from_arrays(pa.array(self.offsets), self.names, self.values, kind)
 
     def header_array(self, kind: Any) -> Any:
-        """Return an Arrow array with a list of (name, binary value) for each record."""
-        fields = list(kind.value_type)
+        """Return an Arrow array with a list of (name, binary value) for each record.
+
+        It leaves out RocketMQ's own properties.
+        """
+        own = np.array([name in OWN_PROPERTIES for name in self.known], dtype=bool)
+        kept = np.flatnonzero(~own[self.codes])
         pairs = pa.StructArray.from_arrays(
-            [self.names, self.values.view(pa.binary())], fields=fields
+            [self.names.take(kept), self.values.take(kept).view(pa.binary())],
+            fields=list(kind.value_type),
         )
-        return pa.ListArray.from_arrays(pa.array(self.offsets), pairs, type=kind)
+        offsets = np.searchsorted(kept, self.offsets).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), pairs, type=kind)
 
     def values_of(self, name: str) -> Any:
         """Return each record's value of a property, null if it doesn't have one."""

@@ -27,6 +27,7 @@ from spark_connector.decode.model import (
 )
 from spark_connector.errors import DecodeError
 from spark_connector.options import OnDecodeError
+from spark_connector.schema import OWN_PROPERTIES
 
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
@@ -192,7 +193,11 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
     "offset": lambda row: row.view.queue_offset,
     "timestamp": lambda row: _micros(row.view.store_timestamp_ms),
     "timestampType": lambda row: 1,  # noqa: ARG005  # LogAppendTime, whatever the record
-    "headers": lambda row: [(key, text.encode()) for key, text in row.view.properties.items()],
+    "headers": lambda row: [
+        (key, text.encode())
+        for key, text in row.view.properties.items()
+        if key not in OWN_PROPERTIES
+    ],
 }
 
 

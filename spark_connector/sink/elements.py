@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client.producer.columns import RESERVED
 from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY
@@ -29,25 +28,15 @@ from spark_connector.arrow import (
     offsets_of,
 )
 from spark_connector.errors import ConnectorError
+from spark_connector.schema import OWN_PROPERTIES
 from spark_connector.sink.columns import Rows
-
-DROPPED: Final = frozenset(RESERVED) | {
-    "TIMER_DELIVER_MS",
-    "TIMER_DELAY_MS",
-    "TIMER_DELAY_SEC",
-    "TIMER_OUT_MS",
-    "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS",
-    "TIMER_ROLL_TIMES",
-    "TIMER_DEL_UNIQKEY",
-    "TIMER_DELAY_LEVEL",
-}
-"""Names that are dropped from the column: the reserved ones, and those of the timers of 5.x."""
 
 STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
 """Reserved names that are used in rows where the given column is empty."""
 
-_DROPPED_VALUES: Final = pa.array([name.encode() for name in sorted(DROPPED)], type=pa.binary())
+_DROPPED_VALUES: Final = pa.array(
+    [name.encode() for name in sorted(OWN_PROPERTIES)], type=pa.binary()
+)
 
 
 def own_texts(rows: Rows) -> Any:

@@ -91,7 +91,7 @@ class WriteRoutes:
         template = self._name_servers.route(AUTO_CREATE_TOPIC)
         if template is not None:
             return fallback_route(topic, template, self._default_queues)
-        if not self._name_servers.has_brokers():
+        if not self._name_servers.cluster().broker_addr_table:
             raise BrokerError(
                 f"the name server knows no broker, so nothing can be written to topic {topic}",
                 "start a broker that registers there, or wait until it has",

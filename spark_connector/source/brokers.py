@@ -17,6 +17,7 @@ from client.wire.pull_answer import PULL_ANSWERS
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import ConsumerOffsetSerializeWrapper
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
+from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import TopicStatsTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.admin import (
@@ -26,11 +27,9 @@ from remoting.protocol.headers.admin import (
 from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.names import (
     AUTO_CREATE_TOPIC,
-    DLQ_PREFIX,
     PERM_READ,
     PERM_WRITE,
-    RETRY_PREFIX,
-    is_system_topic,
+    is_internal_topic,
     retry_topic,
 )
 from remoting.protocol.queue import MessageQueue
@@ -66,7 +65,7 @@ class Brokers:
 
         Args:
             subscription: the topics.
-            gone: leave out topics that don't exist, instead of raising.
+            gone: leave out topics that don't exist, instead of raising; there may be none.
 
         Raises:
             UnknownTopicError: a topic doesn't exist, or none matches the pattern.
@@ -74,9 +73,11 @@ class Brokers:
         """
         topics = subscription.topics
         if subscription.pattern is not None:
-            topics = tuple(
-                [name for name in self._topics() if subscription.pattern.fullmatch(name)]
-            )
+            matching = tuple(filter(subscription.pattern.fullmatch, self._topics()))
+            cluster = self._name_servers.cluster() if matching else ClusterInfo()
+            # Each broker has a topic with its own name, and one with that of its cluster.
+            own = cluster.broker_addr_table.keys() | cluster.cluster_addr_table.keys()
+            topics = tuple(name for name in matching if name not in own)
         found = {topic: route for topic in topics if (route := self._route(topic)) is not None}
         lacking = [topic for topic in topics if topic not in found]
         if lacking and not gone:
@@ -237,11 +238,7 @@ class Brokers:
         return None if data is None else route_of(topic, data)
 
     def _topics(self) -> list[str]:
-        return sorted(
-            name
-            for name in self._name_servers.topics()
-            if not is_system_topic(name) and not name.startswith((RETRY_PREFIX, DLQ_PREFIX))
-        )
+        return sorted(name for name in self._name_servers.topics() if not is_internal_topic(name))
 
     def _unknown(self, topic: str) -> UnknownTopicError:
         known = self._topics()

@@ -177,7 +177,8 @@ class SourceOptions:
         commit: whether a streaming query commits its offsets to the group.
         on_no_commit: the position in a queue without a committed offset; None raises an error.
         fail_without_match: whether a starting timestamp after the last message is an error.
-        min_partitions, max_records_per_partition: how ranges are split into tasks.
+        min_partitions, max_partitions, max_records_per_partition: how ranges are split into
+            tasks; small ones share a task rather than to exceed ``max_partitions``.
         include_properties, kafka_names: choose the default columns.
         poll_interval: the shortest time between two requests for the ends of the queues, in
             seconds.
@@ -200,6 +201,7 @@ class SourceOptions:
         "startingOffsetsByTimestampStrategy", choice({"latest": False, "error": True}), False
     )
     min_partitions: int = option("minPartitions", integer(1, MAX_SPLIT), 1)
+    max_partitions: int = option("maxPartitions", integer(1, MAX_SPLIT), 100)
     max_records_per_partition: int = option("maxRecordsPerPartition", integer(1), 250_000)
     include_properties: bool = option("includeProperties", boolean, True, "includeHeaders")
     kafka_names: bool = option("kafkaNames", boolean, False)

@@ -14,7 +14,7 @@ from spark_connector.schema import Column
 from spark_connector.source.brokers import addresses_of
 from spark_connector.source.interpreter import check_interpreter
 from spark_connector.source.options import ReadOptions, SourceOptions
-from spark_connector.source.ranges import RangePartition, split
+from spark_connector.source.ranges import RangePartition, gather, split
 
 
 class QueuePartition(InputPartition):
@@ -51,13 +51,15 @@ def ranges_of(
 
 
 def tasks(ranges: Iterable[RangePartition], options: SourceOptions) -> list[InputPartition]:
-    """Split ranges as the options require and return one task per piece."""
+    """Split ranges as the options require and return the tasks; small pieces share one."""
     pieces = split(
         ranges,
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
-    return [QueuePartition([piece]) for piece in pieces]
+    needed = -(-sum(piece.offsets for piece in pieces) // options.max_records_per_partition)
+    most = max(options.min_partitions, options.max_partitions, needed)
+    return [QueuePartition(shared) for shared in gather(pieces, most)]
 
 
 def read(

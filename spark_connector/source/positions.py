@@ -2,7 +2,8 @@
 
 Offsets have the syntax of Spark's Kafka source, with the broker between topic and queue:
 ``{"t":{"broker-a":{"0":23,"1":-2}}}``. The broker can be left out if only one has the topic:
-``{"t":{"0":23}}``. -2 is the earliest, -1 the latest offset.
+``{"t":{"0":23}}``. -2 is the earliest, -1 the latest offset. ``{"t":-2}`` is the position in all
+queues of a topic.
 
 An instant is a number of milliseconds since 1970, an ISO 8601 string (UTC unless it has an offset),
 ``now``, or a duration before now: ``-1h``, ``-90s``, ``-2d``.
@@ -42,6 +43,9 @@ class Instant:
         return max(0, self.ms + now_ms if self.relative else self.ms)
 
 
+ALL_QUEUES: Final = -1
+"""Stands for the id of each queue of a topic."""
+
 Position: TypeAlias = Edge | Instant | int
 """A named position, the first message stored at or after an instant, or an offset."""
 
@@ -77,7 +81,10 @@ class Positions:
             return self.every
         brokers = self.each.get(queue.topic, {})
         named = brokers.get(queue.broker_name, {}).get(queue.queue_id)
-        return named if named is not None else brokers.get(None, {}).get(queue.queue_id)
+        if named is not None:
+            return named
+        of_any = brokers.get(None, {})
+        return of_any.get(queue.queue_id, of_any.get(ALL_QUEUES))
 
 
 # --- parsing
@@ -148,9 +155,14 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _queues(text: str, value: Callable[[object], Position]) -> Queues:
     found: Queues = {}
     for topic, brokers in load_object(text).items():
-        if not isinstance(brokers, dict) or not brokers:
+        if not isinstance(brokers, dict):
+            position = value(brokers)
+            if isinstance(position, int):
+                raise ValueError(f"topic {topic} can't have one offset for all queues; {_SHAPE}")  # noqa: TRY004 - of input
+            found[topic] = {None: {ALL_QUEUES: position}}
+        elif not brokers:
             raise ValueError(f"topic {topic} has no queues; {_SHAPE}")
-        if any(isinstance(queues, dict) for queues in brokers.values()):
+        elif any(isinstance(queues, dict) for queues in brokers.values()):
             found[topic] = {broker: _of_broker(it, value) for broker, it in brokers.items()}
         else:
             found[topic] = {None: _of_broker(brokers, value)}

@@ -244,7 +244,8 @@ class QueueMonitor:
             UnknownTopicError: a topic or an assigned queue doesn't exist; strict only.
             BrokerError: a broker fails; without ``strict``, all have failed for ``read_timeout``.
         """
-        strict = strict or not self.routes
+        begun = self._routes_at > float("-inf")
+        strict = strict or not (self.routes or (begun and self._options.subscription.pattern))
         now = time.monotonic()
         # Skip brokers that have just failed: each attempt may take as long as a timeout.
         down = (
@@ -336,7 +337,9 @@ class QueueMonitor:
         subscription = self._options.subscription
         known = self.routes
         try:
-            self.routes = self.brokers.routes(subscription, gone=not strict)
+            # A query with a pattern waits for its first topic.
+            gone = not strict or subscription.pattern is not None
+            self.routes = self.brokers.routes(subscription, gone=gone)
         except BrokerError as error:
             if down is None:
                 raise

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapreplace
 from itertools import pairwise
+from operator import itemgetter
 
 from remoting.protocol.queue import MessageQueue
 
@@ -106,6 +108,19 @@ def split(
             for one, count in zip(wanted, counts, strict=True)
         ]
     return [piece for one, count in zip(wanted, counts, strict=True) for piece in _cut(one, count)]
+
+
+def gather(pieces: Sequence[RangePartition], most: int) -> list[list[RangePartition]]:
+    """Distribute pieces over at most ``most`` lists with about equal numbers of offsets."""
+    if len(pieces) <= most:
+        return [[piece] for piece in pieces]
+    # The next largest piece goes to the list that has the fewest offsets.
+    lists: list[tuple[int, int, list[RangePartition]]] = [(0, n, []) for n in range(most)]
+    for piece in sorted(pieces, key=lambda piece: -piece.offsets):
+        offsets, number, shared = lists[0]
+        shared.append(piece)
+        heapreplace(lists, (offsets + piece.offsets, number, shared))
+    return [shared for _, _, shared in sorted(lists, key=itemgetter(1))]
 
 
 def _cut(whole: RangePartition, count: int) -> list[RangePartition]:

@@ -12,7 +12,14 @@ from typing import Final, Protocol
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import DataLossError, OptionError
 from spark_connector.source.options import OnDataLoss, SourceOptions
-from spark_connector.source.positions import Edge, Instant, Position, Positions, QueueBounds
+from spark_connector.source.positions import (
+    ALL_QUEUES,
+    Edge,
+    Instant,
+    Position,
+    Positions,
+    QueueBounds,
+)
 
 
 class OffsetLookup(Protocol):
@@ -153,16 +160,17 @@ def _check_named(
         holders = [
             queue
             for queue in bounds
-            if (queue.topic, queue.queue_id) == (topic, queue_id)
+            if queue.topic == topic
+            and queue_id in {queue.queue_id, ALL_QUEUES}
             and broker in {None, queue.broker_name}
         ]
         if not holders:
-            name = f"{topic}/{broker or '*'}/{queue_id}"
+            name = f"{topic}/{broker or '*'}/{'*' if queue_id == ALL_QUEUES else queue_id}"
             raise OptionError(
                 f"{option} names queue {name}, which the query doesn't read",
                 f"there are {_some([str(queue) for queue in bounds]) or 'none'}",
             )
-        if broker is None and len(holders) > 1:
+        if broker is None and queue_id != ALL_QUEUES and len(holders) > 1:
             raise OptionError(
                 f"{option} names queue {queue_id} of topic {topic} without its broker",
                 f"several have it: name one, e.g. {holders[0].broker_name}",

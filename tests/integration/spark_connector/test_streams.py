@@ -17,7 +17,13 @@ from remoting.blocking import BlockingConnection
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
 from spark_connector.source.brokers import Brokers
 from spark_connector.source.queue_monitor import ArrivalWatch, Pace
-from tests.integration.spark_connector.querying import Query, numbers, send, stream_reader
+from tests.integration.spark_connector.querying import (
+    Query,
+    batch_reader,
+    numbers,
+    send,
+    stream_reader,
+)
 
 _topics = itertools.count()
 
@@ -312,6 +318,33 @@ def test_topics_that_come_to_match_a_pattern_join_a_running_query(
     reader.stop()
 
 
+def test_a_pattern_waits_for_its_first_topic(
+    server: StandaloneServer, admin: Admin, producer: Producer
+):
+    reader = stream_reader(
+        server.nameserver,
+        subscribePattern=r"Later-\d",
+        pace=Pace(route_period=0.0, idle_refresh=0.0),
+    )
+    running = Query(reader)
+    assert running.step() == running.step() == []
+    admin.create_topic("Later-1", queues=1)
+    send(admin, producer, "Later-1", range(3))
+    running.until(lambda: len(running.found) == 3)
+    reader.stop()
+
+
+def test_a_pattern_matches_no_topic_of_the_cluster_itself(
+    server: StandaloneServer, admin: Admin, topic: str
+):
+    reader = stream_reader(server.nameserver, subscribePattern=".*", startingOffsets="earliest")
+    names = set(reader.initialOffset()["topics"])
+    assert topic in names
+    assert not names & {"broker-a", "DefaultCluster", "TBW102", "SELF_TEST_TOPIC"}
+    assert not [name for name in names if name.endswith("_REPLY_TOPIC")]
+    reader.stop()
+
+
 def test_queues_that_appear_are_read_from_their_beginning(
     admin: Admin, topic: str, fill: Any, query: Any
 ):
@@ -372,4 +405,4 @@ def test_an_unknown_topic_is_an_error_with_the_nearest_name(server: StandaloneSe
     with pytest.raises(UnknownTopicError, match=rf"no topic '{topic}x'; did you mean 'Stream-"):
         stream_reader(server.nameserver, topic=topic + "x").initialOffset()
     with pytest.raises(UnknownTopicError, match="no topic matches subscribePattern 'No"):
-        stream_reader(server.nameserver, subscribePattern="Nothing.*").initialOffset()
+        batch_reader(server.nameserver, subscribePattern="Nothing.*").partitions()

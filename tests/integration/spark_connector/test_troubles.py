@@ -385,3 +385,16 @@ def test_two_brokers_are_read_together_and_one_may_be_idle(cluster: Cluster, tmp
         assert numbers(running.found) == list(range(60))
     finally:
         second.kill()
+
+
+def test_small_queues_share_a_task(cluster: Cluster):
+    cluster.create("Wide", queues=300)
+    cluster.fill(0, 300, "Wide")
+    server = cluster.server.nameserver
+    reader = batch_reader(server, topic="Wide")
+    partitions = reader.partitions()
+    assert len(partitions) == 100
+    assert numbers(rows(reader, partitions)) == list(range(300))
+    assert len(batch_reader(server, topic="Wide", maxPartitions=7).partitions()) == 7
+    long = batch_reader(server, topic="Wide", maxPartitions=7, maxRecordsPerPartition=10)
+    assert len(long.partitions()) == 30

@@ -84,14 +84,16 @@ def test_a_message_becomes_a_row_of_all_its_parts() -> None:
 
 
 def test_kafka_names_hold_the_same_message() -> None:
-    buffer = record(body=b"hello", properties=FULL, queue_id=3, store_timestamp_ms=1000)
-    (row,) = decoder(KAFKA_COLUMNS.values()).decode(buffer).batch.to_pylist()
+    own, bare = b"h\x01v1\x02", record(properties=b"UNIQ_KEY\x01A")
+    buffer = record(body=b"hello", properties=own + FULL, queue_id=3, store_timestamp_ms=1000)
+    row, empty = decoder(KAFKA_COLUMNS.values()).decode(buffer + bare).batch.to_pylist()
     assert row["key"] == b"k1 k2"
     assert row["value"] == b"hello"
     assert (row["topic"], row["partition"], row["offset"]) == ("orders", 3, 0)
     assert row["timestamp"] == datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
     assert row["timestampType"] == 1
-    assert row["headers"][-1] == {"key": "__SHARDINGKEY", "value": "grün".encode()}
+    # Properties of RocketMQ's own are no headers.
+    assert (row["headers"], empty["headers"]) == ([{"key": "h", "value": b"v1"}], [])
 
 
 def test_a_message_without_properties_has_nulls_and_the_offset_id() -> None:

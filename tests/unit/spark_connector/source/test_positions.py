@@ -46,6 +46,17 @@ def test_positions_at_the_ends_of_queues():
     assert resolve(everywhere(Edge.LATEST), FACTS, Brokers(), RULES, NOW_MS) == {Q0: 100, Q1: 0}
 
 
+def test_one_position_is_that_of_all_queues_of_a_topic():
+    for text, expected in (('{"T":-2}', {Q0: 10, Q1: 0}), ('{"T":-1}', {Q0: 100, Q1: 0})):
+        starting = rules(startingOffsets=text).starting
+        assert resolve(starting, FACTS, Brokers(), RULES, NOW_MS) == expected
+    elsewhere = rules(startingOffsets='{"T":-2,"U":-2}').starting
+    with pytest.raises(OptionError, match=r"names queue U/\*/\*, which the query doesn't read"):
+        resolve(elsewhere, FACTS, Brokers(), RULES, NOW_MS)
+    at = rules(startingOffsetsByTimestamp='{"T":50000}').starting
+    assert resolve(at, FACTS, Brokers(), RULES, NOW_MS) == {Q0: 50, Q1: 0}
+
+
 @pytest.mark.parametrize(
     ("instant", "offset"),
     [

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.source.ranges import RangePartition, share, split
+from spark_connector.source.ranges import RangePartition, gather, share, split
 
 
 def ranges(sizes: list[tuple[int, int]]) -> list[RangePartition]:
@@ -46,6 +46,19 @@ def test_pieces_of_a_range_differ_by_one_at_most(
     for number in range(len(sizes)):
         lengths = {part.offsets for part in parts if part.queue_id == number}
         assert not lengths or max(lengths) - min(lengths) <= 1
+
+
+@given(SIZES, st.integers(1, 10))
+def test_gathered_pieces_are_the_same_and_no_task_is_much_larger(
+    sizes: list[tuple[int, int]], most: int
+):
+    pieces = split(ranges(sizes), max_records=1000)
+    tasks = gather(pieces, most)
+    assert len(tasks) == min(most, len(pieces))
+    assert offsets([piece for task in tasks for piece in task]) == offsets(pieces)
+    loads = [sum(piece.offsets for piece in task) for task in tasks]
+    largest = max((piece.offsets for piece in pieces), default=0)
+    assert not loads or max(loads) - min(loads) <= largest
 
 
 def test_nothing_is_split_unnecessarily():
