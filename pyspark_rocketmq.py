@@ -1,9 +1,8 @@
-"""Makes ``format("rocketmq")`` known to Spark, which searches modules ``pyspark_*`` for a
-``DefaultSource``.
+"""Makes ``format("rocketmq")`` known to Spark.
 
-Spark imports all such modules at once, and one failed import hides the sources of all. So nothing
-is imported here before Spark requests the class, and a failed import is reported only when the
-format is used.
+Spark searches modules ``pyspark_*`` for a ``DefaultSource``. It imports all of them at once, and
+one failed import hides the sources of all. So nothing is imported here before Spark requests the
+class, and a failed import is reported only when the format is used.
 """
 
 from __future__ import annotations

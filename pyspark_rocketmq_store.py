@@ -1,10 +1,4 @@
-"""Makes ``format("rocketmq.store")`` known to Spark, which searches modules ``pyspark_*`` for a
-``DefaultSource``.
-
-Spark imports all such modules at once, and one failed import hides the sources of all. So nothing
-is imported here before Spark requests the class, and a failed import is reported only when the
-format is used.
-"""
+"""Makes ``format("rocketmq.store")`` known to Spark, like ``pyspark_rocketmq``."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import HERE, Pair, pair
 from benchmarks.tools import BenchmarkError, check, fill, load
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 
 Other = lives.Lives | queues.Queues | workers.Workers | push.Result
 SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}

@@ -20,8 +20,8 @@ from benchmarks.growth import QUEUES_OF_A_TOPIC, frames_for
 from benchmarks.pump import send_each
 from benchmarks.tools import BenchmarkError
 from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
-from pocketmq.process import private_bytes
-from tests.ports import free_ports
+from pocketmq.server.process import private_bytes
+from tests.support.ports import free_ports
 
 TOPIC: Final = "scale"
 PULL_MESSAGES: Final = 32

@@ -37,7 +37,7 @@ from benchmarks import machine
 from benchmarks.pump import Lane, address_of, cpu_seconds, pull_frame, send_each, send_frame
 from remoting.protocol import frame
 from remoting.protocol.headers.pull import PullMessageResponseHeader
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 KIB: Final = 1024
 GIB: Final = 1 << 30

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.tools import BenchmarkError
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 HOME: Final = ROOT / "build" / "bench-environments"

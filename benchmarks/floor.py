@@ -23,7 +23,7 @@ from benchmarks.servers import pair
 from benchmarks.tools import BUILT, HERE, BenchmarkError, Target, compiled, fill, load
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 SECONDS: Final = 2.0
 READY_WITHIN: Final = 5.0

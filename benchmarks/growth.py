@@ -22,7 +22,7 @@ from typing import Any, Final
 from benchmarks import growth_chart, machine
 from benchmarks.pump import Lane, cpu_seconds, pull_frame, pump, send_each, send_frame
 from pocketmq import testing
-from pocketmq.process import private_bytes
+from pocketmq.server.process import private_bytes
 
 KIB: Final = 1024
 QUEUES_OF_A_TOPIC: Final = 4

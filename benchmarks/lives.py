@@ -12,7 +12,7 @@ from benchmarks import startup
 from benchmarks.figures import spread
 from benchmarks.servers import directory
 from benchmarks.tools import Target, fill
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 RECOVERY_MESSAGES: Final = 900_000
 """Messages of 1 KiB: a commit log of about 1 GiB."""

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 
 import client
-from remoting.tasks import run
+from remoting.runtime.tasks import run
 
 PATIENCE: Final = 120.0
 EXTRA_WATCHED: Final = 0.2
@@ -59,7 +59,7 @@ class Count:
         self.done.set()
 
     def figures(self) -> str:
-        """The line to print."""
+        """Return the line to print."""
         wall, cpu = (end - begin for begin, end in zip(self.began, self.ended, strict=True))
         return (
             f"n={self.wanted} secs={wall:.4f} per_s={self.wanted / wall:.1f} "
@@ -128,7 +128,7 @@ class Delivery:
         self.cpu = time.process_time() - self.cpu
 
     def figures(self) -> str:
-        """The line to print."""
+        """Return the line to print."""
         taken = sorted(self.latencies[self._warm :])
         number = self.counted
         return (

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.startup import measure, ours, start_once, theirs
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 WRITER = """
 import asyncio, sys, time

@@ -20,11 +20,11 @@ from typing import Final
 from benchmarks import environments
 from benchmarks.tools import VERSION, BenchmarkError, Target
 from pocketmq import certificates
-from pocketmq.probe import NoAnswer, ask
+from pocketmq.server.probe import NoAnswer, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode
 from tests.interop import apache
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 
 READY_WITHIN: Final = 60.0
 HEAP: Final = "1g"

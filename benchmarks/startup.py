@@ -24,13 +24,13 @@ from pathlib import Path
 
 import client
 from pocketmq import testing
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol import frame
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from tests.interop import apache
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 GIVE_UP_AFTER = 60.0
 BODY = b"x" * 1024

@@ -37,7 +37,7 @@ from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
 from benchmarks.tools import BenchmarkError, Target, load
 from broker.store.os_files import Files
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 RECORD_BYTES: Final = 1024
 FILE_BYTES: Final = 64 << 20

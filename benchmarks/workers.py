@@ -12,7 +12,7 @@ from benchmarks.figures import Figures, spread
 from benchmarks.scenarios import KIB, Scenario
 from benchmarks.servers import HERE, directory, process, wait_until_registered
 from benchmarks.tools import Target, load
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 
 WORKERS: Final = 2
 NAME: Final = "bench"

@@ -21,16 +21,15 @@ from typing import ClassVar, Final
 
 from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
 from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
-from broker.quotas import NO_LIMITS, QuotaRates, RatesByKind, parse_rates
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
+from broker.traffic.quotas import NO_LIMITS, QuotaRates, RatesByKind, parse_rates
 from remoting.access.audit import AUTO, audit_path, audit_setting
 from remoting.addresses import is_loopback
 from remoting.limits import MAX_IN_PROGRESS_REQUESTS
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
-from remoting.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
-from remoting.settings import (
+from remoting.runtime.settings import (
     ConfigError,
     RefusedKey,
     addresses,
@@ -46,6 +45,7 @@ from remoting.settings import (
     setting,
     word,
 )
+from remoting.security.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
 
 _SIZING_OF_JAVA_THREADS = """
     ackMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums

@@ -27,7 +27,6 @@ from broker.groups.health import CONFLICTS, STATES, TITLES, QueueStatus
 from broker.limits import MAX_QUEUES_WATCHED
 from broker.state import BrokerState
 from remoting.errors import RemotingError
-from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
@@ -36,6 +35,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -32,7 +32,6 @@ from broker.config import BrokerConfig
 from broker.limits import MAX_TOPICS
 from remoting.access.guard import EXCEPTION
 from remoting.addresses import address_text
-from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.errors import RemotingError
 from remoting.pool import ConnectionPool
@@ -53,7 +52,8 @@ from remoting.protocol.headers.registration import (
     RegisterBrokerRequestHeader,
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
-from remoting.tasks import Supervisor
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.tasks import Supervisor
 
 SHORTEST_PERIOD_MS: Final = 10_000
 LONGEST_PERIOD_MS: Final = 60_000

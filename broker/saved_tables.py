@@ -44,8 +44,7 @@ from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.state_file import load_json, save_json
 from broker.store.os_files import Files
-from broker.topics import TopicTable
-from remoting.clock import Clock, epoch_ms, monotonic_ms
+from broker.topics.table import TopicTable
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.bodies.group import (
@@ -58,8 +57,9 @@ from remoting.protocol.bodies.topic import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from remoting.settings import ConfigError
-from remoting.settings import name as valid_name
+from remoting.runtime.clock import Clock, epoch_ms, monotonic_ms
+from remoting.runtime.settings import ConfigError
+from remoting.runtime.settings import name as valid_name
 
 BYTES_PER_SECOND: Final = 20 * 1024 * 1024
 """The average rate at which a file is written; 100,000 topics take 20 MB."""

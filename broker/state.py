@@ -17,25 +17,25 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.stats import BrokerCounters
-from broker.topics import TopicTable
-from broker.traffic import DEAD, Traffic, add, key_of
+from broker.topics.table import TopicTable
+from broker.traffic.counts import DEAD, Traffic, add, key_of
+from broker.traffic.totals import BrokerCounters
 from remoting.addresses import address_text
-from remoting.clock import Clock, monotonic_ms
-from remoting.log import RateLimitedLog
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_of
+from remoting.runtime.clock import Clock, monotonic_ms
+from remoting.runtime.log import RateLimitedLog
+from remoting.runtime.process_limits import ConnectionRoom
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.delivery.timers import Timers
     from broker.store.engine import MessageStore, PendingMessage
-    from broker.topic_spread import TopicSpread
+    from broker.topics.spread import TopicSpread
     from remoting.connection import Connection
-    from remoting.server_tls import ServerTls
+    from remoting.security.server_tls import ServerTls
 
 _log = structlog.get_logger("broker")
 

@@ -1,6 +1,7 @@
 """Small state files (``config/*.json``), of which one complete version always exists.
 
-A new version is written to ``<name>.bak`` and then to the main file, see ``remoting.durable_file``.
+A new version is written to ``<name>.bak`` and then to the main file, see
+``remoting.runtime.durable_file``.
 If the main file is missing, empty or can't be parsed, the backup is read (cf. ConfigManager) and
 copied to the main file.
 """

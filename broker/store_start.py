@@ -18,8 +18,8 @@ from broker.errors import StartError
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.store.results import StoreError
-from remoting.clock import Clock
 from remoting.protocol.message.record import ip_bytes
+from remoting.runtime.clock import Clock
 
 _log = structlog.get_logger("broker")
 

@@ -54,11 +54,11 @@ MODULES = {
     "client.instance": "Instance",
     "client.interceptors": "InterceptedPart Interceptor",
     "client.message": "Message OpenTransaction Receipt Reply SendStatus TransactionState",
-    "client.otel": "OpenTelemetry",
+    "client.tracing.otel": "OpenTelemetry",
     "client.positions": "BEGIN END FIRST LAST Place",
     "client.producer.producer": "Producer",
     "client.producer.transactions": "Transaction",
-    "client.trace": "MessageTrace",
+    "client.tracing.trace": "MessageTrace",
     "client.group.strategies": """
         Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
         Strategy
@@ -66,7 +66,7 @@ MODULES = {
     "remoting.protocol.message.trace": "TraceRecord",
     "remoting.protocol.signing": "Credentials",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",
-    "remoting.tls": "Tls",
+    "remoting.security.tls": "Tls",
 }
 _HOMES = {name: module for module, names in MODULES.items() for name in names.split()}
 SUBMODULES = frozenset({"blocking", "serde"})

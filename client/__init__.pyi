@@ -92,7 +92,6 @@ from client.message import Receipt as Receipt
 from client.message import Reply as Reply
 from client.message import SendStatus as SendStatus
 from client.message import TransactionState as TransactionState
-from client.otel import OpenTelemetry as OpenTelemetry
 from client.positions import BEGIN as BEGIN
 from client.positions import END as END
 from client.positions import FIRST as FIRST
@@ -100,13 +99,14 @@ from client.positions import LAST as LAST
 from client.positions import Place as Place
 from client.producer.producer import Producer as Producer
 from client.producer.transactions import Transaction as Transaction
-from client.trace import MessageTrace as MessageTrace
+from client.tracing.otel import OpenTelemetry as OpenTelemetry
+from client.tracing.trace import MessageTrace as MessageTrace
 from remoting.protocol.message.trace import TraceRecord as TraceRecord
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
 from remoting.protocol.queue import QueueOffset as QueueOffset
 from remoting.protocol.signing import Credentials as Credentials
-from remoting.tls import Tls as Tls
+from remoting.security.tls import Tls as Tls
 
 __all__ = [
     "BEGIN",

@@ -23,11 +23,11 @@ from client.events import EventHandler
 from client.interceptors import Interceptor
 from client.message import Checker
 from client.positions import Duration, Place, Position, StartFrom, position_of, seconds
-from remoting.credentials import CredentialsSource
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.protocol.message.compression import CompressionKind
-from remoting.settings import nearest
-from remoting.tls import (
+from remoting.runtime.settings import nearest
+from remoting.security.credentials import CredentialsSource
+from remoting.security.tls import (
     CLIENT_PREFIX,
     TRUTHS,
     ClientTls,
@@ -153,7 +153,7 @@ class ClientOptions(Options):
         codec: of request headers: ``json`` (supported by every RocketMQ), ``rocketmq`` (its binary
             codec) or ``msgpack`` (negotiated with each PocketMQ peer, otherwise json).
         credentials: ``client.Credentials`` or the path of a file with them, to sign requests; by
-            default those that the environment names (``remoting.credentials``).
+            default those that the environment names (``remoting.security.credentials``).
         tls: connect with TLS: True, the path of a CA file, a ``client.Tls`` or an
             ``ssl.SSLContext``. In the environment and the file also by its attributes:
             ``POCKETMQ_CLIENT_TLS_CA``, ``tls = {ca = "..."}``.

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from remoting.docs import DOCS
-from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.docs import DOCS
+from remoting.runtime.log import Log
 
 if TYPE_CHECKING:
     from client.errors import ConsumerStopped, GroupConflict
@@ -19,8 +19,9 @@ _log = Log("client")
 
 @dataclass(frozen=True, slots=True)
 class OffsetMoved:
-    """The requested offset is not in the queue (deleted, or past its end); reading continues at
-    ``new``.
+    """The requested offset is not in the queue (deleted, or past its end).
+
+    Reading continues at ``new``.
 
     Attributes:
         queue: the queue.

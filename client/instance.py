@@ -22,7 +22,7 @@ from client.config import (
 from client.consumer.options import Handler, PushArguments, Subscribe
 from client.consumer.pull import PullConsumer, shared_pull_consumer
 from client.consumer.push import PushConsumer, shared_push_consumer
-from client.context import ClientContext
+from client.network.context import ClientContext
 from client.producer.producer import DEFAULT_GROUP, Producer, shared_producer
 from client.serde import Serde, raw
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from client.limits import INTERCEPTOR_CLOSE_TIMEOUT
-from remoting.log import Log
+from remoting.runtime.log import Log
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
@@ -53,7 +53,7 @@ class Interceptor:
         return self
 
     async def close(self) -> None:
-        """Called when a part that it is bound to has finished its messages.
+        """Release what the interceptor holds: a part that it is bound to has finished its messages.
 
         Requests can still be sent. After 5 seconds it is cancelled; exceptions are logged.
         """
@@ -77,9 +77,9 @@ class Interceptor:
     async def send(
         self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
     ) -> Receipt:
-        """Run around one send of a producer; for ``send_many`` and ``send_batch``, around each
-        message.
+        """Run around one send of a producer.
 
+        ``send_many`` and ``send_batch`` call it around each message.
         A batch is sent as one request when ``proceed`` was called for all its messages; if an
         interceptor raises for one of them, nothing is sent.
 
@@ -123,10 +123,10 @@ class Interceptor:
         await proceed(message)
 
     def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
-        """Called before ``get_many`` or iteration returns messages. Exceptions are logged."""
+        """See the messages that ``get_many`` or an iteration returns. Exceptions are logged."""
 
     def settled(self, message: ReceivedMessage[Any]) -> None:
-        """Called when the application sets the ``outcome`` of a message of an iteration.
+        """See a message of an iteration whose ``outcome`` the application has just set.
 
         Exceptions are logged.
         """

@@ -51,8 +51,9 @@ class Lifecycle:
         return self._forks != _forks
 
     def check(self) -> None:
-        """Raise UsageError, or the part's ``failure``, unless it is open in the process that
-        created it.
+        """Raise UsageError, or the part's ``failure``, unless the part is open.
+
+        In a fork of the process that created it, it isn't.
         """
         if self.state is LifecycleState.OPEN and self._forks == _forks:
             return

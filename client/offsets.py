@@ -6,12 +6,12 @@ import asyncio
 from datetime import datetime
 from functools import partial
 
-from client.context import ClientContext
 from client.errors import UsageError
 from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
+from client.network.context import ClientContext
+from client.network.remote import FOUND_OR_NOT, read_answer, read_header
+from client.network.routes import address_of
 from client.positions import Place, Position, milliseconds
-from client.remote import FOUND_OR_NOT, read_answer, read_header
-from client.routes import address_of
 from client.wire.offsets import (
     WALK_MESSAGES,
     RecordPage,
@@ -93,8 +93,9 @@ class Offsets:
         return read_answer(answer, committed_offset, queue)
 
     async def by_broker(self, queue: MessageQueue, group: str) -> int:
-        """Return the offset at which the broker lets a group start: the committed one, or 0 for a
-        queue whose first messages are still in memory.
+        """Return the offset at which the broker lets a group start.
+
+        That is the committed one, or 0 for a queue whose first messages are still in memory.
 
         Raises:
             NotFound: nothing is committed, and the first messages are not in memory.

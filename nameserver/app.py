@@ -17,17 +17,17 @@ from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
 from remoting.access.guard import Guard
-from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.docs import DOCS
 from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.docs import DOCS
+from remoting.runtime.process_limits import ConnectionRoom
+from remoting.runtime.tasks import Supervisor
+from remoting.security.server_tls import ServerTls
 from remoting.server import Server
-from remoting.server_tls import ServerTls
-from remoting.tasks import Supervisor
 
 AUDITED: Final = HANDLERS.keys() - PERMISSIONS.needs.keys() - PERMISSIONS.open - FROM_BROKERS
 """What needs an administrator is recorded in the audit log."""

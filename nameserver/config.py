@@ -12,8 +12,8 @@ from typing import ClassVar, Final, Self
 
 from remoting.access.audit import AUTO, audit_path, audit_setting
 from remoting.addresses import is_loopback
-from remoting.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
-from remoting.settings import RefusedKey, boolean, host, integer, path, refused, setting
+from remoting.runtime.settings import RefusedKey, boolean, host, integer, path, refused, setting
+from remoting.security.server_tls import TLS_REFUSED_KEYS, TlsServerSettings
 
 MAX_BROKERS: Final = 2_000
 """Registered broker addresses; the largest known clusters have several hundred."""

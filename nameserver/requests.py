@@ -70,7 +70,7 @@ from remoting.protocol.headers.registration import (
     RegisterBrokerResponseHeader,
 )
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 _log = structlog.get_logger("nameserver")
 

@@ -13,13 +13,13 @@ import structlog
 from nameserver.config import MAX_KV_BYTES, NameServerConfig
 from nameserver.kv import KVConfig
 from nameserver.routes import Change, RouteInfoTable, Watches
-from remoting import durable_file
-from remoting.clock import Clock
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
+from remoting.runtime import durable_file
+from remoting.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -31,7 +31,7 @@ if not TYPE_CHECKING:  # With __getattr__, type checkers would accept every name
         # ``from pocketmq import logs`` calls this before importing the module ``logs``, so names
         # in lower case, which the client doesn't have, must not import the client.
         if name == "__all__" or not (name.startswith("_") or name.islower()):
-            client = import_module("pocketmq.own_client").client
+            client = import_module("pocketmq.server.own_client").client
             if name in {"__all__", *client.__all__}:
                 globals()[name] = value = getattr(client, name)
                 return value
@@ -40,4 +40,4 @@ if not TYPE_CHECKING:  # With __getattr__, type checkers would accept every name
 
 def __dir__() -> list[str]:
     """Return the names of this module and of the client."""
-    return sorted({*globals(), *import_module("pocketmq.own_client").client.__all__})
+    return sorted({*globals(), *import_module("pocketmq.server.own_client").client.__all__})

@@ -58,7 +58,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
 def _unfold(
     _: object, __: str, event_dict: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Separate event and fields of a record that ``remoting.log`` made."""
+    """Separate event and fields of a record that ``remoting.runtime.log`` made."""
     record = event_dict["_record"]
     facts = getattr(record, "facts", None)
     if facts is not None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def pocketmq_broker() -> Iterator[StandaloneServer]:
-    """A broker in a separate process; ``.nameserver`` is its address for clients."""
+    """Run a broker in a separate process; ``.nameserver`` is its address for clients."""
     from pocketmq import testing  # noqa: PLC0415 - pytest loads plugins in every run
 
     with testing.broker() as server:

@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-import pocketmq.own_client  # noqa: F401 - first: it imports ours if a module hides it
+import pocketmq.server.own_client  # noqa: F401 - first: it imports ours if a module hides it
 from pocketmq import certificates
 from remoting.access.accounts import dump
 from remoting.protocol.signing import Credentials

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from remoting.addresses import parse_address
-from remoting.credentials import Signer
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, TooManyRequests
 from remoting.limits import CONNECT_TIMEOUT, MAX_PENDING_REQUESTS, RECEIVE_BUFFER_BYTES
 from remoting.protocol.codes import SerializeType
@@ -26,7 +25,8 @@ from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import PREFIX_BYTES, Frame, cut, decode, encode, needed
 from remoting.protocol.limits import MAX_FRAME_BYTES
-from remoting.tls import ClientTls, Tls, TlsError, connect_failure, loss_reason
+from remoting.security.credentials import Signer
+from remoting.security.tls import ClientTls, Tls, TlsError, connect_failure, loss_reason
 
 _SHORTEST_WAIT: Final = 0.001
 

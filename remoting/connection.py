@@ -35,7 +35,6 @@ from remoting.limits import (
     SLICE_SECONDS,
     STALL_SECONDS,
 )
-from remoting.log import Log
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command, free_opaque
 from remoting.protocol.errors import FrameError
@@ -51,7 +50,8 @@ from remoting.protocol.frame import (
     encode_head,
 )
 from remoting.reading import LargeFrameReader, ReadPause, Reason
-from remoting.tls import loss_reason
+from remoting.runtime.log import Log
+from remoting.security.tls import loss_reason
 
 _SIOCOUTQ: Final = 0x5411
 """Linux's request for the number of bytes in a socket's send queue (cf. tcp(7))."""

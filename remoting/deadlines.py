@@ -16,10 +16,10 @@ from enum import Enum
 from math import ceil, inf
 from typing import Final
 
-from remoting.clock import Clock
 from remoting.counters import Counters
 from remoting.limits import ConnectionLimits
-from remoting.log import Log
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import Log
 
 
 class CloseReason(Enum):

@@ -17,22 +17,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from remoting.addresses import network_of
-from remoting.clock import Clock, SystemClock
 from remoting.counters import Counters
 from remoting.deadlines import Alarms
 from remoting.errors import CommandTooLarge
 from remoting.limits import ConnectionLimits
-from remoting.log import Log, RateLimitedLog
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
 from remoting.reading import BufferPool
-from remoting.tasks import Supervisor
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.log import Log, RateLimitedLog
+from remoting.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
-    from remoting.credentials import Signer
-    from remoting.process_limits import ConnectionRoom
+    from remoting.runtime.process_limits import ConnectionRoom
+    from remoting.security.credentials import Signer
 
 _log = Log("remoting")
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from remoting.process_limits import ConnectionRoom, memory_bytes
 from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.runtime.process_limits import ConnectionRoom, memory_bytes
 
 CONNECT_TIMEOUT: Final = 3.0
 """The time to connect (cf. NettyClientConfig.connectTimeoutMillis)."""

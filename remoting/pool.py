@@ -15,10 +15,8 @@ from collections.abc import Callable
 from typing import Self
 
 from remoting.addresses import parse_address
-from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.credentials import Signer
 from remoting.endpoint import ConnectionCallback, Endpoint, Handler
 from remoting.errors import AnswerTimeout, ConnectFailed
 from remoting.limits import (
@@ -28,7 +26,9 @@ from remoting.limits import (
     MAX_POOL_ADDRESSES,
 )
 from remoting.protocol.command import Command
-from remoting.tls import ClientTls, Tls, TlsError, connect_failure
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.security.credentials import Signer
+from remoting.security.tls import ClientTls, Tls, TlsError, connect_failure
 
 
 class _Address:

@@ -16,15 +16,15 @@ import weakref
 from typing import Final, Self
 
 from remoting.addresses import address_text
-from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.endpoint import ConnectionCallback, Endpoint, Handler
 from remoting.errors import BindFailed
 from remoting.limits import BACKLOG, DRAIN_TIMEOUT, ServerLimits
-from remoting.log import Log
-from remoting.process_limits import SHORT_BACKLOG
-from remoting.server_tls import ServerTls
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.log import Log
+from remoting.runtime.process_limits import SHORT_BACKLOG
+from remoting.security.server_tls import ServerTls
 from remoting.tls_listener import TlsListener
 
 _log = Log("remoting")

@@ -20,9 +20,9 @@ from remoting.addresses import address_text
 from remoting.connection import Connection
 from remoting.endpoint import Endpoint
 from remoting.limits import ServerLimits
-from remoting.log import Log
-from remoting.server_tls import ServerTls
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
+from remoting.security.server_tls import ServerTls
 
 _log = Log("remoting")
 

@@ -18,8 +18,8 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from remoting.blocking import BlockingConnection
-from remoting.credentials import CredentialsSource, Signer
-from remoting.tls import Tls
+from remoting.security.credentials import CredentialsSource, Signer
+from remoting.security.tls import Tls
 from spark_connector.limits import CONNECT_TIMEOUT, MAX_KEPT_CONNECTIONS
 
 CONNECTION_IDLE: Final = 300.0

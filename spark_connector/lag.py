@@ -26,8 +26,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 from spark_connector.errors import ConnectorError
 from spark_connector.source.offsets import Offsets, from_json
 

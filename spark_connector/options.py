@@ -18,13 +18,13 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeVar
 
-from remoting.credentials import CredentialsSource, Signer, from_environment
-from remoting.docs import DOCS
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.names import validate_group, validate_topic
 from remoting.protocol.signing import Credentials
-from remoting.settings import ConfigError, nearest
-from remoting.tls import Tls, TlsError, client_tls, tls_from_environment
+from remoting.runtime.docs import DOCS
+from remoting.runtime.settings import ConfigError, nearest
+from remoting.security.credentials import CredentialsSource, Signer, from_environment
+from remoting.security.tls import Tls, TlsError, client_tls, tls_from_environment
 from spark_connector.errors import OptionError
 
 T = TypeVar("T")
@@ -359,7 +359,7 @@ class ConnectionOptions:
         """Read the connection options of a query. Raises OptionError.
 
         Name servers, credentials and settings of TLS that are not given are taken from the
-        environment (``NAMESRV_ADDR``, those of ``remoting.credentials`` and ``remoting.tls``).
+        environment: ``NAMESRV_ADDR``, and what ``remoting.security`` reads there.
         """
         options = reader.read(cls, credentials=_credentials(reader), tls=_tls(reader))
         if options.name_servers:

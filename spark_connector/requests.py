@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 from client.errors import remote_error
-from client.remote import name_of
+from client.network.remote import name_of
 from client.wire.backoff import Backoff
-from remoting.credentials import account_of
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.route import ClusterInfo, TopicRouteData
@@ -23,6 +22,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command, Extra, Header
 from remoting.protocol.errors import BodyError, HeaderError, RecordError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
+from remoting.security.credentials import account_of
 from spark_connector.connections import Lease, leasing
 from spark_connector.errors import BrokerError
 from spark_connector.options import ConnectionOptions

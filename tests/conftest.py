@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.planted import planted_secrets_stay_hidden, pytest_runtest_makereport
-from tests.sizes import SIZE, size
+from tests.support.planted import planted_secrets_stay_hidden, pytest_runtest_makereport
+from tests.support.sizes import SIZE, size
 
 __all__ = ["planted_secrets_stay_hidden", "pytest_runtest_makereport"]
 

@@ -23,13 +23,13 @@ import structlog
 from broker.delivery.redelivery import delivered, is_void
 from broker.delivery.schedule import DeliveryProgress, Save, Schedule
 from broker.limits import LIMITS, BrokerLimits
-from broker.stats import BrokerCounters
 from broker.store.os_files import Files
 from broker.store.results import GetResult, PutResult, PutStatus, StoreError
-from remoting.clock import Clock
+from broker.traffic.totals import BrokerCounters
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
+from remoting.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from broker.store.engine import MessageStore

@@ -49,7 +49,7 @@ def to_half(message: PendingMessage) -> None:
 
 
 def committed(record: RecordView) -> PendingMessage:
-    """The message to store when a half message is committed.
+    """Return the message to store when a half message is committed.
 
     Raises:
         ValueError: it has no real topic and queue.
@@ -61,7 +61,7 @@ def committed(record: RecordView) -> PendingMessage:
 
 
 def op_message(offset: int, now_ms: int) -> PendingMessage:
-    """The op message of the half message with this queue offset, in the form of 4.9."""
+    """Return the op message that closes a half message, by its queue offset, as 4.9 writes it."""
     return PendingMessage(
         topic=names.OP_HALF_TOPIC,
         queue_id=QUEUE,
@@ -79,13 +79,13 @@ def op_offsets(body: bytes | memoryview) -> list[int]:
 
 
 def again(record: RecordView, check_times: int) -> PendingMessage:
-    """The half message to store when the producer is asked for the ``check_times``-th time."""
+    """Return the half message to store before the ``check_times``-th check of its producer."""
     text = replaced(record.properties_text, _CHECK_TIMES, b"%d" % check_times)
     return copied(record, names.HALF_TOPIC, QUEUE, text, record.reconsume_times)
 
 
 def discarded(record: RecordView) -> PendingMessage:
-    """The message to store when no producer has ended a half message."""
+    """Return the message to store when no producer has ended a half message."""
     text = record.properties_text
     return copied(record, names.CHECK_MAX_TIME_TOPIC, QUEUE, text, record.reconsume_times)
 
@@ -173,7 +173,7 @@ class HalfMessages:
         return len(self._done)
 
     def op_stored(self, offsets: Iterable[int]) -> None:
-        """The next op message is of these half messages, which are done with."""
+        """Record the next op message and close its half messages."""
         last = -1
         for offset in offsets:
             self.end(offset)
@@ -181,7 +181,7 @@ class HalfMessages:
         self._ops.append(last)
 
     def end(self, offset: int) -> None:
-        """A half message is done with."""
+        """Close a half message."""
         at = offset - self.begin
         if at < 0:
             return
@@ -193,7 +193,7 @@ class HalfMessages:
             del self._moved[former]
 
     def moved(self, before: int, now: int) -> None:
-        """A half message was stored again."""
+        """Record that a half message was stored again, at another offset."""
         formers = [*self._formers.pop(before, ()), before]
         self._formers[now] = formers
         self._moved.update(dict.fromkeys(formers, now))

@@ -34,11 +34,9 @@ from broker.delivery.redelivery import is_void
 from broker.delivery.timer_files import TimerFiles
 from broker.delivery.timer_rules import QUEUE
 from broker.limits import LIMITS, BrokerLimits
-from broker.stats import BrokerCounters
 from broker.store.os_files import Files
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
-from remoting.clock import Clock
-from remoting.log import RateLimitedLog
+from broker.traffic.totals import BrokerCounters
 from remoting.protocol.disk.timer import (
     DEFAULT_LOG_FILE_BYTES,
     DELETE,
@@ -53,6 +51,8 @@ from remoting.protocol.errors import RecordError
 from remoting.protocol.message.tags import java_hash
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import TIMER_TOPIC
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from broker.store.engine import MessageStore

@@ -21,7 +21,7 @@ from broker.processors.send import SendHeader, added_properties, answer_fields
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
-from broker.traffic import GROUP_GET, TOPIC_PUT, key_of
+from broker.traffic.counts import GROUP_GET, TOPIC_PUT, key_of
 from remoting.access.guard import Guard
 from remoting.connection import Connection
 from remoting.limits import SLICE_BYTES, SLICE_SECONDS

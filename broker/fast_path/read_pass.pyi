@@ -4,9 +4,9 @@ from typing import Protocol
 
 from broker.fast_path.host import Host
 from broker.fast_path.templates import Answers
-from broker.quotas import Meter
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.record_validator import TagsCodes
+from broker.traffic.quotas import Meter
 from remoting.connection import Connection
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.headers.pull import PullMessageRequestHeader

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final
 
 from broker.groups.consumers import ConsumerGroup, ConsumerMember, Profile
 from broker.limits import LIMITS, MAX_FINDING_TEXT_LENGTH, MAX_PROFILES_COMPARED
-from remoting.clock import Clock, monotonic_ms
-from remoting.docs import DOCS
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.clock import Clock, monotonic_ms
+from remoting.runtime.docs import DOCS
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -27,9 +27,8 @@ from broker.groups.health import conflicts_of_newcomer, same_id
 from broker.groups.producers import ClientChannel
 from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.processors.groups import retry_topic
-from broker.quotas import AccountOf
 from broker.state import BrokerState
-from remoting.log import RateLimitedLog
+from broker.traffic.quotas import AccountOf
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
@@ -43,6 +42,7 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.own_codes import CONFLICT
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -1,7 +1,7 @@
-"""Administration of groups: DESCRIBE_CONSUMER_GROUP, 200, 201, 203, 204, 207, 225, 300, 328, 343,
-345, 352 and 353.
+"""Administration of groups.
 
-A change of settings is answered when it is on disk.
+Handles DESCRIBE_CONSUMER_GROUP and the codes 200, 201, 203, 204, 207, 225, 300, 328, 343, 345, 352
+and 353. A change of settings is answered when it is on disk.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_DESCRIBED, MAX_QUEUES_PER_TOPIC
 from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
-from broker.topics import READ_WRITE, UNIT_SUB_FLAG
-from remoting.clock import epoch_ms
+from broker.topics.table import READ_WRITE, UNIT_SUB_FLAG
 from remoting.protocol import names
 from remoting.protocol.bodies import clients, decode, encode
 from remoting.protocol.bodies.description import (
@@ -52,6 +51,7 @@ from remoting.protocol.headers.group import (
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.clock import epoch_ms
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

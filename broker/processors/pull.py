@@ -31,7 +31,6 @@ from broker.limits import (
     SHORT_SUBSCRIPTION_LENGTH,
 )
 from broker.processors.offsets import OffsetProcessor
-from broker.quotas import Allowance, Quotas, at_most, take
 from broker.state import BrokerState
 from broker.store.record_validator import TagsCodes
 from broker.store.results import (
@@ -41,6 +40,7 @@ from broker.store.results import (
     RecordFilter,
     StoreBusy,
 )
+from broker.traffic.quotas import Allowance, Quotas, at_most, take
 from remoting.access.accounts import SUB
 from remoting.access.guard import EXCEPTION, Guard
 from remoting.protocol import names

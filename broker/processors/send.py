@@ -28,13 +28,13 @@ from broker.delivery.redelivery import (
 )
 from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
-from broker.new_topics import NewTopics, NotYet
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
 from broker.processors.transactions import TransactionProcessor
-from broker.quotas import Allowance, Quotas, take
 from broker.state import BrokerState
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
+from broker.topics.pace import NewTopics, NotYet
+from broker.traffic.quotas import Allowance, Quotas, take
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from broker.delivery.redelivery import is_void, postpone, retries_exhausted, retry_level, sent_back
 from broker.errors import FAQ, RequestRefused, check_group
 from broker.processors.groups import dead_letter_topic, retry_topic
-from broker.quotas import Allowance, Quotas, take
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutStatus
-from broker.traffic import SENT_BACK, add, key_of
+from broker.traffic.counts import SENT_BACK, add, key_of
+from broker.traffic.quotas import Allowance, Quotas, take
 from remoting.protocol import names
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import ResponseCode

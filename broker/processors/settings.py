@@ -19,7 +19,7 @@ from remoting.protocol.bodies import encode, properties_text
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import GetBrokerConfigResponseHeader
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.errors import RequestRefused
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
 from broker.processors.transactions import TransactionProcessor
-from broker.quotas import Quotas
 from broker.state import BrokerState
-from broker.stats import SAMPLE_SECONDS, Rates
 from broker.store.results import StoreError
-from broker.traffic import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
+from broker.traffic.counts import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
+from broker.traffic.quotas import Quotas
+from broker.traffic.totals import SAMPLE_SECONDS, Rates
 from remoting.errors import ConnectionLost
-from remoting.process_limits import limit
 from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.bodies.stats import (
@@ -50,6 +49,7 @@ from remoting.protocol.headers.query import (
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.process_limits import limit
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -264,7 +264,7 @@ class StatsProcessor:
         return [*range(count), *self._state.store.queues_beyond(topic, count)]
 
     def view(self, command: Command, _: Connection) -> Command:
-        """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.STATS``."""
+        """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.counts.STATS``."""
         header = command.read(ViewBrokerStatsDataRequestHeader)
         name, key = header.stats_name, header.stats_key
         found = self._state.traffic.find(name, key)

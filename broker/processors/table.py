@@ -30,15 +30,15 @@ from broker.processors.stats import StatsProcessor
 from broker.processors.timers import TimerProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
-from broker.quotas import Quotas
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
+from broker.traffic.quotas import Quotas
 from remoting.access.guard import Guard
-from remoting.log import RateLimitedLog
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.own_codes import OwnRequestCode
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -19,7 +19,7 @@ from broker.processors.client_callbacks import ClientCallbackProcessor
 from broker.processors.offload import Answer, Offload, sliced
 from broker.processors.pull import PullProcessor
 from broker.state import BrokerState
-from broker.topics import MESSAGE_TYPE, MIXED, altered, parse_changes
+from broker.topics.table import MESSAGE_TYPE, MIXED, altered, parse_changes
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.stats import TopicList

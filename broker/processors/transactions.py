@@ -32,11 +32,10 @@ from broker.delivery.redelivery import is_void, replaced, target_of
 from broker.errors import LimitReached, RequestRefused
 from broker.state import BrokerState
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
-from broker.topics import READ_WRITE
+from broker.topics.table import READ_WRITE
 from remoting.access.accounts import PUB
 from remoting.access.guard import Guard
 from remoting.errors import RemotingError
-from remoting.log import RateLimitedLog
 from remoting.protocol import names
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -54,6 +53,7 @@ from remoting.protocol.message.record import (
     encode_record,
 )
 from remoting.protocol.message.view import RecordView
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -155,7 +155,7 @@ class TransactionProcessor:
             await asyncio.sleep(0)
 
     def _stored(self, topic: str) -> int:
-        """The internal group's offset in a topic, within what the store has.
+        """Return the internal group's offset in a topic, within what the store has.
 
         After a loss of power the log may end before it.
         """
@@ -215,7 +215,7 @@ class TransactionProcessor:
     async def _half_record(
         self, connection: Connection, header: EndTransactionRequestHeader
     ) -> RecordView:
-        """The half message that a request names (cf. EndTransactionProcessor)."""
+        """Return the half message that a request names (cf. EndTransactionProcessor)."""
         found = await self._state.store.record_async(connection, header.commit_log_offset)
         record = None if found is None else RecordView(found)
         if record is None or record.topic != names.HALF_TOPIC or is_void(record, self._state.store):

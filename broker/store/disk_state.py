@@ -23,7 +23,7 @@ from broker.store.config import StoreConfig, StorePaths
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, is_no_space
 from broker.store.results import StoreStats
-from remoting.clock import Clock
+from remoting.runtime.clock import Clock
 
 _log = structlog.get_logger("store")
 

@@ -55,7 +55,7 @@ from broker.store.results import (
 )
 from broker.store.retention import Retention
 from broker.store.sync import Callback, LogSync, QueueSync, Syncer
-from remoting.clock import Clock, SystemClock
+from remoting.runtime.clock import Clock, SystemClock
 
 __all__ = [
     "BatchPutResult",

@@ -32,10 +32,10 @@ from broker.store.index_keys import Walked, compiled_walk, walk
 from broker.store.limits import MAX_RECORD_BYTES, StoreLimits
 from broker.store.os_files import Files, Region
 from broker.store.results import StoreBusy, StoreError
-from remoting.process_limits import memory_bytes
 from remoting.protocol import core
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+from remoting.runtime.process_limits import memory_bytes
 
 _HEAD: Final = Struct(">II")
 _MAGICS: Final = frozenset({MAGIC_V1, MAGIC_V2})

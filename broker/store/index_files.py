@@ -25,7 +25,6 @@ import structlog
 from broker.store.index_keys import KeyBatch
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import Files, Region
-from remoting.clock import Clock
 from remoting.protocol.disk.index_file import (
     ENTRY,
     HEADER,
@@ -34,6 +33,7 @@ from remoting.protocol.disk.index_file import (
     file_bytes,
     index_key,
 )
+from remoting.runtime.clock import Clock
 
 
 class Shape(NamedTuple):

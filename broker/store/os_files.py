@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from broker.store.limits import ASKED_AHEAD_BYTES, FETCH_BYTES, SMALL_FILE_BYTES
-from remoting import durable_file
+from remoting.runtime import durable_file
 
 
 def _find_mincore() -> Callable[[int, int, int], int] | None:

@@ -28,7 +28,7 @@ from broker.store.consume_queue import ConsumeQueue
 from broker.store.limits import ASKED_AHEAD_BYTES, StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.results import FileRange, Run
-from remoting.process_limits import memory_bytes
+from remoting.runtime.process_limits import memory_bytes
 
 _MOST_BLOCKS: Final = 2**24
 """Maximum blocks of one file: 1 TiB (``mappedFileSizeCommitLog`` is 1 GiB by default)."""

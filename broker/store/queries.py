@@ -16,10 +16,10 @@ from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.page_cache import PageCacheTracker
 from broker.store.record_validator import RecordValidator
 from broker.store.results import FileRange
-from remoting.process_limits import memory_bytes
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4
+from remoting.runtime.process_limits import memory_bytes
 
 # Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
 _TIMES: Final = Struct(">28xqi16xq4xq")

@@ -39,8 +39,8 @@ from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, Lock
 from broker.store.redispatch import QueueLacksEntries, Replay
 from broker.store.results import OpeningProgress, RecoveryReport, StoreError
-from remoting.clock import Clock
 from remoting.protocol.disk.files import offset_of
+from remoting.runtime.clock import Clock
 
 
 class Recovery:

@@ -25,11 +25,11 @@ from broker.store.commit_log import CommitLog
 from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.limits import StoreLimits
+from broker.store.log_view import Damage, LogView
+from broker.store.raw_files import FileRow, ViewLimits
 from broker.store.record_validator import LIGHT_PREFIX, RecordValidator
 from broker.store.redispatch import row_of
 from broker.store.results import StoreBusy, StoreError, StoreStats
-from broker.storetools.view_files import FileRow, ViewLimits
-from broker.storetools.view_log import Damage, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.limits import MAX_FRAME_BYTES

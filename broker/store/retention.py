@@ -45,7 +45,7 @@ from broker.store.retention_policy import (
     decide,
     first_alive,
 )
-from remoting.clock import Clock
+from remoting.runtime.clock import Clock
 
 _QUEUE_PAUSE_SECONDS: Final = 0.001
 """Pause between removals of queue files, of which there may be thousands."""
@@ -73,7 +73,7 @@ class Removals:
     def __init__(
         self, files: Files, config: RetentionConfig, clock: Clock, stopping: threading.Event
     ) -> None:
-        """``stopping`` ends all pauses."""
+        """Use ``stopping`` to end all pauses."""
         self._files = files
         self._config = config
         self._clock = clock

@@ -143,10 +143,10 @@ def missing_bytes(config: RetentionConfig, use: DiskUse) -> int:
 
 
 def used_limits(config: RetentionConfig, use: DiskUse) -> dict[str, float]:
-    """Return the used shares of a disk, 0 to 1, above which unexpired files are deleted and above
-    which no message is accepted, by the names of RocketMQ's settings.
+    """Return the limits of a disk's use, as shares of 0 to 1, by the names of RocketMQ's settings.
 
-    A bound in free bytes is converted. Without ``forcibly`` there is only the second bound.
+    Above one, unexpired files are deleted; above the other, no message is accepted. A bound in
+    free bytes is converted. Without ``forcibly`` there is only the second bound.
     """
     free = config.forced_free_bytes, config.full_free_bytes
     used = config.forced_used_percent / _PERCENT, config.full_used_percent / _PERCENT

@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple
 
 from broker.store.checkpoint import SafePoint, decode
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.results import StoreError
-from broker.storetools.view_files import (
+from broker.store.log_view import Damage, LogChunk, LogEnd, LogView
+from broker.store.raw_files import (
     DEFAULT_LIMITS,
     FileRow,
     StoreChanged,
@@ -38,7 +38,7 @@ from broker.storetools.view_files import (
     ViewLimits,
     unreadable,
 )
-from broker.storetools.view_log import Damage, LogChunk, LogEnd, LogView
+from broker.store.results import StoreError
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
 

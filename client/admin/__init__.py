@@ -8,7 +8,7 @@ from client.admin.cluster import ClusterAdmin
 from client.admin.groups import Lag, QueueLag
 from client.admin.messages import MessageAdmin
 from client.admin.resets import ResetAdmin
-from client.context import ClientContext
+from client.network.context import ClientContext
 
 __all__ = ["Admin", "Lag", "QueueLag"]
 

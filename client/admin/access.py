@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 from client.admin.base import AdminBase, decoded
 from client.errors import NotSupported, RemoteError, RequestTimeout, UsageError, remote_error
+from client.network.remote import read_header
 from client.positions import instant
-from client.remote import read_header
 from remoting.access.accounts import PERMISSIONS, SHORTEST_KEY
 from remoting.protocol.bodies.access import AclConfig, PlainAccessConfig
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
-from client.context import ClientContext, ClientPart
 from client.errors import NoRoute, UsageError, remote_error
 from client.lifecycle import LifecycleState
-from client.name_servers import NameServers, RouteKeeper
+from client.network.context import ClientContext, ClientPart
+from client.network.name_servers import NameServers, RouteKeeper
+from client.network.remote import Remote, name_of
+from client.network.routes import MASTER_ID
 from client.offsets import Offsets
-from client.remote import Remote, name_of
-from client.routes import MASTER_ID
 from remoting.protocol.bodies import Body, decode
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -7,9 +7,9 @@ from typing import Final
 
 from client.admin.base import AdminBase, decoded
 from client.errors import NotSupported, UsageError, remote_error
+from client.network.remote import FOUND_OR_NOT, read_header
+from client.network.routes import MASTER_ID, MAX_QUEUES
 from client.positions import check_topic_name
-from client.remote import FOUND_OR_NOT, read_header
-from client.routes import MASTER_ID, MAX_QUEUES
 from remoting.protocol.bodies import properties_text
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import KVTable, TopicList, TopicOffset, TopicStatsTable

@@ -157,8 +157,9 @@ def of_ours(
 
 
 def of_apache(group: str, answer: ConsumerConnection) -> GroupDescription:
-    """Return the description from an Apache broker's answer: every member gets the group's
-    subscriptions.
+    """Return the description from an Apache broker's answer.
+
+    Every member gets the group's subscriptions.
     """
     subscriptions = {
         topic: subscription.sub_string for topic, subscription in answer.subscription_table.items()

@@ -22,9 +22,9 @@ from typing import Final, NamedTuple
 from client.admin.base import AdminBase
 from client.consumer.received import ReceivedMessage
 from client.errors import NoRoute, NotFound, TopicNotFound, UsageError, remote_error
+from client.network.remote import FOUND_OR_NOT, read_header
+from client.network.routes import Route, by_sharding_key
 from client.positions import check_group, check_topic_name, instant, milliseconds
-from client.remote import FOUND_OR_NOT, read_header
-from client.routes import Route, by_sharding_key
 from client.serde import raw
 from client.wire.offsets import WALK_MESSAGES
 from client.wire.send_verdict import STORED_CODES

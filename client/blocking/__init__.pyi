@@ -713,7 +713,7 @@ class Producer(Generic[T]):
     def transaction(
         self, message: Message[T], /, *, timeout: Duration | None = None
     ) -> Transaction[T]:
-        """A message that consumers get when a local transaction commits.
+        """Return a message that consumers get when a local transaction commits.
 
             async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
                 await database.save(order, transaction.id)

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, ParamSpec, TypeVar
 
 from client.errors import UsageError
-from remoting.tasks import new_event_loop
+from remoting.runtime.tasks import new_event_loop
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,18 +26,18 @@ from client.consumer.outcome import MessageOutcome
 from client.consumer.process_queue import ProcessQueue, Run
 from client.consumer.rates import ConsumerRates
 from client.consumer.received import ReceivedMessage
-from client.context import ClientContext
 from client.errors import AlreadySettled, PocketMQError
 from client.events import Event, QueueBlocked
 from client.group.member import GroupMember
 from client.group.start_offsets import OffsetStore
 from client.group.view import EVERYTHING
 from client.limits import LOCK_RETRY
+from client.network.context import ClientContext
 from client.serde import Serde
-from remoting.log import Log
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from client.events import Start

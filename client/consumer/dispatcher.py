@@ -25,9 +25,9 @@ from client.group.assignment import AssignmentListener
 from client.group.reports import Running
 from client.interceptors import show_outcome
 from client.limits import CANCEL_TIMEOUT
-from remoting.log import Log
 from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult, ProcessQueueInfo
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 
 T = TypeVar("T")
 

@@ -17,26 +17,26 @@ from client.config import GroupOptions
 from client.consumer.outcome import Settler
 from client.consumer.process_queue import PullBuffer
 from client.consumer.received import messages_of
-from client.context import ClientContext
 from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.group.view import check_filter
 from client.limits import CARRIED_COMMIT, PULL_TIMEOUT, REPORT_PERIOD, REQUEST_TIMEOUT
-from client.remote import read_header, unavailable
-from client.routes import address_of
+from client.network.context import ClientContext
+from client.network.remote import read_header, unavailable
+from client.network.routes import address_of
 from client.serde import Serde
 from client.wire.backoff import Backoff, retry_after
 from client.wire.offsets import pull_header
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, RemotingError
-from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import RecordError
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 S = TypeVar("S", bound=PullBuffer)

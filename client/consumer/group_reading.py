@@ -15,19 +15,19 @@ from typing import Any
 from client.config import ConsumerOptions
 from client.consumer.offset_store import BrokerOffsets, commit_last
 from client.consumer.reader import QueueReader
-from client.context import ClientContext
 from client.errors import ConsumerStopped, UsageError
 from client.events import Event, Start
 from client.group.assignment import AssignmentListener
 from client.group.member import GroupMember
 from client.group.reports import Running
+from client.network.context import ClientContext
 from client.offsets import Offsets
-from remoting.log import Log
 from remoting.protocol.bodies.clients import ProcessQueueInfo
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 _log = Log("client")
 

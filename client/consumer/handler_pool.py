@@ -43,7 +43,7 @@ from client.consumer.received import ReceivedMessage
 from client.errors import ConsumerStopped
 from client.events import ConsumptionPaused, HandlerTimedOut, LoopBlocked
 from client.limits import BLOCKED_LOOP, CANCEL_GRACE, KEPT_PAUSE, REPORT_PERIOD, SLICE
-from remoting.log import Log
+from remoting.runtime.log import Log
 
 T = TypeVar("T")
 

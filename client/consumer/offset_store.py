@@ -25,12 +25,12 @@ from client.consumer.reader import QueueReader
 from client.errors import PocketMQError, UsageError
 from client.group.start_offsets import OffsetStore
 from client.limits import LAST_COMMIT_TIMEOUT, MAX_LOCAL_OFFSETS_BYTES
+from client.network.remote import try_for
 from client.offsets import Offsets
-from client.remote import try_for
 from client.wire.backoff import Backoff
-from remoting import durable_file
-from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime import durable_file
+from remoting.runtime.log import Log
 
 
 async def commit_last(store: OffsetStore, queue: MessageQueue, offset: int) -> None:

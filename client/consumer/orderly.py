@@ -38,9 +38,9 @@ from client.consumer.send_back import CarryOut
 from client.errors import ConsumerStopped
 from client.events import QueueBlocked
 from client.limits import MAX_TURN, RUN_MESSAGES, WARN_FAILURES
-from remoting.log import Log
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 
 T = TypeVar("T")
 

@@ -24,18 +24,18 @@ from client.consumer.offset_store import OffsetCommits
 from client.consumer.options import Wanted, expression_of
 from client.consumer.reader import QueueReader
 from client.consumer.received import ReceivedMessage
-from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, PocketMQError, UsageError
 from client.interceptors import bind_all, close_all, show
 from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT
+from client.network.context import ClientContext, ClientPart
 from client.offsets import Offsets
 from client.positions import Duration, Position, check_group, check_topic_name, queues_of, seconds
 from client.serde import Serde, raw
-from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 

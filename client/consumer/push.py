@@ -33,7 +33,6 @@ from client.consumer.options import (
 from client.consumer.orderly import OrderlyDispatcher
 from client.consumer.received import ReceivedMessage
 from client.consumer.send_back import UNLIMITED_RETRIES, CarryOut, SendBack, skip_failed
-from client.context import ClientContext, ClientPart
 from client.errors import ConsumerStopped, UsageError
 from client.events import ConsumerFailed, ConsumptionPaused, Event, deliver
 from client.group.member import GroupMember
@@ -41,13 +40,14 @@ from client.group.start_offsets import OffsetStore
 from client.interceptors import bind_all, close_all, show
 from client.lifecycle import LifecycleState
 from client.limits import CANCEL_TIMEOUT, CLOSE_TIMEOUT
+from client.network.context import ClientContext, ClientPart
 from client.offsets import Offsets
 from client.positions import Duration, check_group, seconds
 from client.serde import Serde, raw
-from remoting.log import Log
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 

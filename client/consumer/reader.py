@@ -17,15 +17,15 @@ from client.config import ConsumerOptions
 from client.consumer.fetcher import Fetcher, FetcherOwner
 from client.consumer.prefetch import Prefetch
 from client.consumer.received import ReceivedMessage
-from client.context import ClientContext
 from client.errors import RemoteError, UsageError
 from client.events import Event, deliver
 from client.group.view import subscription_data
+from client.network.context import ClientContext
 from client.serde import Serde
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 

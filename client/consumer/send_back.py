@@ -27,12 +27,11 @@ from client.consumer.outcome import (
     MessageOutcome,
 )
 from client.consumer.received import ReceivedMessage
-from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError
 from client.events import EventHandler, MessageDeadLettered
 from client.limits import DEFAULT_TOPIC_QUEUES, MAX_DEAD_REASON, REQUEST_TIMEOUT, SEND_TIMEOUT
+from client.network.context import ClientContext
 from client.wire.send_verdict import STORED_CODES
-from remoting.log import Log
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.send import (
     ConsumerSendMsgBackRequestHeader,
@@ -42,6 +41,7 @@ from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import COMPRESSED, COMPRESSION_MASK
 from remoting.protocol.names import AUTO_CREATE_TOPIC, CLIENT_INNER_PRODUCER_GROUP, retry_topic
+from remoting.runtime.log import Log
 
 _log = Log("client")
 

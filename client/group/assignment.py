@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from client.config import GroupOptions
-from client.context import ClientContext
 from client.errors import PocketMQError
 from client.events import Event, LockLost, QueueGained, QueueLost, QueueResumed, QueueWaiting, Start
 from client.group.locks import LockKeeper
@@ -28,12 +27,13 @@ from client.limits import (
     REPORT_PERIOD,
     START_RETRY_MAX,
 )
+from client.network.context import ClientContext
 from client.wire.backoff import Backoff
-from remoting.log import Log
 from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 _log = Log("client")
 

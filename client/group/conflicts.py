@@ -15,16 +15,14 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from client.context import ClientContext
 from client.errors import GroupConflict, PocketMQError
 from client.events import Event, GroupTrouble, MembersDiffer
 from client.group.view import describe
-from client.heartbeat import Membership
 from client.limits import WATCH_FIRST, WATCH_PERIOD
-from client.routes import MASTER_ID
-from remoting.docs import DOCS
+from client.network.context import ClientContext
+from client.network.heartbeat import Membership
+from client.network.routes import MASTER_ID
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.bodies.description import FindingKind, GroupDescriptionBody, GroupFinding
@@ -35,6 +33,8 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
+from remoting.runtime.docs import DOCS
+from remoting.runtime.log import Log
 
 _log = Log("client")
 

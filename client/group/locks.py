@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from client.context import ClientContext
 from client.errors import NoRoute, PocketMQError, remote_error
 from client.limits import (
     HANDOVER_TIMEOUT,
@@ -28,9 +27,9 @@ from client.limits import (
     LOCK_TIMEOUT,
     UNLOCK_TIMEOUT,
 )
-from client.remote import try_for, unavailable
+from client.network.context import ClientContext
+from client.network.remote import try_for, unavailable
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import (
     LockBatchRequestBody,
@@ -40,7 +39,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.errors import BodyError
 from remoting.protocol.own_codes import TAKE_LOCKS
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 
 @dataclass(slots=True)

@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Iterator, Mapping
 
 from client.config import GroupOptions, OnConflict
-from client.context import ClientContext
 from client.errors import (
     NoNameServer,
     NoRoute,
@@ -32,8 +31,8 @@ from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
 from client.group.view import GroupMembers, GroupView, Subscribed, check_filter, from_where
 from client.limits import MAX_HANDLED_NOW, REBALANCE_PERIOD, REBALANCE_RETRY_FIRST
-from client.routes import Route
-from remoting.log import Log
+from client.network.context import ClientContext
+from client.network.routes import Route
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.group import ResetOffsetBody
@@ -44,7 +43,8 @@ from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.own_codes import TOPIC_DELETED
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 _log = Log("client")
 

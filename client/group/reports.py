@@ -21,7 +21,6 @@ from client.events import (
 )
 from client.group.rebalancer import Difference, View
 from client.group.view import GroupMembers
-from remoting.log import Log
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from remoting.protocol.bodies.group import GetConsumerStatusBody
@@ -32,6 +31,7 @@ from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.group import GetConsumerStatusRequestHeader
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 
 _log = Log("client")
 

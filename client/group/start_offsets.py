@@ -17,9 +17,9 @@ from abc import ABC, abstractmethod
 from datetime import datetime
 
 from client.config import GroupOptions
-from client.context import ClientContext
 from client.errors import NotFound
 from client.events import Start
+from client.network.context import ClientContext
 from client.offsets import Offsets
 from client.positions import Place, milliseconds
 from remoting.protocol.names import retry_topic

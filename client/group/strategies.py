@@ -39,7 +39,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from client.errors import UsageError
 from remoting.protocol.queue import MessageQueue
-from remoting.settings import nearest
+from remoting.runtime.settings import nearest
 
 Rooms = Callable[[str], str | None]
 """Returns the machine room of a broker name or client id; None or empty: unknown."""

@@ -22,7 +22,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from client.context import ClientContext
 from client.errors import (
     NoRoute,
     PocketMQError,
@@ -34,9 +33,9 @@ from client.errors import (
 )
 from client.group.rebalancer import View
 from client.limits import RESTART_GRACE
+from client.network.context import ClientContext
+from client.network.routes import Route
 from client.positions import Place, Position, check_topic_name
-from client.routes import Route
-from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.heartbeat import (
@@ -53,6 +52,7 @@ from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 
 _log = Log("client")
 

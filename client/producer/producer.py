@@ -15,12 +15,12 @@ from client.config import (
     check_arguments,
     check_serde,
 )
-from client.context import ClientContext, ClientPart
 from client.errors import BufferFull, PocketMQError, SendError, UsageError, as_send_error
 from client.interceptors import bind_all, close_all
 from client.lifecycle import LifecycleState
 from client.limits import CLOSE_TIMEOUT, REQUEST_REPLY_TIMEOUT
 from client.message import Message, Receipt, Reply
+from client.network.context import ClientContext, ClientPart
 from client.positions import Duration, check_group, seconds
 from client.producer.columns import Preparer, is_timed
 from client.producer.intercepted import Intercepted
@@ -31,7 +31,7 @@ from client.producer.transactions import Transaction, Transactions
 from client.serde import Serde, raw
 from remoting.protocol.message.properties import PGROUP, TRAN_MSG
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 
@@ -486,7 +486,7 @@ class Producer(ClientPart, Generic[T]):
         queue: MessageQueue | None = None,
         timeout: Duration | None = None,
     ) -> Transaction[T]:
-        """A message that consumers get when a local transaction commits.
+        """Return a message that consumers get when a local transaction commits.
 
             async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
                 await database.save(order, transaction.id)

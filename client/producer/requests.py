@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Generic, Protocol, TypeVar
 
-from client.context import ClientContext
 from client.errors import RequestTimeout, UnreadableMessage, UsageError
 from client.limits import REPLY_TIMEOUT, REQUEST_TIMEOUT
 from client.message import Message, Receipt, Reply
+from client.network.context import ClientContext
+from client.network.routes import address_of
 from client.producer.columns import RESERVED, Preparer
-from client.routes import address_of
 from client.serde import Serde
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command

@@ -22,10 +22,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 
 from client.config import ProducerOptions
-from client.context import ClientContext
 from client.errors import BufferFull, PocketMQError, SendError, as_send_error
 from client.limits import SPREAD_MESSAGES, WAITING_PER_IN_FLIGHT
 from client.message import Receipt
+from client.network.context import ClientContext
+from client.network.routes import Route, by_sharding_key
 from client.producer.columns import (
     ELEMENT_BYTES,
     ID_NAME,
@@ -37,10 +38,9 @@ from client.producer.columns import (
 )
 from client.producer.room import RoomQueue
 from client.producer.sender import DeadlineClock, Sender
-from client.routes import Route, by_sharding_key
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 
 class SendLane:

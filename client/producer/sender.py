@@ -20,7 +20,6 @@ from itertools import repeat
 from typing import Final
 
 from client.config import ProducerOptions
-from client.context import ClientContext
 from client.errors import (
     BrokerUnreachable,
     NoRoute,
@@ -33,22 +32,23 @@ from client.errors import (
     remote_error,
 )
 from client.message import Receipt, SendStatus
+from client.network.context import ClientContext
+from client.network.remote import name_of, unavailable
+from client.network.routes import MAX_QUEUES, RoundRobin, Route, by_sharding_key
 from client.producer.columns import MessageColumns
-from client.remote import name_of, unavailable
-from client.routes import MAX_QUEUES, RoundRobin, Route, by_sharding_key
 from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict, send_verdict
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost, RemotingError
 from remoting.limits import STALL_SECONDS
-from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2, SendMessageResponseHeader
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 _log = Log("client")
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from client.config import ProducerOptions
-from client.context import ClientContext
 from client.errors import NoRoute, SendError, UsageError
 from client.limits import MAX_BROKERS_KNOWN
 from client.message import Message
+from client.network.context import ClientContext
+from client.network.remote import read_header
+from client.network.routes import address_of
 from client.producer.columns import is_timed, timer_property
-from client.remote import read_header
-from client.routes import address_of
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.headers.send import RecallMessageRequestHeader, RecallMessageResponseHeader
 from remoting.protocol.message import properties, recall_handle

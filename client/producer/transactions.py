@@ -20,7 +20,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from client.context import ClientContext, OnCheck
 from client.errors import PocketMQError, UsageError
 from client.interceptors import Interceptor
 from client.limits import (
@@ -39,14 +38,14 @@ from client.message import (
     SendStatus,
     TransactionState,
 )
+from client.network.context import ClientContext, OnCheck
+from client.network.routes import address_of
 from client.producer.columns import RESERVED
 from client.producer.sender import not_durable
-from client.routes import address_of
 from client.serde import Serde
 from client.wire.backoff import Backoff
 from remoting.connection import Connection
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command, natural
 from remoting.protocol.errors import ProtocolError
@@ -57,7 +56,8 @@ from remoting.protocol.headers.send import (
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class Transactions(Generic[T]):
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()
 
     def check_usable(self) -> None:
-        """Raises UsageError without a checker."""
+        """Raise UsageError without a checker."""
         if self._checker is None:
             raise UsageError(
                 "the producer has no transaction_checker",
@@ -208,7 +208,7 @@ class Transactions(Generic[T]):
         return None if self._checker is None else self._asked
 
     def _asked(self, record: RecordView, command: Command, connection: Connection) -> None:
-        """A broker asks what became of a transaction; answers once it is decided."""
+        """Check a transaction that a broker asks about, and answer once it is decided."""
         if self._tasks.closed:
             return
         if self._checks >= MAX_CHECKS:
@@ -265,7 +265,7 @@ class Transactions(Generic[T]):
             await self._intercepted(transaction, state, answer)
 
     async def _decide(self, record: RecordView, message_id: str) -> TransactionState:
-        """What the checker says; UNKNOWN when it fails."""
+        """Return the checker's decision; UNKNOWN when it fails."""
         checker = self._checker
         assert checker is not None
         try:

@@ -18,7 +18,7 @@ import msgspec
 
 import client
 from examples.demo.journal import JournalWriter
-from remoting import tasks as loop
+from remoting.runtime import tasks as loop
 
 MAX_RETRIES: Final = 2
 SUSPEND: Final = 0.5

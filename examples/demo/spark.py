@@ -30,7 +30,7 @@ from examples.demo.stage import Stage, stage
 from examples.spark import send_flights as departures
 from pocketmq import output, testing
 from pocketmq.cli.demo import DemoFailed
-from remoting import tasks as loop
+from remoting.runtime import tasks as loop
 
 TOPIC: Final = "flights"
 RESULTS: Final = "delays"

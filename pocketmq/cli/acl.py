@@ -28,9 +28,9 @@ from pocketmq.cli.running import (
 )
 from pocketmq.formats import iso
 from remoting.access.accounts import dump
-from remoting.credentials import read_credentials
 from remoting.protocol.names import holds_messages_of_others
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
+from remoting.security.credentials import read_credentials
 
 SECRET_BYTES: Final = 32
 """Random bytes of a new secret: as many as the longest HMAC key that SHA-1 doesn't shorten."""

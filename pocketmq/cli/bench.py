@@ -12,7 +12,7 @@ from pocketmq.bench import COLUMNS, BenchError, BenchResult, Load, Tick, consume
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import json_option, nameserver_option, run
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -20,7 +20,7 @@ from pocketmq.cli.running import (
     parse_pairs,
     yes_option,
 )
-from remoting.settings import ConfigError, nearest
+from remoting.runtime.settings import ConfigError, nearest
 
 OURS: Final = "pocketmqMaxTopics"
 """A setting that Apache's brokers don't have."""

@@ -7,7 +7,7 @@ import asyncio
 import click
 
 import client
-from client.routes import MASTER_ID
+from client.network.routes import MASTER_ID
 from pocketmq import output
 from pocketmq.cli.completion import broker_names
 from pocketmq.cli.running import ask_admin, gather_limited, json_option, nameserver_option

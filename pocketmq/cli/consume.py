@@ -28,7 +28,7 @@ from pocketmq.cli.running import (
     wanted_messages,
 )
 from pocketmq.formats import FORMATS, Writer, writer
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 
 @click.command(epilog="Example: pocketmq consume orders --group billing --max 10")

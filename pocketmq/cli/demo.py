@@ -19,9 +19,9 @@ from client.errors import PocketMQError
 from pocketmq import output, testing
 from pocketmq.cli.running import json_option, quiet
 from pocketmq.flights import COUNT, Flight, NoFlights, Sum, differences, flight_of, flights
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from pocketmq.testing import ServerError
-from remoting import tasks as loop
+from remoting.runtime import tasks as loop
 
 TOPIC: Final = "flights"
 QUEUES: Final = 12

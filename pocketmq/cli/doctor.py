@@ -12,7 +12,7 @@ from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import json_option, nameserver_option
 from pocketmq.doctor import Case, CheckVerdict, examine
-from pocketmq.probe import addresses
+from pocketmq.server.probe import addresses
 
 COLOURS: Final[dict[object, str]] = {
     CheckVerdict.OK: "",

@@ -10,7 +10,7 @@ import click
 
 from pocketmq import output
 from pocketmq.cli.running import DEFAULT_NAMESERVER, credentials_option, json_option, tls_options
-from pocketmq.probe import TIMEOUT, NoAnswer, addresses, ask
+from pocketmq.server.probe import TIMEOUT, NoAnswer, addresses, ask
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode

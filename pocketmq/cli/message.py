@@ -28,7 +28,7 @@ from pocketmq.cli.running import (
     yes_option,
 )
 from pocketmq.formats import Writer, body_text, facts, iso, writer
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 GROUP: Final = "pocketmq-tail"
 """The consumer group of ``tail``; it never commits."""

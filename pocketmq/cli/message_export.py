@@ -40,7 +40,7 @@ from pocketmq.export.writers import (
     output_file,
 )
 from remoting.protocol.message.tags import TagExpression
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 MAX_REPORTED: Final = 20
 """Damaged messages that are reported one by one; the others are only counted."""

@@ -27,7 +27,7 @@ from pocketmq.export.readers import (
 )
 from pocketmq.export.writers import STDOUT, ExportError
 from pocketmq.formats import SourceError
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 GROUP: Final = "pocketmq-import"
 """The producer group of the import."""

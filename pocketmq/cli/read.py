@@ -30,7 +30,7 @@ from pocketmq.cli.running import (
     wanted_messages,
 )
 from pocketmq.formats import FORMATS, Writer, writer
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 DEFAULT_GROUP: Final = "pocketmq-read"
 """The consumer group unless ``--group`` is given; it never commits."""

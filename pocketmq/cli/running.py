@@ -27,9 +27,9 @@ from client.errors import GroupNotFound, PocketMQError, TopicNotFound
 from client.positions import Position, position_of
 from pocketmq import output
 from pocketmq.formats import SourceError
-from remoting import tasks as loop
-from remoting.credentials import FILE_VARIABLE
-from remoting.log import ROOT as LOGGERS
+from remoting.runtime import tasks as loop
+from remoting.runtime.log import ROOT as LOGGERS
+from remoting.security.credentials import FILE_VARIABLE
 
 F = TypeVar("F", bound=Callable[..., Any])
 

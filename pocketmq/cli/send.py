@@ -27,7 +27,7 @@ from pocketmq.cli.running import (
 )
 from pocketmq.cli.sending import Sending, rate_option, standard_input
 from pocketmq.formats import FORMATS, Fields, InputEntry, entries
-from remoting.tasks import stop_signal
+from remoting.runtime.tasks import stop_signal
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -16,9 +16,9 @@ import msgspec
 
 import client
 from pocketmq import output
-from pocketmq.background import BackgroundReader
 from pocketmq.formats import SourceError
-from remoting.durable_file import replace
+from pocketmq.server.background import BackgroundReader
+from remoting.runtime.durable_file import replace
 
 WINDOW: Final = 10_000
 """Messages sent and not yet acknowledged: enough for any network, little memory."""

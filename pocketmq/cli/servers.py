@@ -18,7 +18,7 @@ from broker.store.results import StoreError
 from nameserver.state import StateFileError
 from pocketmq import logs
 from pocketmq.cli import SuggestingGroup
-from pocketmq.serving import (
+from pocketmq.server.serving import (
     BrokerPart,
     Failed,
     NameServerPart,
@@ -26,12 +26,12 @@ from pocketmq.serving import (
     ServerRunner,
     standalone_parts,
 )
-from remoting import process_limits as descriptors
 from remoting.access.audit import own_file
 from remoting.errors import RemotingError
-from remoting.server_tls import TlsServerSettings
-from remoting.settings import ConfigError
-from remoting.tls import TlsError
+from remoting.runtime import process_limits as descriptors
+from remoting.runtime.settings import ConfigError
+from remoting.security.server_tls import TlsServerSettings
+from remoting.security.tls import TlsError
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -254,7 +254,7 @@ def broker(
 def _serve_workers(
     config: BrokerConfig, workers: int, settings: Mapping[str, str], options: ServerOptions
 ) -> None:
-    from pocketmq.workers import WorkersPart, plans  # noqa: PLC0415 - only for --workers
+    from pocketmq.server.workers import WorkersPart, plans  # noqa: PLC0415 - only for --workers
 
     words = ["--log-level", options["log_level"], "--metrics-host", options["metrics_host"]]
     if options["host"] is not None:
@@ -296,7 +296,7 @@ def _serve(parts: Sequence[ServerPart], options: ServerOptions) -> None:
     _raise_descriptor_limit()
     port = options["metrics_port"]
     if port is not None:
-        from pocketmq.metrics import MetricsPart  # noqa: PLC0415 - only for --metrics-port
+        from pocketmq.server.metrics import MetricsPart  # noqa: PLC0415 - only for --metrics-port
 
         parts = [MetricsPart(parts, host=options["metrics_host"], port=port)]
     until_end_of = sys.stdin.fileno() if options["until_stdin_closes"] else None

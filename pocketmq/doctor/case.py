@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple, Protocol
 
 from broker import fast_path
-from pocketmq import probe
-from pocketmq.probe import B, NoAnswer
-from remoting.clock import Clock, SystemClock
+from pocketmq.server import probe
+from pocketmq.server.probe import B, NoAnswer
 from remoting.protocol.command import Header
+from remoting.runtime.clock import Clock, SystemClock
 
 ACCELERATORS: Final = {
     "uvloop": "a faster event loop",

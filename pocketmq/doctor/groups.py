@@ -21,8 +21,7 @@ from client.admin.descriptions import (
 )
 from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
-from pocketmq.probe import NoAnswer
-from remoting.docs import DOCS
+from pocketmq.server.probe import NoAnswer
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies.clients import ConsumerConnection, ConsumerRunningInfo
 from remoting.protocol.bodies.description import FindingKind
@@ -38,6 +37,7 @@ from remoting.protocol.headers.group import (
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group, is_tool_group
 from remoting.protocol.own_codes import OwnRequestCode
+from remoting.runtime.docs import DOCS
 
 PAGE: Final = f"{DOCS}consumer-groups.md"
 

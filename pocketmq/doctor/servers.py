@@ -13,14 +13,14 @@ from typing import Final
 
 import pocketmq
 from pocketmq.doctor.case import ACCELERATORS, Case, CheckResult, failed, ok, warning
-from pocketmq.probe import NoAnswer
-from remoting.docs import DOCS
-from remoting.process_limits import ENOUGH
+from pocketmq.server.probe import NoAnswer
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import natural
-from remoting.server_tls import EXPIRY_WARNING_DAYS
+from remoting.runtime.docs import DOCS
+from remoting.runtime.process_limits import ENOUGH
+from remoting.security.server_tls import EXPIRY_WARNING_DAYS
 
 
 def core(why: str, broker: str = "") -> CheckResult:

@@ -7,7 +7,7 @@ from typing import Final
 
 from pocketmq.doctor.case import Case, CheckResult, failed, ok, warning
 from pocketmq.output import count
-from pocketmq.probe import NoAnswer
+from pocketmq.server.probe import NoAnswer
 from remoting.protocol.bodies.route import TopicRouteData
 from remoting.protocol.bodies.stats import ConsumeStats, GroupList
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper

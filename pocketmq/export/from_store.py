@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import client
 from broker.store.consume_queue import FILLER_SIZE
+from broker.store.raw_files import ViewFile
 from broker.storetools.view import QueueView, StoreView, ViewedRun
-from broker.storetools.view_files import ViewFile
 from client.serde import raw
 from pocketmq.export.writers import (
     PORTION,

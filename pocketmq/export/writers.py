@@ -22,9 +22,9 @@ import msgspec
 
 import client
 from pocketmq.formats import body_text, iso
-from remoting.durable_file import sync_directory
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression
+from remoting.runtime.durable_file import sync_directory
 
 STDOUT: Final = Path("-")
 

@@ -23,13 +23,13 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from remoting import settings
-from remoting.clock import Clock
-from remoting.log import Log, RateLimitedLog
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.signing import ACCESS_KEY, SIGNATURE
+from remoting.runtime import settings
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import Log, RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.access.guard import Guard

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from remoting import durable_file
 from remoting.access.accounts import MAX_BYTES, AclError, Rules, dump, items, load, rules_of
-from remoting.log import Log
 from remoting.protocol.command import natural
+from remoting.runtime import durable_file
+from remoting.runtime.log import Log
 
 WATCH_SECONDS: Final = 0.5
 """The interval of ``refresh``: a change has effect within a second."""

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from remoting.access.accounts import DENY, PUB, SUB, Account, Rules
 from remoting.access.file import AclFile
-from remoting.clock import Clock
-from remoting.log import Log, RateLimitedLog
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.query import UNIQUE_KEY_QUERY
 from remoting.protocol.names import RETRY_PREFIX, TRACE_TOPIC
 from remoting.protocol.signing import ACCESS_KEY, SIGNATURE, signed_content
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import Log, RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

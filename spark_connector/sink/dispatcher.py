@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from client.routes import FaultTable, RoundRobin
+from client.network.routes import FaultTable, RoundRobin
 from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict
 from remoting.blocking import BlockingConnection

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from client.routes import by_sharding_key
+from client.network.routes import by_sharding_key
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.sink.columns import Rows

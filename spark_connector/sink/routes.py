@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from client.routes import Route, fallback_route, route_of
+from client.network.routes import Route, fallback_route, route_of
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError

@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from remoting.log import Log
+from remoting.runtime.log import Log
 from spark_connector.connections import Lease, leasing
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.requests import Calls, NameServerCalls

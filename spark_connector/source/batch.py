@@ -10,9 +10,9 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from client.routes import Route
-from remoting.log import Log
+from client.network.routes import Route
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 from spark_connector.errors import OptionError
 from spark_connector.schema import Column
 from spark_connector.source.brokers import BoundsByQueue, Brokers

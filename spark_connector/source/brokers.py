@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from client.routes import MASTER_ID, Route, route_of
+from client.network.routes import MASTER_ID, Route, route_of
 from client.wire.offsets import (
     commit_header,
     committed_header,
@@ -33,7 +33,7 @@ from remoting.protocol.names import (
     retry_topic,
 )
 from remoting.protocol.queue import MessageQueue
-from remoting.settings import nearest
+from remoting.runtime.settings import nearest
 from spark_connector.errors import BrokerError, UnknownTopicError
 from spark_connector.options import ConnectionOptions
 from spark_connector.requests import (

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from client.routes import Route
-from remoting.log import Log
+from client.network.routes import Route
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 from spark_connector.errors import BrokerError
 from spark_connector.source.brokers import BoundsByQueue, Brokers
 from spark_connector.source.offsets import Offsets

@@ -1,5 +1,4 @@
-"""The data source ``rocketmq``: the entry point for ``read``, ``readStream``, ``write`` and
-``writeStream``.
+"""The data source ``rocketmq``, for ``read``, ``readStream``, ``write`` and ``writeStream``.
 
 Spark creates this object in several Python processes for one query, so it holds nothing but the
 options. They are checked in ``schema``, the first method Spark calls, and again whenever a reader
@@ -18,7 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from remoting.log import Log
+from remoting.runtime.log import Log
 from spark_connector.errors import OptionError
 from spark_connector.sink.options import SINK_OPTIONS
 from spark_connector.source.interpreter import check_interpreter
@@ -45,7 +44,7 @@ class RocketMQDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """Return the format's name."""
         return "rocketmq"
 
     def schema(self) -> StructType | str:

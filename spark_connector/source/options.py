@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from remoting.credentials import CredentialsSource
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, SqlExpression, TagExpression
 from remoting.protocol.names import validate_topic
 from remoting.protocol.queue import MessageQueue
-from remoting.tls import Tls
+from remoting.security.credentials import CredentialsSource
+from remoting.security.tls import Tls
 from spark_connector.errors import OptionError
 from spark_connector.options import (
     CREDENTIALS_OPTIONS,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
-from client.routes import Route
+from client.network.routes import Route
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
 from spark_connector.schema import Column

@@ -17,10 +17,10 @@ from typing import Any, Final
 from client.wire.pull_answer import Covered, Ends, Gone, NoTopic, PullRefused, judge_pull
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import FIXED_BYTES_V4, QUEUE_OFFSET_AT
+from remoting.runtime.log import Log
 from spark_connector.connections import Lease, leasing
 from spark_connector.decode.decoder import Decoder
 from spark_connector.errors import DecodeError

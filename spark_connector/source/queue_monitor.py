@@ -16,17 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from client.routes import Route
+from client.network.routes import Route
 from client.wire.offsets import pull_header
 from remoting.blocking import BlockingConnection
-from remoting.credentials import CredentialsSource, Signer
 from remoting.errors import AnswerTimeout, RemotingError
-from remoting.log import Log
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.queue import MessageQueue
-from remoting.tls import Tls
+from remoting.runtime.log import Log
+from remoting.security.credentials import CredentialsSource, Signer
+from remoting.security.tls import Tls
 from spark_connector.errors import BrokerError, UnknownTopicError
 from spark_connector.source.brokers import BoundsByQueue, Brokers, master_of
 from spark_connector.source.offsets import Offsets

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from client.limits import MAX_TIME_WALK
-from client.routes import Route
+from client.network.routes import Route
 from client.wire.offsets import (
     WALK_MESSAGES,
     RecordPage,

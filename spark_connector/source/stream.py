@@ -13,8 +13,8 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.log import Log
 from spark_connector.errors import BrokerError
 from spark_connector.schema import Column
 from spark_connector.source.admission import Admission, begin, begin_anew

@@ -13,9 +13,9 @@ from itertools import pairwise
 from typing import Final, TypeAlias
 
 from broker.storetools.view import StoreView
-from remoting.log import Log
 from remoting.protocol.queue import MessageQueue
-from remoting.settings import nearest
+from remoting.runtime.log import Log
+from remoting.runtime.settings import nearest
 from spark_connector.errors import UnknownTopicError
 from spark_connector.source.pushdown import Pushed
 from spark_connector.source.ranges import RangePartition, split

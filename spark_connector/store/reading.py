@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from broker.store.raw_files import StoreChanged
 from broker.storetools.view import Damage, LogChunk, StoreError, StoreView
-from broker.storetools.view_files import StoreChanged
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView

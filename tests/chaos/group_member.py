@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import client
-from remoting.tasks import run
+from remoting.runtime.tasks import run
 from tests.chaos.group_log import line
 
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -11,7 +11,7 @@ import pytest
 import client
 from tests.chaos.load import PATIENCE, stored_numbers
 from tests.harness.processes import processes
-from tests.sizes import size
+from tests.support.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 

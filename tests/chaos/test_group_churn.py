@@ -22,7 +22,7 @@ from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess, ours
 from tests.chaos.load import PATIENCE
 from tests.harness.processes import Processes, processes
-from tests.sizes import size
+from tests.support.sizes import size
 
 TOPIC, GROUP, QUEUES = "churned", "churners", 8
 RATE = 5000

@@ -25,7 +25,7 @@ from tests.chaos.flood import Flood, Place, Reader, copies_of, flooded
 from tests.chaos.load import BACK_WITHIN, PATIENCE, Load, stored_numbers
 from tests.chaos.stored import Stored
 from tests.harness.processes import Processes, processes
-from tests.sizes import size
+from tests.support.sizes import size
 
 ROUNDS = size(test=3, ci=5, soak=50)
 TOPIC = "numbers"

@@ -16,7 +16,7 @@ import client
 from remoting.protocol.message import properties
 from tests.chaos.load import PATIENCE
 from tests.harness.processes import processes
-from tests.sizes import SIZE, size
+from tests.support.sizes import SIZE, size
 
 COUNT = size(test=600, ci=2_000, soak=1_000_000)
 SECONDS = size(test=4, ci=8, soak=3_600)

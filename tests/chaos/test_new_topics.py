@@ -29,8 +29,8 @@ from remoting.protocol.headers.admin import (
 )
 from remoting.protocol.names import retry_topic
 from tests.harness.processes import options
-from tests.ports import free_port, free_ports
-from tests.sizes import size
+from tests.support.ports import free_port, free_ports
+from tests.support.sizes import size
 from tests.unit.broker.harness import heartbeat, send_command
 
 CLIENTS = size(test=6, ci=20, soak=20)

@@ -13,7 +13,7 @@ from broker.config import BrokerConfig
 from remoting.pool import ConnectionPool
 from tests.chaos.retention_load import QUEUES, SENDERS, TOPIC, Load, send
 from tests.chaos.small_disk import CAPACITY, Held, SmallDisk, deleted_bytes
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.stores import open_files
 
 SECONDS = size(test=30.0, ci=45.0, soak=3600.0)

@@ -34,7 +34,7 @@ from remoting.protocol.frame import encode as encode_frame
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from tests.integration.bad_input.peer import PATIENCE, Peer
-from tests.sizes import SIZE, size
+from tests.support.sizes import SIZE, size
 from tests.unit.broker.harness import send_command
 
 MEMBERS = size(ci=100, soak=1_500)

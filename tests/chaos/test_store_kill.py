@@ -12,7 +12,7 @@ import pytest
 
 from broker.store.engine import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.message.view import iter_records
-from tests.sizes import size
+from tests.support.sizes import size
 
 ROUNDS = size(test=3, ci=5, soak=50)
 QUEUES = 3

@@ -13,7 +13,7 @@ import client
 from remoting.protocol.message import properties
 from tests.chaos.load import PATIENCE
 from tests.harness.processes import processes
-from tests.sizes import size
+from tests.support.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 

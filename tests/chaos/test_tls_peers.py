@@ -20,11 +20,11 @@ from contextlib import suppress
 from typing import Any
 
 from pocketmq import testing
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
 from tests.integration.bad_input.peer import PATIENCE, Peer
-from tests.sizes import SIZE, size
+from tests.support.sizes import SIZE, size
 from tests.unit.broker.harness import send_command
 
 PEERS = size(ci=70, soak=1000)

@@ -12,7 +12,7 @@ import client
 from client import TransactionState
 from tests.chaos.load import PATIENCE, stored_numbers
 from tests.harness.processes import processes
-from tests.sizes import size
+from tests.support.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -15,8 +15,8 @@ import pytest
 import client
 from pocketmq.testing import SMALL_STORE, ServerError, ServerProcess
 from tests.chaos.load import BACK_WITHIN, PATIENCE, Load, stored_numbers
-from tests.ports import free_port, free_ports
-from tests.sizes import size
+from tests.support.ports import free_port, free_ports
+from tests.support.sizes import size
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,8 +20,8 @@ import pytest
 import client
 from client import blocking
 from pocketmq import testing
-from tests.ports import free_ports
-from tests.tour import DOCUMENTS, HOME, README, empty, environment, run_python
+from tests.support.ports import free_ports
+from tests.support.tour import DOCUMENTS, HOME, README, empty, environment, run_python
 
 ELSEWHERE = {
     "docker": "tests/integration/deploy reads the files: there is no engine to rely on",

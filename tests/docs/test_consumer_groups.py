@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.groups.health import ANCHORS
-from tests.tour import HOME, blocks
+from tests.support.tour import HOME, blocks
 
 PAGE = HOME / "docs" / "consumer-groups.md"
 LESSONS = [

@@ -16,8 +16,8 @@ import pytest
 
 from broker import fast_path
 from pocketmq import testing
-from remoting.docs import DOCS
-from tests.tour import DOCUMENTS, HOME, README, blocks, take
+from remoting.runtime.docs import DOCS
+from tests.support.tour import DOCUMENTS, HOME, README, blocks, take
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from broker.config import BrokerConfig
 from client.config import ClientOptions, ConsumerOptions, Options, ProducerOptions
 from client.consumer.options import PushOptions
 from client.errors import UsageError
-from tests.tour import HOME, blocks
+from tests.support.tour import HOME, blocks
 
 PAGE = (HOME / "docs" / "operating.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]

@@ -13,7 +13,7 @@ from spark_connector.sink.columns import SINK_TYPES
 from spark_connector.sink.options import SINK_OPTIONS
 from spark_connector.source.options import SOURCE_OPTIONS
 from spark_connector.store.options import STORE_OPTIONS
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 PAGE = (HOME / "docs" / "spark.md").read_text()
 TABLES: dict[str, tuple[Option[Any], ...]] = {

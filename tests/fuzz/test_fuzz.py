@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.targets import TARGETS
-from tests.sizes import size
+from tests.support.sizes import size
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this interpreter")
 

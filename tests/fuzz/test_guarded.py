@@ -15,7 +15,7 @@ import pytest
 
 import client
 from pocketmq import testing
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol import bodies
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, SerializeType
@@ -24,7 +24,7 @@ from remoting.protocol.frame import PREFIX_BYTES, cut, decode, encode
 from remoting.protocol.signing import ACCESS_KEY, SIGNATURE, Credentials, signed
 from tests.harness.certificates import self_signed
 from tests.integration.bad_input.peer import Peer, frame
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.harness import send_command
 from tests.unit.remoting.protocol import captured_frames
 

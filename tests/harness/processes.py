@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pocketmq.testing import SMALL_STORE, ServerProcess
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 
 
 @dataclass(frozen=True)

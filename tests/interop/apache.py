@@ -14,13 +14,13 @@ from pathlib import Path
 
 import client
 from remoting.blocking import BlockingConnection
-from remoting.credentials import Signer
 from remoting.protocol import bodies
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.tls import Tls
-from tests.ports import free_port, free_ports, wait_until_listening
+from remoting.security.credentials import Signer
+from remoting.security.tls import Tls
+from tests.support.ports import free_port, free_ports, wait_until_listening
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parent.parent / ".tools"

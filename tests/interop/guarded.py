@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import client
-from remoting.credentials import Signer
-from remoting.tls import Tls
+from remoting.security.credentials import Signer
+from remoting.security.tls import Tls
 from tests.interop.apache import Apache, apache
 
 KEYS = client.Credentials("admin-account", "secret-of-the-admin")

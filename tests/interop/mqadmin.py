@@ -20,7 +20,7 @@ from typing import Final
 import client
 from pocketmq import testing
 from tests.interop.apache import VERSIONS, apache, mqadmin_command
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 PAGE: Final = HOME / "docs" / "mqadmin.md"
 COMMAND_MS: Final = 30_000

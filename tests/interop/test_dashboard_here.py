@@ -17,7 +17,7 @@ from pocketmq import testing
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.codes import RequestCode
 from tests.interop.apache import VERSIONS, JavaClient, apache, compiled
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

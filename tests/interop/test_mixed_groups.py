@@ -20,7 +20,7 @@ from tests.chaos.group_check import check
 from tests.chaos.group_log import Event, events
 from tests.chaos.group_processes import MemberProcess, ours
 from tests.interop.apache import JavaClient, apache
-from tests.sizes import size
+from tests.support.sizes import size
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
-from broker.topics import TopicTable
+from broker.topics.table import TopicTable
 from client import AccessDenied, blocking
 from pocketmq import testing
 from pocketmq.testing import SMALL_STORE, ServerProcess
@@ -29,8 +29,8 @@ from tests.interop.apache import (
     second_broker,
     start,
 )
-from tests.ports import free_port, free_ports, wait_until_listening
-from tests.sizes import size
+from tests.support.ports import free_port, free_ports, wait_until_listening
+from tests.support.sizes import size
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import client
-from remoting.log import ROOT as LOGGERS
+from remoting.runtime.log import ROOT as LOGGERS
 from spark_connector import connections
 from spark_connector.errors import BrokerError
 from tests.integration.pocketmq.conftest import CommandLine

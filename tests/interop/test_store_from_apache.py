@@ -23,7 +23,7 @@ from broker.config import BrokerConfig
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from pocketmq import testing
-from remoting.clock import SystemClock
+from remoting.runtime.clock import SystemClock
 from tests.interop import carried
 from tests.interop.apache import Apache, JavaClient, apache
 from tests.interop.carried import Fact, body_sha256

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 PROJECT = tomllib.loads((HOME / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]

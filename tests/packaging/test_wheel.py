@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core import LACKING
+from tests.support.core import LACKING
 
 HOME = Path(__file__).resolve().parents[2]
 PACKAGES = {"remoting", "nameserver", "broker", "client", "spark_connector", "pocketmq"}

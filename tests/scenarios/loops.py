@@ -17,8 +17,8 @@ from typing import Any, Final
 from unittest import mock
 from weakref import WeakSet
 
-from remoting.clock import SystemClock
-from tests.virtual_time import VirtualTimeLoop
+from remoting.runtime.clock import SystemClock
+from tests.support.virtual_time import VirtualTimeLoop
 
 LATENCY: Final = 0.001
 """Latency in one direction, in seconds."""

@@ -27,8 +27,8 @@ import pytest
 import client
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
-from tests.sizes import size
 from tests.spark.drilled import GROUP, ROWS, archive
+from tests.support.sizes import size
 
 ROUNDS = size(test=2, ci=3, soak=20)
 ENDS = ("between", "planned", "within")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 TESTS = """
 import logging, subprocess, sys
@@ -32,7 +32,15 @@ def test_is_innocent(tmp_path):
 
 def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.planted", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.support.planted",
+        "-p",
+        "no:cacheprovider",
+    ]
     run = subprocess.run(
         [*command, "-rA", f"--rootdir={tmp_path}", str(tmp_path / "test_it.py")],
         capture_output=True,
@@ -43,7 +51,7 @@ def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
             **{name: value for name, value in os.environ.items() if "XDIST" not in name},
             "PYTHONPATH": str(HOME),
         },
-        timeout=60,
+        timeout=110,  # waits for the machine, not for the test
         check=False,
     )
     assert run.returncode == 1

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from broker.store.log_view import Damage, LogChunk, LogView
+from broker.store.raw_files import FileRow, StoreChanged, ViewFile, unreadable
 from broker.store.results import StoreError
 from broker.storetools.copy.target import CopyPoint, Target, until_unchanged
-from broker.storetools.view_files import FileRow, StoreChanged, ViewFile, unreadable
-from broker.storetools.view_log import Damage, LogChunk, LogView
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import (
     Invalid,

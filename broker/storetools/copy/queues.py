@@ -18,7 +18,9 @@ from pathlib import Path
 
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
+from broker.store.log_view import LogChunk, LogView
 from broker.store.log_walk import LogRecord
+from broker.store.raw_files import FileRow
 from broker.store.redispatch import QueueEntry, entry_of
 from broker.storetools.copy.files import LogCopy, copy_beginning
 from broker.storetools.copy.target import (
@@ -30,8 +32,6 @@ from broker.storetools.copy.target import (
 )
 from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.view import first_from, written_entries
-from broker.storetools.view_files import FileRow
-from broker.storetools.view_log import LogChunk, LogView
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import locate

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.store.checkpoint import EARLIER_NAMES
+from broker.store.raw_files import FileRow, StoreChanged, unreadable
 from broker.store.results import StoreError
 from broker.storetools.copy.files import (
     DELIVERY_SLACK_MS,
@@ -34,7 +35,6 @@ from broker.storetools.copy.files import (
 from broker.storetools.copy.queues import CopiedQueue, Queues
 from broker.storetools.copy.target import CopyPoint, Target, is_clean
 from broker.storetools.verify.index_scan import header_of, index_files
-from broker.storetools.view_files import FileRow, StoreChanged, unreadable
 from remoting.protocol.bodies import relaxed_json
 from remoting.protocol.command import natural
 from remoting.protocol.disk import delays, timer

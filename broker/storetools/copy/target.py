@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broker.store.checkpoint import Numbers
+from broker.store.raw_files import StoreChanged, ViewFile
 from broker.store.results import StoreError
 from broker.storetools.queue_writer import sync_path
 from broker.storetools.view import StoreView
-from broker.storetools.view_files import StoreChanged, ViewFile
 from remoting.protocol.disk.files import Checkpoint
 
 T = TypeVar("T")

@@ -52,7 +52,7 @@ def walk_records(
 def property_rows(
     data: bytes | memoryview, names: tuple[bytes, ...], /
 ) -> list[tuple[int, list[str | None]]]:
-    """Some properties of the records at the beginning of ``data``.
+    """Return some properties of the records at the beginning of ``data``.
 
     Args:
         data: adjacent records.

@@ -258,7 +258,9 @@ def difference(
 def _waiting(
     log: Iterable[tuple[int, memoryview]], read: int
 ) -> tuple[int, dict[int, tuple[int, int]], dict[int, int]]:
-    """Return the log's begin, positions of the first and last unit of later seconds, and for each
+    """Return what a scan of the log finds.
+
+    That is the log's begin, the positions of the first and last unit of later seconds, and for each
     unit of the second ``read`` its position and that of the one before.
 
     Raises:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol.codes import RequestCode
 from tests.harness.processes import processes
 from tests.integration.bad_input.meanwhile import Meanwhile

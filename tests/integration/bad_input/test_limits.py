@@ -18,7 +18,7 @@ from broker.limits import (
     LIMITS,
     SHORT_SUBSCRIPTION_LENGTH,
 )
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import LockBatchRequestBody
 from remoting.protocol.bodies.heartbeat import (

@@ -18,7 +18,7 @@ from broker.app import Broker
 from broker.config import BrokerConfig
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.limits import UNSENT_HIGH_WATER_BYTES
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.limits import LIMITS
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from remoting.protocol import names
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
@@ -29,7 +29,7 @@ from remoting.protocol.message.recall_handle import RecallHandle
 from tests.integration.bad_input.conftest import MEMORY_MEGABYTES, running
 from tests.integration.bad_input.peer import PATIENCE, Peer
 from tests.integration.bad_input.test_messages import max_offset
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.harness import pull_command, send_command
 
 COMMIT, ROLLBACK = 8, 12

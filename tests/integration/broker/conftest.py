@@ -11,7 +11,7 @@ import pytest
 from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.store.os_files import Files
-from remoting.clock import Clock
+from remoting.runtime.clock import Clock
 from tests.integration.broker.client import Client
 
 MakeBroker = Callable[..., Broker]

@@ -23,7 +23,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
 from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.signing import Credentials, signed
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 from tests.harness.cluster import Cluster
 from tests.integration.bad_input.peer import OFFER
 from tests.unit.broker.harness import pull_command

@@ -12,8 +12,8 @@ import pytest
 
 from remoting.protocol.message.ids import offset_id
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.archives import unpack as unpack_archive
 from tests.integration.broker.client import Client
+from tests.support.archives import unpack as unpack_archive
 
 SIZES = {"mapped_file_size_commit_log": 65_536, "mapped_file_size_consume_queue": 2_000}
 OF_THE_BROKER = ("RMQ_SYS_TRANS_OP_HALF_TOPIC", "RMQ_SYS_TRANS_HALF_TOPIC")

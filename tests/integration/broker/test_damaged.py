@@ -17,8 +17,8 @@ import client
 from broker.app import Broker
 from broker.delivery.deliverer import RETRY_MS
 from pocketmq.doctor import Case, examine
-from pocketmq.metrics_page import MetricsPage
-from pocketmq.process import LoopMonitor, RequestTimes
+from pocketmq.server.metrics_page import MetricsPage
+from pocketmq.server.process import LoopMonitor, RequestTimes
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.disk.files import ENTRY

@@ -21,10 +21,10 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import ViewMessageRequestHeader
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.archives import unpack
-from tests.clock import ManualClock
 from tests.integration.broker.client import Client
 from tests.integration.broker.conftest import MakeBroker
+from tests.support.archives import unpack
+from tests.support.clock import ManualClock
 
 STORES = ("clean", "crash", "torn-properties", "torn-body", "clean-5.3.3")
 SIZES = {"mapped_file_size_commit_log": 65_536, "mapped_file_size_consume_queue": 2_000}

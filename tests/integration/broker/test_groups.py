@@ -12,10 +12,9 @@ from structlog.testing import capture_logs
 from broker.app import Broker
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
-from pocketmq.metrics_page import MetricsPage
-from pocketmq.process import LoopMonitor, RequestTimes
+from pocketmq.server.metrics_page import MetricsPage
+from pocketmq.server.process import LoopMonitor, RequestTimes
 from remoting.connection import Connection
-from remoting.docs import DOCS
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo
@@ -40,8 +39,9 @@ from remoting.protocol.headers.pull import (
 )
 from remoting.protocol.own_codes import CONFLICT, ON_CONFLICT, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
+from remoting.runtime.docs import DOCS
 from tests.integration.broker.client import TIMEOUT, Client
+from tests.support.clock import ManualClock
 from tests.unit.broker.harness import heartbeat, pull_command
 
 Connect = Callable[[Broker], Any]

@@ -20,7 +20,7 @@ from remoting.protocol.headers import admin
 from remoting.protocol.names import retry_topic
 from remoting.server import Server
 from tests.integration.broker.client import TIMEOUT, Client
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.harness import heartbeat
 
 NEW_NAMES = size(test=3_000, ci=30_000, soak=30_000)

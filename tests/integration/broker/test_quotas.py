@@ -7,14 +7,14 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from broker.quotas import QuotaKind, QuotaRates
+from broker.traffic.quotas import QuotaKind, QuotaRates
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.message import batch
-from tests.clock import ManualClock
 from tests.harness.certificates import self_signed
 from tests.integration.broker.client import TIMEOUT
 from tests.integration.remoting.peers import ended, until
+from tests.support.clock import ManualClock
 from tests.unit.broker.harness import fields_of
 
 FLOODER = ("127.0.0.2", 0)

@@ -14,9 +14,9 @@ from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.errors import BindFailed
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
 from tests.integration.broker.client import TIMEOUT, Client, bodies
-from tests.ports import free_ports
+from tests.support.clock import ManualClock
+from tests.support.ports import free_ports
 from tests.unit.broker.harness import heartbeat
 
 # --- a start that can't be

@@ -6,10 +6,10 @@ from typing import Any
 
 from broker.app import Broker
 from broker.limits import BrokerLimits
-from pocketmq.metrics_page import MetricsPage
-from pocketmq.process import LoopMonitor, RequestTimes
+from pocketmq.server.metrics_page import MetricsPage
+from pocketmq.server.process import LoopMonitor, RequestTimes
 from remoting.protocol.names import retry_topic
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 def figures(broker: Broker, name: str) -> dict[Any, float]:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import client
-from client.context import ClientContext
+from client.network.context import ClientContext
 from client.producer.producer import shared_producer
 from client.serde import raw
 from remoting.connection import Connection

@@ -12,8 +12,8 @@ from msgspec import structs
 
 import client
 from client.admin import shared_admin
-from client.context import ClientContext
-from client.remote import Remote
+from client.network.context import ClientContext
+from client.network.remote import Remote
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 

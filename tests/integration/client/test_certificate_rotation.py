@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import client
-from pocketmq.metrics_page import MetricsPage
-from pocketmq.process import LoopMonitor, RequestTimes
+from pocketmq.server.metrics_page import MetricsPage
+from pocketmq.server.process import LoopMonitor, RequestTimes
 from remoting.pool import ConnectionPool
-from remoting.tls import Tls
+from remoting.security.tls import Tls
 from tests.harness.certificates import Pair, self_signed
 from tests.harness.cluster import Cluster
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 
 def put(new: Pair, old: Pair) -> None:

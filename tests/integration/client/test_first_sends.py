@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 import client
-from client.context import ClientContext
+from client.network.context import ClientContext
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed
 from tests.integration.client.contexts import FaultyConnection, producing

@@ -10,7 +10,7 @@ import pytest
 
 import client
 from client import blocking
-from client.context import ClientContext
+from client.network.context import ClientContext
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.heartbeat import HeartbeatData
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import client
-from client.context import context_of
+from client.network.context import context_of
 from tests.harness.cluster import Cluster
 
 OLD, NEW = "old-account", "new-account"

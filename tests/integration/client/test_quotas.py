@@ -12,7 +12,7 @@ import pytest
 import client
 import client.blocking
 from broker.app import Broker
-from broker.quotas import QuotaKind
+from broker.traffic.quotas import QuotaKind
 from client.blocking import Producer as BlockingProducer
 from remoting.connection import Connection
 from remoting.protocol.codes import ResponseCode

@@ -11,7 +11,7 @@ import pytest
 
 import client
 from client import blocking, serde
-from client.context import Replies
+from client.network.context import Replies
 from remoting.connection import Connection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command

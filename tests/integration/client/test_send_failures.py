@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 import client
-from client.context import ClientContext
+from client.network.context import ClientContext
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed
 from remoting.protocol.codes import RequestCode, ResponseCode

@@ -362,7 +362,7 @@ async def test_a_full_queue_of_records_drops_further_ones(fake: Any):
 
 
 async def test_a_close_waits_a_limited_time_for_the_trace(fake: Any, monkeypatch: Any):
-    monkeypatch.setattr("client.trace.TRACE_CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr("client.tracing.trace.TRACE_CLOSE_TIMEOUT", 0.2)
     trace = client.MessageTrace()
     never = asyncio.Event()
 

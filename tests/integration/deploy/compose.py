@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
-from tests.ports import are_free
-from tests.tour import HOME
+from tests.support.ports import are_free
+from tests.support.tour import HOME
 
 COMPOSE = HOME / "docker-compose.yml"
 DOCKERFILE = HOME / "Dockerfile"

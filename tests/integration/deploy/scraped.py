@@ -21,11 +21,11 @@ import client
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
 from pocketmq import certificates
-from pocketmq.metrics import MetricsPart
-from pocketmq.serving import servers_of, standalone_parts
+from pocketmq.server.metrics import MetricsPart
+from pocketmq.server.serving import servers_of, standalone_parts
 from pocketmq.testing import SMALL_STORE
-from tests.ports import free_port
-from tests.tour import HOME
+from tests.support.ports import free_port
+from tests.support.tour import HOME
 
 ALERTS = HOME / "deploy" / "alerts.yml"
 SCRAPING = HOME / "deploy" / "prometheus.yml"

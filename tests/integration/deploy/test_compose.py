@@ -19,7 +19,7 @@ from tests.integration.deploy.compose import (
     published,
     services,
 )
-from tests.tour import take
+from tests.support.tour import take
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from pocketmq.cli import root
 from tests.integration.deploy.compose import DOCKERFILE, instruction
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 
 def pins(name: str) -> dict[str, str]:

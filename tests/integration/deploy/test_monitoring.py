@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from remoting.docs import DOCS
+from remoting.runtime.docs import DOCS
 from tests.integration.deploy.scraped import ALERTS, SCRAPING, Scraped, scrape
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 BOARD = json.loads((HOME / "deploy" / "grafana.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]

@@ -11,7 +11,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 STATE = Path("/var/lib/pocketmq")
 BROKER, NAME_SERVER = (

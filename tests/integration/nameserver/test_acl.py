@@ -14,12 +14,12 @@ from client import blocking
 from nameserver.app import NameServer
 from nameserver.requests import HANDLERS
 from nameserver.state import StateFileError
-from remoting.credentials import Signer
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.signing import Credentials, signed
+from remoting.security.credentials import Signer
 from tests.harness.processes import processes
 from tests.unit.nameserver.commands import T, put, register, route_of
 

@@ -25,7 +25,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut
 from remoting.protocol.headers.admin import PutKVConfigRequestHeader
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 NewServer = Callable[..., Awaitable[NameServer]]
 ANNOUNCEMENT = Announcement(

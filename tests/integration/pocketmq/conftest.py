@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from pocketmq import testing
 from pocketmq.cli import root
-from remoting.log import ROOT as LOGGERS
+from remoting.runtime.log import ROOT as LOGGERS
 from tests.integration.bad_input.peer import PATIENCE
 
 

@@ -13,11 +13,11 @@ import pytest
 
 import client
 from client import blocking
-from client.context import context_of
+from client.network.context import context_of
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
-from remoting.credentials import read_credentials
-from remoting.log import ROOT as LOGGERS
+from remoting.runtime.log import ROOT as LOGGERS
+from remoting.security.credentials import read_credentials
 from tests.harness.cluster import Cluster
 from tests.integration.pocketmq.conftest import CommandLine
 

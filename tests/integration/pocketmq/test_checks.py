@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pocketmq import testing
-from pocketmq.process import PERIOD
+from pocketmq.server.process import PERIOD
 from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 

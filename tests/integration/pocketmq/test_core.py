@@ -12,7 +12,7 @@ import pytest
 
 from client import BEGIN, blocking
 from pocketmq.testing import ServerProcess
-from tests.core import LACKING
+from tests.support.core import LACKING
 
 
 @pytest.fixture(params=["compiled", "python"])

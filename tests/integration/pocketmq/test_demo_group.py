@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 
 def test_the_group_demo_prints_what_happens_and_what_it_checked() -> None:

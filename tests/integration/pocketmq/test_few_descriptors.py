@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from remoting import process_limits as descriptors
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
+from remoting.runtime import process_limits as descriptors
+from remoting.runtime.process_limits import ConnectionRoom
 from tests.integration.bad_input.peer import PATIENCE, Peer
 from tests.integration.pocketmq.conftest import until
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.harness import send_command
 
 LIMIT = size(ci=600, soak=1024)

@@ -11,11 +11,11 @@ import client
 from client import blocking
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
-from remoting.docs import DOCS
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import properties
+from remoting.runtime.docs import DOCS
 from tests.integration.pocketmq.conftest import CommandLine
 
 

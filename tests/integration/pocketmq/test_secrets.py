@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import client
-from client.context import ClientContext
+from client.network.context import ClientContext
 from pocketmq.testing import StandaloneServer
-from remoting.credentials import Signer
 from remoting.pool import ConnectionPool
-from tests.ports import free_port
+from remoting.security.credentials import Signer
+from tests.support.ports import free_port
 
 SECRET, TOKEN = "planted-secret-7f3a", "planted-token-91bc"
 

@@ -16,7 +16,7 @@ import pytest
 
 from client import AccessDenied, blocking
 from pocketmq import testing
-from pocketmq.process import private_megabytes
+from pocketmq.server.process import private_megabytes
 from pocketmq.testing import ServerError, ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 

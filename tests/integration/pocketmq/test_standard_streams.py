@@ -13,7 +13,7 @@ import pytest
 
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine, until
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 POCKETMQ = shlex.join([sys.executable, "-P", "-m", "pocketmq"])
 READING = ["topic list", "topic status {topic}", "read {topic}", "read {topic} --json", "--help"]

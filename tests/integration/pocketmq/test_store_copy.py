@@ -17,7 +17,7 @@ from broker.storetools.view import StoreView
 from client import blocking
 from pocketmq import testing
 from pocketmq.cli import root as commands
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.copy.copies import check, copied
 
 TOPIC = "copied"

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from pocketmq.cli import root as commands
 from pocketmq.testing import StandaloneServer
-from tests.archives import unpack
 from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.archives import unpack
 from tests.unit.broker.store.verify.damaged import flip
 
 LOG = "commitlog/00000000000000000000"

@@ -16,10 +16,10 @@ from client import blocking
 from nameserver.config import NameServerConfig
 from pocketmq import certificates, testing
 from pocketmq.cli import root
-from pocketmq.serving import standalone_parts
+from pocketmq.server.serving import standalone_parts
 from pocketmq.testing import SMALL_STORE
-from remoting.clock import SystemClock
-from remoting.server_tls import ServerTls, TlsServerSettings
+from remoting.runtime.clock import SystemClock
+from remoting.security.server_tls import ServerTls, TlsServerSettings
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> Result:

@@ -11,7 +11,6 @@ import pytest
 
 from remoting.blocking import BlockingConnection
 from remoting.connection import Connection
-from remoting.credentials import Signer, from_environment, signer_of
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
@@ -25,8 +24,9 @@ from remoting.protocol.signing import (
     signature,
     signed_content,
 )
+from remoting.runtime.settings import ConfigError
+from remoting.security.credentials import Signer, from_environment, signer_of
 from remoting.server import Server
-from remoting.settings import ConfigError
 from tests.integration.remoting.peers import until
 
 SECRET = "planted-secret"

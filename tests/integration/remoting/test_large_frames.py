@@ -12,8 +12,8 @@ from remoting.limits import BEGIN_BYTES, LARGE_REST_BYTES
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
+from remoting.runtime.tasks import new_event_loop
 from remoting.server import Server
-from remoting.tasks import new_event_loop
 from tests.integration.remoting.peers import ECHO, Services, raw, until
 
 LARGE = BEGIN_BYTES + LARGE_REST_BYTES

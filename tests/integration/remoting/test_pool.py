@@ -14,8 +14,8 @@ from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.server import Server
-from tests.clock import ManualClock
 from tests.integration.remoting.peers import ECHO, SLOW, Services, until
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, BindFailed, ConnectionLost
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
-from remoting.process_limits import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
+from remoting.runtime.process_limits import MIN_CONNECTIONS, ConnectionRoom, limit
 from remoting.server import Server
 from tests.integration.remoting.peers import (
     CALL_BACK,

@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 
 from remoting.blocking import BlockingConnection
-from remoting.clock import SystemClock
 from remoting.errors import BindFailed, ConnectFailed, ConnectionLost
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.process_limits import ConnectionRoom
+from remoting.security.server_tls import ServerTls, TlsServerSettings
+from remoting.security.tls import ClientTls, Tls
 from remoting.server import Server
-from remoting.server_tls import ServerTls, TlsServerSettings
-from remoting.tls import ClientTls, Tls
 from tests.harness.certificates import Pair, self_signed
 from tests.integration.remoting.peers import ECHO, LARGE, Services, ended, raw, until
 

@@ -20,8 +20,8 @@ from remoting.errors import ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
+from remoting.security.tls import ClientTls, Tls, TlsError
 from remoting.server import Server
-from remoting.tls import ClientTls, Tls, TlsError
 from tests.harness.certificates import Pair, self_signed
 from tests.integration.remoting.peers import CALL_BACK, ECHO, Services, read_command
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.blocking import Admin
-from client.routes import by_sharding_key
+from client.network.routes import by_sharding_key
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue

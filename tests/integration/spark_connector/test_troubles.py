@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client.blocking import Admin, Producer
-from client.routes import Route
+from client.network.routes import Route
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import BrokerError, DataLossError, UnknownTopicError

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from client import ReceivedMessage
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 Received = Callable[[str, int], list[ReceivedMessage[bytes]]]
 

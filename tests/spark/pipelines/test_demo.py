@@ -11,7 +11,7 @@ import pytest
 
 from examples.demo.plain_delays import counted
 from examples.spark import send_flights as departures
-from tests.tour import HOME
+from tests.support.tour import HOME
 
 COUNT = 20_000
 

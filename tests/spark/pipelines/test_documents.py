@@ -10,7 +10,7 @@ import pytest
 from client import Message
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
-from tests.tour import DEFAULT, HOME, blocks
+from tests.support.tour import DEFAULT, HOME, blocks
 
 PAGE = HOME / "docs" / "spark.md"
 

@@ -17,7 +17,7 @@ from broker.processors.table import Processors, RequestDispatcher
 from broker.state import BrokerState
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
-from broker.topics import TopicTable
+from broker.topics.table import TopicTable
 from remoting.access.file import AclFile
 from remoting.access.guard import Guard
 from remoting.endpoint import Handler
@@ -36,7 +36,7 @@ from remoting.protocol.headers.pull import PullMessageRequestHeader
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 HOST = ("127.0.0.1", 20911)
 

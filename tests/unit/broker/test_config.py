@@ -9,7 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig, name_of_host
 from broker.store.config import RetentionConfig
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 
 def config(**keys: str) -> BrokerConfig:

@@ -7,7 +7,6 @@ import json
 import pytest
 from structlog.testing import capture_logs
 
-from remoting.docs import DOCS
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import RequestCode
@@ -17,6 +16,7 @@ from remoting.protocol.own_codes import (
     CONFLICT,
     STRATEGY,
 )
+from remoting.runtime.docs import DOCS
 from tests.unit.broker.harness import fields_of, pull_command
 from tests.unit.broker.watched import Consumer, describe, kinds, later, ours, warnings
 

@@ -6,7 +6,6 @@ import json
 
 from structlog.testing import capture_logs
 
-from remoting.docs import DOCS
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.description import GroupDescriptionBody
 from remoting.protocol.bodies.group import LockBatchRequestBody
@@ -17,6 +16,7 @@ from remoting.protocol.own_codes import (
     STRATEGY,
 )
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.docs import DOCS
 from tests.unit.broker.harness import FakeConnection
 from tests.unit.broker.watched import Consumer, commit, describe, kinds, later, ours, warnings
 

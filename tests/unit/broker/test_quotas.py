@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
 from broker.errors import RequestRefused
-from broker.quotas import (
+from broker.traffic.quotas import (
     MAX_BUCKETS,
     SPREAD_SECONDS,
     Bucket,
@@ -29,8 +29,8 @@ from remoting.protocol.headers.send import ConsumerSendMsgBackRequestHeader
 from remoting.protocol.message import batch
 from remoting.protocol.message.view import iter_records
 from remoting.protocol.own_codes import RETRY_AFTER
-from remoting.settings import ConfigError
-from tests.clock import ManualClock
+from remoting.runtime.settings import ConfigError
+from tests.support.clock import ManualClock
 from tests.unit.broker.harness import (
     Bench,
     FakeConnection,

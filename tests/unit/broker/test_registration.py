@@ -9,7 +9,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.registration import MAX_TOPICS_AT_ONCE, Announcement, BrokerRegistration
-from broker.topics import TopicTable
+from broker.topics.table import TopicTable
 from nameserver.routes import Queues, RouteInfoTable
 from nameserver.routes import Registration as Told
 from remoting.connection import Connection

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from broker.config import BrokerConfig
 from broker.registration import Announcement, BrokerRegistration
-from broker.topics import TopicTable
+from broker.topics.table import TopicTable
 from nameserver.config import NameServerConfig
 from nameserver.requests import process
 from nameserver.routes import Queues
@@ -25,8 +25,8 @@ from nameserver.state import SharedState
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.command import Command
-from tests.clock import ManualClock
-from tests.virtual_time import VirtualTimeLoop
+from tests.support.clock import ManualClock
+from tests.support.virtual_time import VirtualTimeLoop
 
 NETWORK_SECONDS = 0.001
 SLOW_SECONDS = 0.5

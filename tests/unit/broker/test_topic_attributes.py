@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from broker.topics import altered, parse_changes
+from broker.topics.table import altered, parse_changes
 
 
 @pytest.mark.parametrize(

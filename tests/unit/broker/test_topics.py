@@ -8,7 +8,7 @@ import pytest
 
 from broker.config import BrokerConfig
 from broker.errors import LimitReached
-from broker.topics import TopicTable
+from broker.topics.table import TopicTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 
 CONFIG = BrokerConfig(broker_name="broker-a")

@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from broker.traffic import GROUP_GET, SPANS, TOPIC_PUT, Traffic, add, key_of
+from broker.traffic.counts import GROUP_GET, SPANS, TOPIC_PUT, Traffic, add, key_of
 from remoting.protocol.bodies.stats import BrokerStatsItem
 
 MINUTE, HOUR, DAY = range(3)

@@ -22,7 +22,7 @@ from client.limits import BLOCKED_LOOP
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 HOST = host_bytes("10.0.0.1", 1234)
 ALL = TagExpression.parse("*")

@@ -16,7 +16,7 @@ from client.offsets import Offsets
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from tests.unit.client.world import SimulatedClient

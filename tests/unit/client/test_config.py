@@ -21,7 +21,7 @@ from client.config import (
 )
 from client.errors import UsageError
 from client.positions import BEGIN, END
-from remoting.tls import Tls
+from remoting.security.tls import Tls
 from tests.harness.certificates import self_signed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from client.consumer.rates import SAMPLE_PERIOD, ConsumerRates
 from remoting.protocol.bodies.clients import ConsumeStatus
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 def test_figures_are_of_the_time_since_the_start() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.producer.sender import DeadlineClock
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 def test_a_stall_is_not_counted_and_a_short_wait_is() -> None:

@@ -16,8 +16,8 @@ from client.consumer.process_queue import ProcessQueue
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageResponseHeader
+from tests.support.virtual_time import virtual
 from tests.unit.client.consuming import ALL, QUEUE, record
-from tests.virtual_time import virtual
 
 
 class Broker:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client.errors import UsageError
-from client.heartbeat import Members, group_of, member_heartbeat
+from client.network.heartbeat import Members, group_of, member_heartbeat
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from client.producer.columns import ELEMENT_BYTES, MessageColumns
 from client.producer.send_buffer import SendLanes
 from remoting.protocol.queue import MessageQueue
-from tests.sizes import size
+from tests.support.sizes import size
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(3)]
 

@@ -21,9 +21,9 @@ from client.limits import CARRIED_COMMIT, FIRST_COMMIT_TRIES, LAST_COMMIT_TIMEOU
 from client.offsets import Offsets
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
+from tests.support.virtual_time import virtual
 from tests.unit.client.consuming import ALL, QUEUE, Alone, Shelf
-from tests.virtual_time import virtual
 
 
 class Away(Shelf):

@@ -13,8 +13,8 @@ from client.consumer.outcome import COMMIT, ROLLBACK, OutcomeKind
 from client.errors import ConsumerStopped, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, QueueBlocked
 from remoting.protocol.queue import MessageQueue
+from tests.support.virtual_time import virtual
 from tests.unit.client.consuming import QUEUE, Works, eventually, making, recorder
-from tests.virtual_time import virtual
 
 Make = Callable[..., Works]
 

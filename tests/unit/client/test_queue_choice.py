@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from client.routes import FaultTable, RoundRobin, by_sharding_key
+from client.network.routes import FaultTable, RoundRobin, by_sharding_key
 from remoting.protocol.message.tags import java_hash
 from remoting.protocol.queue import MessageQueue
 

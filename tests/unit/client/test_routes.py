@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client.limits import FALLBACK_ROUTE_PERIOD, MAX_ROUTES
-from client.routes import Route, RouteTable, fallback_route, route_of
+from client.network.routes import Route, RouteTable, fallback_route, route_of
 from remoting.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from remoting.protocol.queue import MessageQueue
 

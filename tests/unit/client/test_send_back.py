@@ -13,12 +13,12 @@ from client.consumer.send_back import SendBack, skip_failed
 from client.errors import DeadLetter, PocketMQError, RetryLater, UsageError, remote_error
 from client.events import MessageDeadLettered
 from client.limits import MAX_DEAD_REASON
-from client.routes import Route
+from client.network.routes import Route
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Header
 from remoting.protocol.message import properties
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.client.consuming import Shelf, record
 
 QUEUE = MessageQueue("T", "a", 0)

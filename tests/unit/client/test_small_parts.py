@@ -19,8 +19,8 @@ from client.config import ConsumerOptions
 from client.consumer.options import PushOptions
 from client.consumer.received import ReceivedMessage
 from client.errors import UnreadableMessage, UsageError
-from client.heartbeat import Members
 from client.lifecycle import Lifecycle, LifecycleState
+from client.network.heartbeat import Members
 from client.positions import check_group, check_topic_name, instant, milliseconds, seconds
 from client.wire.backoff import Backoff
 from remoting.protocol.bodies import decode

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from client.errors import NoNameServer, remote_error
-from client.heartbeat import GROUP_REQUESTS, Heartbeats, Members, group_of
-from client.remote import Remote
-from client.routes import FaultTable, Route, RouteTable
+from client.network.heartbeat import GROUP_REQUESTS, Heartbeats, Members, group_of
+from client.network.remote import Remote
+from client.network.routes import FaultTable, Route, RouteTable
 from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.protocol.codes import ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 from tests.unit.broker.harness import Bench
 from tests.unit.client.simulated_consumer import SimulatedConsumer
 

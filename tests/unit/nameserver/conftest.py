@@ -18,7 +18,7 @@ from nameserver.state import SharedState
 from remoting.errors import ConnectionLost
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 @dataclass(eq=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nameserver.config import NameServerConfig
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 
 def config(**keys: str) -> NameServerConfig:

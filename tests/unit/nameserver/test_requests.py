@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers import registration
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, T, put, register, route_of
 
 

@@ -12,7 +12,7 @@ from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, put
 
 

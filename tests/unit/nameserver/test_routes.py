@@ -20,7 +20,7 @@ from nameserver.routes import (
     RouteInfoTable,
 )
 from remoting.protocol.bodies.topic import DataVersion
-from tests.sizes import size
+from tests.support.sizes import size
 
 A = Registration(
     cluster="c",

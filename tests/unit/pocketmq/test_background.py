@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pocketmq.background import READ_AHEAD, READ_AHEAD_BYTES, BackgroundReader
+from pocketmq.server.background import READ_AHEAD, READ_AHEAD_BYTES, BackgroundReader
 
 
 def no_bytes(_: object) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from pocketmq.doctor import Case, CheckResult, CheckVerdict, examine
 from pocketmq.doctor.case import ACCELERATORS, Machine
-from pocketmq.probe import NoAnswer
+from pocketmq.server.probe import NoAnswer
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from remoting.protocol.bodies.stats import ConsumeStats, KVTable, OffsetWrapper
@@ -16,7 +16,7 @@ from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrap
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 DESCRIBE = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
 NAME_SERVER = "10.0.0.1:9876"

@@ -9,7 +9,7 @@ import pytest
 from pocketmq.doctor import Case, CheckResult, CheckVerdict
 from pocketmq.doctor.groups import all_groups, group
 from pocketmq.doctor.topics import topic
-from pocketmq.probe import NoAnswer
+from pocketmq.server.probe import NoAnswer
 from remoting.protocol.bodies.clients import ConnectionInfo, ConsumerConnection, ConsumerRunningInfo
 from remoting.protocol.bodies.description import (
     FindingKind,
@@ -29,7 +29,7 @@ from remoting.protocol.bodies.stats import (
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 BROKER = "10.0.0.2:10911"
 CLOCK = ManualClock()

@@ -11,7 +11,7 @@ import pytest
 
 from pocketmq.cli.demo import quantile
 from pocketmq.flights import Sum, differences
-from pocketmq.process import (
+from pocketmq.server.process import (
     LATENCY_BUCKETS,
     OTHER,
     PERIOD,

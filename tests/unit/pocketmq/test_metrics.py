@@ -15,10 +15,10 @@ import pytest
 
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
-from pocketmq.metrics import MetricsPart
-from pocketmq.serving import BrokerPart, NameServerPart
-from remoting.process_limits import HTTP_CONNECTIONS
-from tests.tour import HOME
+from pocketmq.server.metrics import MetricsPart
+from pocketmq.server.serving import BrokerPart, NameServerPart
+from remoting.runtime.process_limits import HTTP_CONNECTIONS
+from tests.support.tour import HOME
 
 
 class Slow:

@@ -16,8 +16,8 @@ import click
 
 import client
 from client import blocking
-from pocketmq import metrics_page
 from pocketmq.cli import root
+from pocketmq.server import metrics_page
 
 SNAPSHOT = Path(__file__).with_name("public_api.json")
 

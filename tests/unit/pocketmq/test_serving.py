@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from pocketmq.serving import COLLECT_EVERY, Failed, ServerRunner
+from pocketmq.server.serving import COLLECT_EVERY, Failed, ServerRunner
 
 
 class Fake:

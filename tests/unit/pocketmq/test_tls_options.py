@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from client.config import ClientOptions
 from pocketmq.cli import root
-from remoting.tls import Tls
+from remoting.security.tls import Tls
 from tests.harness.certificates import self_signed
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.config import BrokerConfig
-from pocketmq.workers import (
+from pocketmq.server.workers import (
     FIRST_DELAY,
     LONGEST_DELAY,
     STEADY_AFTER,
@@ -18,7 +18,7 @@ from pocketmq.workers import (
     plans,
     unopened_stores,
 )
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 CONFIG = BrokerConfig(
     broker_name="b", listen_port=10911, store_path_root_dir=Path("/data"), ha_listen_port=10912

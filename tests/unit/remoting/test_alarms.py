@@ -8,9 +8,9 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.clock import SystemClock
 from remoting.deadlines import TICK_SECONDS, Alarm, Alarms, Wheel
-from tests.clock import ManualClock
+from remoting.runtime.clock import SystemClock
+from tests.support.clock import ManualClock
 
 
 @given(st.lists(st.floats(min_value=0, max_value=500), max_size=30))

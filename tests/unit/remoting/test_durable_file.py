@@ -9,7 +9,7 @@ from pathlib import Path
 REPLACE = """
 import resource, sys
 from pathlib import Path
-from remoting.durable_file import replace
+from remoting.runtime.durable_file import replace
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
     replace(Path(sys.argv[1]), b"x" * 1000)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from remoting.limits import ConnectionLimits, total_bytes
-from remoting.process_limits import memory_bytes
 from remoting.protocol.limits import MAX_FRAME_BYTES
+from remoting.runtime.process_limits import memory_bytes
 
 MACHINE = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 MIB = 1 << 20

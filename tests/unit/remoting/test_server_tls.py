@@ -10,10 +10,10 @@ import pytest
 
 from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
-from remoting.clock import SystemClock
-from remoting.server_tls import ServerTls, TlsServerSettings
-from remoting.settings import ConfigError
-from remoting.tls import TlsError
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.settings import ConfigError
+from remoting.security.server_tls import ServerTls, TlsServerSettings
+from remoting.security.tls import TlsError
 from tests.harness.certificates import Pair, self_signed
 
 KINDS = [BrokerConfig, NameServerConfig]

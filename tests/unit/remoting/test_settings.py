@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from remoting.settings import (
+from remoting.runtime.settings import (
     MAX_FILE_BYTES,
     ConfigError,
     RefusedKey,

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from remoting import errors
-from remoting import tasks as loop
 from remoting.addresses import address_text, network_of, parse_address
-from remoting.clock import SystemClock
 from remoting.counters import Counters
-from remoting.log import MAX_PER_SECOND, Log, RateLimitedLog
-from tests.clock import ManualClock
+from remoting.runtime import tasks as loop
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.log import MAX_PER_SECOND, Log, RateLimitedLog
+from tests.support.clock import ManualClock
 
 
 def test_the_system_clock_returns_the_time() -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from remoting.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor
 
 
 async def fail(reason: str = "broken") -> None:

@@ -10,7 +10,7 @@ from remoting.connection import Connection
 from remoting.endpoint import Endpoint
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 class FakeTransport(asyncio.Transport):

@@ -13,14 +13,14 @@ from structlog.testing import capture_logs
 
 from broker.delivery.deliverer import Delays
 from broker.delivery.redelivery import postpone
-from broker.stats import BrokerCounters
 from broker.store.engine import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files
+from broker.traffic.totals import BrokerCounters
 from remoting.protocol.disk.delays import FILE_NAME
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import (
     FailingFiles,
     bodies,

@@ -7,7 +7,7 @@ import pytest
 from broker.config import BrokerConfig
 from broker.delivery.schedule import DEFAULT_LEVELS, level_for, level_of, parse_levels
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
-from remoting.settings import ConfigError
+from remoting.runtime.settings import ConfigError
 
 
 def test_the_default_levels_are_the_stores() -> None:

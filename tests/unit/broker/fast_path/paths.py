@@ -16,7 +16,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import host_bytes
-from tests.core import LACKING
+from tests.support.core import LACKING
 from tests.unit.broker.harness import Bench
 from tests.unit.broker.store.stores import FailingFiles
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.quotas import NO_LIMITS, QuotaRates
+from broker.traffic.quotas import NO_LIMITS, QuotaRates
 from remoting.protocol import accelerated
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codecs import json as json_codec
 from remoting.protocol.errors import FrameError
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.fast_path import requests
 from tests.unit.broker.fast_path.paths import Side
 from tests.unit.broker.store.stores import FailingFiles

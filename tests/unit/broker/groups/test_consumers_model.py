@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from broker.groups.consumers import ConsumerTable, HeartbeatExtras
 from broker.groups.producers import CLIENT_EXPIRY_MS, ClientChannel
 from remoting.protocol.bodies.heartbeat import ConsumerData, SubscriptionData
-from tests.sizes import size
+from tests.support.sizes import size
 
 GROUPS = st.sampled_from(["g", "h"])
 CONNECTIONS = st.sampled_from(["c1", "c2", "c3", "c4"])

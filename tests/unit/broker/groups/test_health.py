@@ -20,7 +20,7 @@ from broker.groups.health import (
 )
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.queue import MessageQueue
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 ALLOCATIONS = Path(__file__).parents[3] / "golden" / "allocations.json"
 

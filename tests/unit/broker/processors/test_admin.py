@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.stats import Totals
+from broker.traffic.totals import Totals
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerConnection, ProducerConnection
 from remoting.protocol.bodies.group import (

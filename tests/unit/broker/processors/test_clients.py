@@ -9,7 +9,6 @@ from structlog.testing import capture_logs
 
 from broker.groups.producers import CLIENT_EXPIRY_MS
 from broker.limits import BrokerLimits
-from remoting.log import MAX_PER_SECOND
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.heartbeat import (
     CheckClientRequestBody,
@@ -24,6 +23,7 @@ from remoting.protocol.headers.group import (
     UnregisterClientRequestHeader,
 )
 from remoting.protocol.own_codes import ON_CONFLICT
+from remoting.runtime.log import MAX_PER_SECOND
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
 from tests.unit.broker.watched import describe
 

@@ -29,8 +29,8 @@ from remoting.protocol.headers.query import (
     QueryConsumeTimeSpanRequestHeader,
 )
 from remoting.protocol.queue import MessageQueue
+from tests.support.virtual_time import virtual
 from tests.unit.broker.harness import Bench, FakeConnection
-from tests.virtual_time import virtual
 
 MANY = 10 * SLICE_ENTRIES + 1
 MOST_BYTES = 300 * SLICE_ENTRIES

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 
 from broker.limits import LIMITS
 from remoting.protocol.command import Command
+from tests.support.virtual_time import virtual
 from tests.unit.broker.harness import Bench, FakeConnection, send_command
 from tests.unit.broker.processors.sends import stored
-from tests.virtual_time import virtual
 
 AT_ONCE = LIMITS.new_topics_per_second + 1
 WAITING = int(LIMITS.new_topics_per_second * LIMITS.new_topic_wait_seconds)

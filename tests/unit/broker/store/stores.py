@@ -16,10 +16,10 @@ from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreCo
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, Region
 from broker.store.results import StoreStats
-from remoting.clock import Clock, SystemClock
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.clock import ManualClock
+from remoting.runtime.clock import Clock, SystemClock
+from tests.support.clock import ManualClock
 
 LOG_FILE = 16 * 1024
 QUEUE_FILE = 20 * 50

@@ -18,7 +18,7 @@ from broker.store.limits import StoreLimits
 from broker.store.os_files import Files, Region
 from broker.store.results import FileRange, StoreBusy
 from remoting.protocol.message.view import iter_records
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import LIMITS, FailingRegion, bodies, message, opened
 
 QUEUE = ("TopicTest", 0)

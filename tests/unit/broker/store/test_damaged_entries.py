@@ -19,13 +19,13 @@ from structlog.testing import capture_logs
 from broker.store import cold_reads
 from broker.store.engine import GetStatus, MessageStore, StoreError
 from broker.store.limits import StoreLimits
+from broker.store.log_view import LogView
 from broker.store.restore import Search, find_entries
 from broker.store.results import StoreBusy
-from broker.storetools.view_log import LogView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.damage import BODY, COUNT, PARTS, TOPIC, all_but, fill, flip
 from tests.unit.broker.store.stores import QUEUE_FILE, FailingFiles, bodies, message, opened

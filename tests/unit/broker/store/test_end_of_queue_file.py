@@ -12,7 +12,7 @@ from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import Files, Region
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import (
     QUEUE_FILE,
     FailingFiles,

@@ -14,8 +14,8 @@ from broker.store.engine import GetStatus, MessageStore
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import HEAD_BYTES_V4
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.clock import ManualClock
-from tests.sizes import size
+from tests.support.clock import ManualClock
+from tests.support.sizes import size
 from tests.unit.broker.store.damage import TOPIC, flip, flip_in
 from tests.unit.broker.store.stores import LIMITS, NOTHING_HOT, QUEUE_FILE, message, opened
 

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from broker.store.disk_state import DiskState
 from broker.store.engine import MessageStore, PutStatus, StoreError
 from broker.store.os_files import Files
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, message, opened
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import StoreLimits
-from remoting.process_limits import memory_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
-from tests.clock import ManualClock
+from remoting.runtime.process_limits import memory_bytes
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import (
     EVERY_CODE,
     LOG_FILE,

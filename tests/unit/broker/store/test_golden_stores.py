@@ -14,7 +14,7 @@ import pytest
 from broker.store.engine import GetStatus, MessageStore, StoreConfig
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.archives import unpack as unpack_archive
+from tests.support.archives import unpack as unpack_archive
 from tests.unit.broker.store.stores import message
 
 LOG_FILE = 65536

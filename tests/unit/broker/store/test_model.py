@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from broker.store.engine import GetStatus, MessageStore, PutStatus
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import iter_records
-from tests.clock import ManualClock
-from tests.sizes import size
+from tests.support.clock import ManualClock
+from tests.support.sizes import size
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.stores import message, small_config
 

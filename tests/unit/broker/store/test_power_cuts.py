@@ -16,7 +16,7 @@ from random import Random
 import pytest
 
 from broker.store.limits import StoreLimits
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, LOG_FILE
 from tests.unit.broker.store.workload import Day

@@ -13,7 +13,7 @@ from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, host_bytes
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import SCHEDULE_TOPIC
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     bodies,

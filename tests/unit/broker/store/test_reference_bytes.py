@@ -11,7 +11,7 @@ from broker.store.engine import GetStatus, MessageStore, PendingMessage, StoreCo
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.message.tags import tags_code
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 
 BORN = 1_600_000_000_000
 BORN_HOST = host_bytes("10.1.2.3", 54321)

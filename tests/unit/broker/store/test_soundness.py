@@ -15,7 +15,7 @@ from broker.store.engine import GetStatus, MessageStore
 from broker.store.limits import StoreLimits
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import MAGIC_V2, encode_record
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.crashes import crash, queue_file
 from tests.unit.broker.store.damage import BODY, COUNT, PARTS, TOPIC, all_but, fill, flip
 from tests.unit.broker.store.stores import EVERY_CODE, LIMITS, NOTHING_HOT, bodies, message, opened

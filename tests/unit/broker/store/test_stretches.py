@@ -29,8 +29,8 @@ from remoting.protocol.message.record import (
     encode_record,
     host_bytes,
 )
-from tests.core import LACKING
-from tests.sizes import size
+from tests.support.core import LACKING
+from tests.support.sizes import size
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.stores import bodies, message, opened, small_config
 

@@ -15,7 +15,7 @@ from broker.store.engine import MessageStore, PutStatus
 from broker.store.limits import StoreLimits
 from broker.store.results import StoreStats
 from broker.store.sync import GroupCommit
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened, thread_names
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.raw_files import StoreChanged, ViewFile
 from broker.storetools.view import Damage, StoreError, StoreView
-from broker.storetools.view_files import StoreChanged, ViewFile
 from tests.unit.broker.store.stores import LOG_FILE
 from tests.unit.broker.store.views import copied, filled
 

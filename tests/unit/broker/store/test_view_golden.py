@@ -14,7 +14,7 @@ import pytest
 from broker.storetools.view import Damage, LogEnd, QueueRange, StoreView
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
-from tests.archives import unpack
+from tests.support.archives import unpack
 
 STORES = ("clean", "crash", "torn-properties", "torn-body", "clean-5.3.3")
 TORN_AT = 23333

@@ -13,7 +13,7 @@ from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files
 from broker.store.page_cache import PageCacheTracker
 from broker.store.results import FileRange
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import LIMITS
 
 BLOCK_BYTES = LIMITS.block_bytes

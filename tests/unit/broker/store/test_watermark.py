@@ -18,7 +18,7 @@ from broker.store.os_files import Files, OsRegion
 from broker.store.preallocate import Preallocator
 from broker.store.recovery import find_log_files
 from broker.store.results import PutStatus
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.stores import LIMITS, FailingFiles, bodies, context, message, opened
 
 FILE = 64 * 1024

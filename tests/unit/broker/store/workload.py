@@ -21,7 +21,7 @@ from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.record import encode_record
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.simulated_disk import ROOT, SimulatedDisk
 from tests.unit.broker.store.stores import BORN_HOST, LIMITS, small_config
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from client.events import QueueLost, QueueWaiting, RebalanceFailed
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
+from tests.support.virtual_time import virtual
 from tests.unit.client.world import World
-from tests.virtual_time import virtual
 
 
 @asynccontextmanager

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from remoting.protocol.queue import MessageQueue
-from tests.sizes import size
+from tests.support.sizes import size
+from tests.support.virtual_time import virtual
 from tests.unit.client.world import World
-from tests.virtual_time import virtual
 
 QUEUES = 6
 STEPS = 25

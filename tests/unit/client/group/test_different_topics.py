@@ -18,9 +18,9 @@ from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, Subs
 from remoting.protocol.bodies.stats import MemberTopics
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from tests.support.virtual_time import virtual
 from tests.unit.client.group.one_broker import queue, world
 from tests.unit.client.world import World
-from tests.virtual_time import virtual
 
 SETTLED = 25.0
 """Seconds after which every member has run a periodic round."""

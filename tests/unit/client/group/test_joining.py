@@ -19,8 +19,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
+from tests.support.virtual_time import virtual
 from tests.unit.client.group.one_broker import now, queue, world
-from tests.virtual_time import virtual
 
 
 @virtual

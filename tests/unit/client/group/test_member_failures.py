@@ -8,8 +8,8 @@ from pathlib import Path
 from client.events import QueueLost, QueueResumed, QueueWaiting
 from client.positions import Place
 from remoting.protocol.codes import RequestCode, ResponseCode
+from tests.support.virtual_time import virtual
 from tests.unit.client.group.one_broker import queue, world
-from tests.virtual_time import virtual
 
 
 @virtual

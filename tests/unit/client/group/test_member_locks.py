@@ -8,8 +8,8 @@ from typing import Any
 
 from client.events import LockLost
 from remoting.protocol.codes import RequestCode
+from tests.support.virtual_time import virtual
 from tests.unit.client.group.one_broker import now, queue, world
-from tests.virtual_time import virtual
 
 
 @virtual

@@ -16,8 +16,8 @@ from client.group.start_offsets import StartOffsets
 from client.positions import Place, Position
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.queue import MessageQueue
+from tests.support.virtual_time import virtual
 from tests.unit.client.world import SimulatedBroker, World
-from tests.virtual_time import virtual
 
 T = MessageQueue("T", "broker-a", 0)
 

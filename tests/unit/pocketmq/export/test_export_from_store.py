@@ -28,7 +28,7 @@ from remoting.protocol.message.record import COMPRESSED
 from remoting.protocol.message.tags import TagExpression, tags_code
 from remoting.protocol.names import SCHEDULE_TOPIC
 from spark_connector.schema import STORE_COLUMNS, arrow_schema
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.stores import message, opened
 
 COUNT = 300

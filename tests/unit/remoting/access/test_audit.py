@@ -15,7 +15,7 @@ from remoting.access.file import AclFile
 from remoting.access.guard import Guard, Permissions
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.remoting.transcripts import Peer
 
 SECRET = "planted-secret-2c9e"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
-from client.routes import by_sharding_key
+from client.network.routes import by_sharding_key
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message.properties import DELAY, ENTRY_END, KEYS, TAGS, UNIQ_KEY
 from remoting.protocol.names import RETRY_PREFIX

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.routes import by_sharding_key
+from client.network.routes import by_sharding_key
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message import properties
 from spark_connector.errors import ConnectorError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from remoting.protocol.signing import Credentials
-from remoting.tls import Tls
+from remoting.security.tls import Tls
 from spark_connector.errors import OptionError
 from spark_connector.options import OnDecodeError
 from spark_connector.source.options import SOURCE_OPTIONS, OnDataLoss, SourceOptions

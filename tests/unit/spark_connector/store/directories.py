@@ -15,7 +15,7 @@ from spark_connector.source.pushdown import Pushed
 from spark_connector.store.options import store_options
 from spark_connector.store.planning import Piece, plan
 from spark_connector.store.reading import StoreTask, open_view
-from tests.archives import unpack
+from tests.support.archives import unpack
 from tests.unit.broker.store.stores import message
 
 LOG_FILE = 16 * 1024

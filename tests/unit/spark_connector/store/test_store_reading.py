@@ -17,7 +17,7 @@ from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import FILLER
 from spark_connector.errors import ConnectorError, DataLossError, DecodeError
 from spark_connector.store.planning import LogPiece
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.spark_connector.store.directories import (
     LOG_FILE,
     golden_store,

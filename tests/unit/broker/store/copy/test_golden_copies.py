@@ -8,7 +8,7 @@ import pytest
 
 from broker.store.engine import MessageStore, StoreConfig
 from broker.storetools.view import StoreView
-from tests.archives import unpack
+from tests.support.archives import unpack
 from tests.unit.broker.store.copy.copies import check, copied
 from tests.unit.broker.store.stores import read_all
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.store.engine import MessageStore
 from remoting.protocol import core
-from tests.core import LACKING
+from tests.support.core import LACKING
 from tests.unit.broker.store.index.indexed import SMALL
 from tests.unit.broker.store.stores import SettableClock, opened
 

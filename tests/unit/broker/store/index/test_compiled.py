@@ -19,7 +19,7 @@ from remoting.protocol.message.record import (
     encode_record,
     host_bytes,
 )
-from tests.core import LACKING
+from tests.support.core import LACKING
 
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)

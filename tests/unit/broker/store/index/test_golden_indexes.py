@@ -11,7 +11,7 @@ import pytest
 
 from broker.store.engine import MessageStore, StoreConfig
 from remoting.protocol.message.view import RecordView
-from tests.archives import unpack
+from tests.support.archives import unpack
 
 STORES = ("clean", "crash", "torn-properties", "torn-body", "clean-5.3.3")
 CLEAN = ("clean", "clean-5.3.3")

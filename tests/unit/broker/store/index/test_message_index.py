@@ -15,7 +15,7 @@ from broker.store.index_keys import KeyBatch, Walked
 from broker.store.limits import StoreLimits
 from broker.store.results import StoreBusy, StoreError
 from remoting.protocol.disk.index_file import file_bytes
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,
     FOREVER,

@@ -12,7 +12,7 @@ from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.crashes import forget
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,

@@ -12,7 +12,7 @@ import pytest
 from broker.store.index import IndexBuilder
 from broker.store.limits import StoreLimits
 from broker.store.results import PutStatus
-from remoting.process_limits import memory_bytes
+from remoting.runtime.process_limits import memory_bytes
 from tests.unit.broker.store.index.indexed import SMALL, check, fill, find, index_files, keyed
 from tests.unit.broker.store.stores import FailingFiles, opened
 

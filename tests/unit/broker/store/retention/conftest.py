@@ -9,7 +9,7 @@ import pytest
 
 from broker.store.engine import MessageStore
 from broker.store.limits import StoreLimits
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import Disk, kept
 from tests.unit.broker.store.stores import opened
 

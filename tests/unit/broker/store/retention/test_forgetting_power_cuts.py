@@ -15,7 +15,7 @@ import pytest
 from broker.store.config import RetentionConfig
 from broker.store.engine import GetStatus, MessageStore, PendingMessage
 from remoting.protocol.message.view import RecordView, iter_records
-from tests.sizes import size
+from tests.support.sizes import size
 from tests.unit.broker.store.simulated_disk import ROOT, PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import small_config
 from tests.unit.broker.store.workload import QUEUES, Day, Queue

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import GetStatus, MessageStore, PutStatus
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.crashes import crash
 from tests.unit.broker.store.retention.forgetful import (
     HOUR,

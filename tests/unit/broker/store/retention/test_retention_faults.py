@@ -8,7 +8,7 @@ from broker.store import retention as module
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.engine import GetStatus, MessageStore
 from broker.store.os_files import Region
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, log_names, numbers
 from tests.unit.broker.store.stores import LOG_FILE
 

@@ -7,7 +7,7 @@ import gc
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.os_files import DiskUse
 from remoting.protocol.message.view import iter_records
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import Disk, fill, numbers
 from tests.unit.broker.store.stores import LOG_FILE, message
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broker.store.engine import GetStatus, MessageStore
 from broker.store.os_files import DiskUse
-from tests.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, numbers
 from tests.unit.broker.store.stores import opened
 

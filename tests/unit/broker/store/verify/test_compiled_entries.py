@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from remoting.protocol.disk.index_file import ENTRY, IndexTable, file_bytes
-from tests.core import LACKING
+from tests.support.core import LACKING
 
 if LACKING:
     pytest.skip(LACKING, allow_module_level=True)

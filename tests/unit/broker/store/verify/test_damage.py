@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.storetools.verify.check import CheckOptions, check
-from tests.archives import unpack
+from tests.support.archives import unpack
 from tests.unit.broker.store.verify.damaged import (
     FoundDamage,
     both,

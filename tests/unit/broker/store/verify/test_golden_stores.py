@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.storetools.verify.overview import overview
-from tests.archives import unpack
+from tests.support.archives import unpack
 from tests.unit.broker.store.verify.damaged import both, damage_in
 
 

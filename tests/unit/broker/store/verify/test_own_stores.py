@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from broker.store.engine import MessageStore
+from broker.store.raw_files import StoreChanged
 from broker.store.results import StoreError
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import is_open
-from broker.storetools.view_files import StoreChanged
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
 from tests.unit.broker.store.crashes import forget

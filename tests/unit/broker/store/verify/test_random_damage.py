@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import Severity
-from tests.archives import unpack
-from tests.sizes import size
+from tests.support.archives import unpack
+from tests.support.sizes import size
 from tests.unit.broker.store.verify.damaged import both, fresh, run_repair
 
 _OFTEN = settings(

@@ -17,7 +17,7 @@ from remoting.protocol.disk.index_file import IndexTable
 from remoting.protocol.message.record import Blank, End, FoundRecord, Invalid, examine
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.message.view import RecordView
-from tests.archives import unpack as unpack_archive
+from tests.support.archives import unpack as unpack_archive
 
 NAMES = ["clean", "crash", "torn-properties", "torn-body", "clean-5.3.3"]
 COMMIT_LOG_FILE_BYTES = 65536

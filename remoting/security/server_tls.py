@@ -11,9 +11,9 @@ from math import inf
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from remoting.clock import Clock
-from remoting.log import Log
-from remoting.settings import (
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import Log
+from remoting.runtime.settings import (
     ConfigError,
     RefusedKey,
     Settings,
@@ -23,7 +23,7 @@ from remoting.settings import (
     refused,
     setting,
 )
-from remoting.tls import TlsError, load_pair, load_trust
+from remoting.security.tls import TlsError, load_pair, load_trust
 
 WATCH_SECONDS: Final = 0.5
 """The interval at which files are checked: a change has effect within a second."""

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from client.consumer.outcome import OutcomeKind
 from client.consumer.push import PushConsumer
-from client.context import ClientContext, ClientPart, context_of
 from client.errors import (
     DeadLetter,
     NoRoute,
@@ -39,12 +38,11 @@ from client.limits import (
     TRACE_SEND_TIMEOUT,
 )
 from client.message import Message, OpenTransaction, Receipt, SendStatus, TransactionState
+from client.network.context import ClientContext, ClientPart, context_of
 from client.positions import check_topic_name
 from client.producer.columns import is_timed
 from client.producer.producer import Producer, serde_of, shared_producer
 from client.serde import Serde, raw
-from remoting.clock import SystemClock
-from remoting.log import Log, RateLimitedLog
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.trace import (
     ConsumeResult,
@@ -54,7 +52,9 @@ from remoting.protocol.message.trace import (
 )
 from remoting.protocol.names import TRACE_TOPIC
 from remoting.protocol.queue import MessageQueue
-from remoting.tasks import Supervisor
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.log import Log, RateLimitedLog
+from remoting.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage

@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 
 from broker.errors import RequestRefused
 from broker.limits import BrokerLimits
-from remoting.clock import Clock
 from remoting.protocol.codes import ResponseCode
+from remoting.runtime.clock import Clock
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-HOME = Path(__file__).resolve().parents[1]
+HOME = Path(__file__).resolve().parents[2]
 README = HOME / "README.md"
 DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 DEFAULT = "127.0.0.1:9876"

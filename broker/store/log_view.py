@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from broker.store.raw_files import FileRow, ViewFile
 from broker.store.results import StoreError
-from broker.storetools.view_files import FileRow, ViewFile
 from remoting.protocol.message.record import (
     FIXED_BYTES_V4,
     MAGIC_BLANK,
@@ -141,10 +141,9 @@ class LogView:
         return None if record is None else record.store_timestamp_ms
 
     def look(self, position: int) -> tuple[memoryview, Scan]:
-        """Return the bytes of the record at a physical offset, and what is there; the CRC is not
-        checked.
+        """Return the bytes of the record at a physical offset, and what is there.
 
-        Without a record header the bytes are empty. Raises ``StoreError``.
+        The CRC is not checked. Without a record header the bytes are empty. Raises ``StoreError``.
         """
         return self._look(self._row.file_of(position), position, check_crc=False)
 

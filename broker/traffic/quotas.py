@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from broker.errors import RequestRefused
-from broker.traffic import key_of
-from remoting.clock import Clock
-from remoting.log import RateLimitedLog
+from broker.traffic.counts import key_of
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import RETRY_AFTER
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 
-from remoting import tasks as loop
-from remoting.log import Log
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.accelerated import json_dumps
+from remoting.runtime import tasks as loop
+from remoting.runtime.log import Log
+from remoting.runtime.process_limits import ConnectionRoom
 
 if TYPE_CHECKING:
     from broker.app import Broker

@@ -28,16 +28,16 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
 
-from pocketmq.metrics_page import MetricsPage, Snapshot
-from pocketmq.process import LoopMonitor, RequestTimes
-from pocketmq.serving import servers_of
+from pocketmq.server.metrics_page import MetricsPage, Snapshot
+from pocketmq.server.process import LoopMonitor, RequestTimes
+from pocketmq.server.serving import servers_of
 from remoting.addresses import address_text
-from remoting.log import Log
-from remoting.process_limits import HTTP_CONNECTIONS, SHORT_BACKLOG
+from remoting.runtime.log import Log
+from remoting.runtime.process_limits import HTTP_CONNECTIONS, SHORT_BACKLOG
 
 if TYPE_CHECKING:
     from broker.app import Broker
-    from pocketmq.serving import ServerPart
+    from pocketmq.server.serving import ServerPart
 
 
 STOP_POLL_SECONDS: Final = 0.05

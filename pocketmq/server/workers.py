@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from pocketmq.serving import Failed
+from pocketmq.server.serving import Failed
 from remoting.access.audit import AUTO, own_file
 from remoting.protocol.accelerated import json_loads
-from remoting.settings import ConfigError
-from remoting.tasks import Supervisor
+from remoting.runtime.settings import ConfigError
+from remoting.runtime.tasks import Supervisor
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -16,11 +16,10 @@ from typing import NamedTuple, Protocol
 
 from client.errors import PocketMQError, UsageError
 from client.limits import HEARTBEAT_RETRY, HEARTBEAT_TIMEOUT, UNREGISTER_TIMEOUT
-from client.remote import Remote
-from client.routes import MASTER_ID, FaultTable, Route, RouteTable
+from client.network.remote import Remote
+from client.network.routes import MASTER_ID, FaultTable, Route, RouteTable
 from remoting.connection import Connection
 from remoting.errors import AnswerTimeout, ConnectFailed, RemotingError
-from remoting.log import Log
 from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.description import BlockedQueue
 from remoting.protocol.bodies.heartbeat import (
@@ -35,7 +34,8 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
 from remoting.protocol.own_codes import BLOCKED, ON_CONFLICT, STRATEGY
-from remoting.tasks import Supervisor
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 Subscriptions = Callable[[], list[SubscriptionData]]
 
@@ -71,11 +71,11 @@ class Membership(Protocol):
         ...
 
     def route_changed(self, topic: str) -> None:
-        """Called when the queues or brokers of a topic have changed."""
+        """Adapt to a topic whose queues or brokers have changed."""
         ...
 
     def connected(self, address: str) -> None:
-        """Called after a new connection to a broker, which may have lost this member's state."""
+        """Restore this member's state at a newly connected broker, which may have lost it."""
         ...
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from pkgutil import walk_packages
 from types import ModuleType
 
-HOME = Path(__file__).resolve().parent.parent
+HOME = Path(__file__).resolve().parents[2]
 
 
 def _is_hidden(name: str) -> bool:

@@ -16,7 +16,9 @@ from typing import Any, Self, TypeAlias
 
 from client.config import Addresses, ClientArguments, ClientOptions, name_servers
 from client.errors import UsageError
-from client.heartbeat import (
+from client.lifecycle import Lifecycle, LifecycleState
+from client.limits import HEARTBEAT_TIMEOUT, MAX_BROKERS_KNOWN, MAX_REQUESTS
+from client.network.heartbeat import (
     GROUP_REQUESTS,
     Heartbeats,
     Members,
@@ -24,17 +26,12 @@ from client.heartbeat import (
     Subscriptions,
     group_of,
 )
-from client.lifecycle import Lifecycle, LifecycleState
-from client.limits import HEARTBEAT_TIMEOUT, MAX_BROKERS_KNOWN, MAX_REQUESTS
-from client.name_servers import NameServers, RouteKeeper
-from client.remote import Remote
-from client.routes import FaultTable, RouteTable
+from client.network.name_servers import NameServers, RouteKeeper
+from client.network.remote import Remote
+from client.network.routes import FaultTable, RouteTable
 from remoting.addresses import parse_address
-from remoting.clock import SystemClock
 from remoting.connection import Connection
-from remoting.credentials import signer_of
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
@@ -43,8 +40,11 @@ from remoting.protocol.message import properties
 from remoting.protocol.message.ids import UniqueIdGenerator
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.settings import ConfigError
-from remoting.tasks import Supervisor
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.log import Log
+from remoting.runtime.settings import ConfigError
+from remoting.runtime.tasks import Supervisor
+from remoting.security.credentials import signer_of
 
 _log = Log("client")
 
@@ -78,7 +78,7 @@ class Replies:
         self._waiting.pop(correlation_id, None)
 
     def pushed(self, command: Command) -> None:
-        """A broker passes a reply on."""
+        """Give a reply that a broker passes on to the request that waits for it."""
         found = properties.decode((command.fields.get("properties") or "").encode())
         future = self._waiting.get(found.get(properties.CORRELATION_ID, ""))
         if future is None:
@@ -119,7 +119,7 @@ class ClientContext:
         *,
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT,
     ) -> None:
-        """Raises UsageError if an option is wrong or no name server is given.
+        """Check the options; raise UsageError if one is wrong or no name server is given.
 
         Args:
             options: those of ``ClientOptions`` are used, others are ignored.

@@ -17,10 +17,10 @@ from typing import Final, TypeAlias
 
 import yaml
 
-from remoting.log import Log
 from remoting.protocol.command import Command
 from remoting.protocol.signing import Credentials, signed
-from remoting.settings import ConfigError
+from remoting.runtime.log import Log
+from remoting.runtime.settings import ConfigError
 
 CredentialsSource: TypeAlias = Credentials | str | os.PathLike[str]
 """The keys themselves, or the path of a file with them."""

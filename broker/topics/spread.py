@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from broker.limits import MAX_TOPICS_SPREAD
-from remoting.clock import Clock
 from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies import decode
@@ -22,6 +21,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.clock import Clock
 
 KNOWN_SECONDS: Final = 60.0
 ROUTE_TIMEOUT_SECONDS: Final = 3.0

@@ -6,14 +6,14 @@ from typing import Final, TypeVar
 
 from client.errors import AccessDenied, remote_error
 from remoting.blocking import BlockingConnection
-from remoting.credentials import signer_of
 from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
-from remoting.tls import client_tls, tls_from_environment
+from remoting.security.credentials import signer_of
+from remoting.security.tls import client_tls, tls_from_environment
 
 B = TypeVar("B", bound=Body)
 

@@ -16,20 +16,20 @@ from prometheus_client.registry import Collector
 
 import pocketmq
 from broker import fast_path
-from broker.quotas import QuotaKind
 from broker.store.results import SYNC_BUCKETS_SECONDS
 from broker.store.retention_policy import used_limits
-from broker.traffic import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
-from pocketmq.process import Durations, RequestTimes
-from remoting.docs import DOCS
+from broker.traffic.counts import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
+from broker.traffic.quotas import QuotaKind
+from pocketmq.server.process import Durations, RequestTimes
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
+from remoting.runtime.docs import DOCS
 
 if TYPE_CHECKING:
     from broker.app import Broker
-    from broker.stats import BrokerCounters
     from broker.store.results import StoreStats
     from broker.store.retention import Retention
+    from broker.traffic.totals import BrokerCounters
     from nameserver.app import NameServer
     from remoting.counters import Counters
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-from remoting.clock import Clock
+from remoting.runtime.clock import Clock
 
 ROOT = "pocketmq"
 """The parent of all loggers of PocketMQ."""

@@ -36,13 +36,11 @@ from client.limits import (
     NEW_TOPIC_PAUSES,
     ROUTE_RETRY_PERIOD,
 )
-from client.remote import SUCCESS_ONLY, Remote
-from client.routes import MASTER_ID, Route, RouteTable, fallback_route, route_of
+from client.network.remote import SUCCESS_ONLY, Remote
+from client.network.routes import MASTER_ID, Route, RouteTable, fallback_route, route_of
 from client.wire.backoff import Backoff
-from remoting.clock import Clock
 from remoting.connection import Connection
 from remoting.errors import RemotingError
-from remoting.log import Log
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.route import BrokerData, ClusterInfo, TopicRouteData
 from remoting.protocol.bodies.stats import TopicList
@@ -52,7 +50,9 @@ from remoting.protocol.errors import BodyError, HeaderError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader, TopicRequestHeader
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.tasks import Supervisor
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import Log
+from remoting.runtime.tasks import Supervisor
 
 _log = Log("client")
 

@@ -20,7 +20,6 @@ from client.errors import (
     remote_error,
 )
 from client.wire.backoff import Backoff, retry_after
-from remoting.credentials import Signer
 from remoting.errors import (
     AnswerTimeout,
     ConnectFailed,
@@ -33,6 +32,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.queue import MessageQueue
+from remoting.security.credentials import Signer
 
 H = TypeVar("H", bound=Header)
 R = TypeVar("R")

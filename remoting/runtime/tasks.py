@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from remoting.log import Log
+from remoting.runtime.log import Log
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Topics: their table, the pace of their creation, and queues spread over other brokers."""

@@ -1,0 +1,1 @@
+"""Traffic: counters, rates and totals of topics and groups, and the quotas of accounts."""

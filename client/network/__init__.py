@@ -1,0 +1,1 @@
+"""A client's connections: name servers, routes, heartbeats, and the calls on brokers."""

@@ -1,0 +1,1 @@
+"""Interceptors that trace messages: RocketMQ's message trace, and OpenTelemetry."""

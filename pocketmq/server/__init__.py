@@ -1,0 +1,1 @@
+"""Processes that serve: start, stop, workers, probes and metrics."""

@@ -1,0 +1,1 @@
+"""What every process needs around its connections: clock, log, settings, tasks, durable files."""

@@ -1,0 +1,1 @@
+"""TLS and credentials of clients and servers."""

@@ -1,0 +1,1 @@
+"""What tests share: archives, clocks, ports, sizes, and the search for planted secrets."""
