@@ -94,7 +94,7 @@ check: setup              ## format, lint, types, import contracts
 docs: setup               ## the documentation as a site in build/site, with every link checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-house: setup              ## count files and classes; list import cycles, duplicate names, forbidden words
+house: setup              ## count files, classes and functions; list import cycles, duplicate names, long functions
 	$(BIN)/python scripts/house.py
 	$(BIN)/python scripts/hops.py --list
 

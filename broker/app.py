@@ -31,37 +31,37 @@ from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
-from broker.stats import SAMPLE_SECONDS, BrokerCounters
 from broker.store.engine import MessageStore
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.os_files import Files
 from broker.store_start import make_store, numeric, open_store
-from broker.topic_spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
+from broker.topics.spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
+from broker.traffic.totals import SAMPLE_SECONDS, BrokerCounters
 from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
 from remoting.access.guard import Guard, Permissions
 from remoting.addresses import address_text
-from remoting.clock import Clock, SystemClock
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.credentials import Signer
-from remoting.docs import DOCS
 from remoting.endpoint import Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
-from remoting.process_limits import ConnectionRoom
 from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.docs import DOCS
+from remoting.runtime.process_limits import ConnectionRoom
+from remoting.runtime.settings import ConfigError
+from remoting.runtime.tasks import Supervisor
+from remoting.security.credentials import Signer
+from remoting.security.server_tls import ServerTls
+from remoting.security.tls import Tls, client_tls
 from remoting.server import Server
-from remoting.server_tls import ServerTls
-from remoting.settings import ConfigError
-from remoting.tasks import Supervisor
-from remoting.tls import Tls, client_tls
 
 if TYPE_CHECKING:
     from broker.fast_path.read_pass import ReadPass
@@ -268,28 +268,7 @@ class Broker:
         # announcement needs it.
         self.config = config = tables.config
         self._report(tables)
-        try:
-            signer = None if config.credentials is None else Signer(config.credentials)
-        except ConfigError as error:
-            raise StartError(f"pocketmqCredentials: {error}") from None
-        tls = client_tls(
-            config.use_tls
-            and Tls(
-                ca=config.tls_client_trust,
-                cert=config.tls_client_cert,
-                key=config.tls_client_key,
-                key_password=config.tls_client_key_password,
-                check_hostname=config.check_name_server_host,
-            )
-        )
-        self._registration = BrokerRegistration(
-            config.namesrv_addr,
-            Announcement.of(config, self.port),
-            tables.topic_wrapper,
-            on_order_topics=self._set_order_topics,
-            clock=self._clock,
-            pool=partial(ConnectionPool, signer=signer, tls=tls),
-        )
+        self._registration = self._make_registration(tables)
         spread = None
         if config.namesrv_addr:
             ask = partial(self._registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
@@ -337,6 +316,31 @@ class Broker:
         )
         # The store was opened before the settings saved in it were read.
         self.store.engine.retention.configure(config.retention)
+
+    def _make_registration(self, tables: SavedTables) -> BrokerRegistration:
+        config = self.config
+        try:
+            signer = None if config.credentials is None else Signer(config.credentials)
+        except ConfigError as error:
+            raise StartError(f"pocketmqCredentials: {error}") from None
+        tls = client_tls(
+            config.use_tls
+            and Tls(
+                ca=config.tls_client_trust,
+                cert=config.tls_client_cert,
+                key=config.tls_client_key,
+                key_password=config.tls_client_key_password,
+                check_hostname=config.check_name_server_host,
+            )
+        )
+        return BrokerRegistration(
+            config.namesrv_addr,
+            Announcement.of(config, self.port),
+            tables.topic_wrapper,
+            on_order_topics=self._set_order_topics,
+            clock=self._clock,
+            pool=partial(ConnectionPool, signer=signer, tls=tls),
+        )
 
     def _report(self, tables: SavedTables) -> None:
         """Log problems of the saved tables."""

@@ -24,6 +24,7 @@ from broker.store.config import DEFAULT_DELAY_LEVELS_MS, StoreConfig, StorePaths
 from broker.store.deleted_topics import DeletedTopics
 from broker.store.log_walk import QueueKey
 from broker.store.os_files import Files
+from broker.store.raw_files import StoreChanged, ViewFile
 from broker.storetools.verify import metadata_files
 from broker.storetools.verify.findings import MAX_FINDINGS, Findings, Ranges, is_open
 from broker.storetools.verify.index_scan import (
@@ -37,7 +38,6 @@ from broker.storetools.verify.log_part import LogPart, OnProgress, PartPlan, Par
 from broker.storetools.verify.queue_checker import Evidence, QueueChecker
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues
 from broker.storetools.view import LogEnd, StoreView
-from broker.storetools.view_files import StoreChanged, ViewFile
 
 MAX_TRIES: Final = 4
 """Attempts to check a running store. Retention may delete files meanwhile, and a read during a
@@ -150,12 +150,8 @@ class Check:
         running = not self._options.locked and is_open(root)
         clean = not running and not (root / "abort").exists()
         if not clean and not running:
-            findings.note(
-                "abort",
-                str(root / "abort"),
-                None,
-                "the broker did not stop cleanly, or runs elsewhere: its next start recovers",
-            )
+            why = "the broker did not stop cleanly, or runs elsewhere: its next start recovers"
+            findings.note("abort", str(root / "abort"), None, why)
         tables = metadata_files.read_tables(root, findings)
         checkpoint = metadata_files.read_checkpoint(root)
         # The index before the list of log files: otherwise it could be ahead of them.
@@ -199,16 +195,9 @@ class Check:
         last_ms = max((result.last_ms for result in results), default=0)
         if not lost_until:
             metadata_files.check_checkpoint(root, checkpoint, last_ms, findings, clean=clean)
-        metadata_files.check_offsets(root, view, tables, findings)
+        metadata_files.check_offsets(root, view, tables, findings, last_ms=last_ms)
         if not running:
             metadata_files.check_progress(root, view, end.position, findings, clean=clean)
-        if last_ms and not tables.has_offsets:
-            findings.note(
-                "no-offsets",
-                str(root / "config" / "consumerOffset.json"),
-                None,
-                "there are messages, but no committed offsets: groups start as if they were new",
-            )
         return Report(
             findings,
             view.log.start,

@@ -20,10 +20,10 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from broker.store.index_files import Shape
+from broker.store.raw_files import StoreChanged, ViewFile
 from broker.store.results import StoreError
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import StoreView
-from broker.storetools.view_files import StoreChanged, ViewFile
 from remoting.protocol import core
 from remoting.protocol.disk.index_file import (
     DEFAULT_ENTRIES,

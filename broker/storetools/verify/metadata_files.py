@@ -227,9 +227,29 @@ def _delays(content: object) -> dict[int, int]:
     return {level: offset for level, offset in levels.items() if level >= 0}
 
 
-def check_offsets(root: Path, view: StoreView, tables: Tables, findings: Findings) -> None:
-    """Report committed offsets beyond the end of their queues. Raises ``StoreError``."""
+def check_offsets(
+    root: Path, view: StoreView, tables: Tables, findings: Findings, *, last_ms: int
+) -> None:
+    """Report committed offsets beyond the end of their queues, or that there are none.
+
+    Args:
+        root: the store's directory.
+        view: of the store.
+        tables: what ``read_tables`` has returned.
+        findings: where problems are reported.
+        last_ms: store time of the last message, 0 without messages.
+
+    Raises:
+        StoreError: a file can't be read.
+    """
     path = str(root / "config" / "consumerOffset.json")
+    if last_ms and not tables.has_offsets:
+        findings.note(
+            "no-offsets",
+            path,
+            None,
+            "there are messages, but no committed offsets: groups start as if they were new",
+        )
     for (topic, group, queue_id), offset in sorted(tables.offsets.items()):
         end = _end(view, topic, queue_id)
         if offset > end:

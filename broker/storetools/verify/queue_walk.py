@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_walk import EntryRun, QueueKey
+from broker.store.raw_files import FileRow
 from broker.storetools.queue_writer import QueueWriter
-from broker.storetools.view_files import FileRow
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 
 MAX_RANGES_PER_QUEUE: Final = 64

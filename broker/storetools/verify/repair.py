@@ -34,10 +34,10 @@ from broker.storetools.verify.log_part import LogPart, OnProgress, PartPlan
 from broker.storetools.verify.metadata_files import read_own
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues, complete
 from broker.storetools.view import OWN_CHECKPOINT, StoreView
-from remoting.clock import SystemClock
 from remoting.protocol.disk import timer
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from remoting.runtime.clock import SystemClock
 
 _QUEUE_FILE_BYTES: Final = 6_000_000
 _INDEX_KINDS: Final = (
