@@ -127,7 +127,7 @@ sanitize: setup           ## the tests of the compiled core with AddressSanitize
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
 
-soak: setup               ## the long-running tests in full size; writes docs/evidence/
+soak: setup               ## the long-running tests in full size; writes build/soak.md
 	$(BIN)/python -m tests.soak
 
 bench: setup              ## compare with Apache RocketMQ: over an hour on a quiet machine; BENCH=--quick

@@ -1,6 +1,6 @@
 """``make soak``: run every test in its full size, and measure start and memory.
 
-Write ``docs/evidence/soak.md`` with the commit, the date and the machine, so that the figures can
+Write ``build/soak.md`` with the commit, the date and the machine, so that the figures can
 be traced to the code that was measured. The exit code is that of the tests.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parent.parent
-EVIDENCE = ROOT / "docs" / "evidence" / "soak.md"
+EVIDENCE = ROOT / "build" / "soak.md"
 SLOWEST = 15
 
 
