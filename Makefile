@@ -42,7 +42,7 @@ $(VENV)/.core: $(VENV)/.ready setup.py $(CORE) $(sort $(dir $(CORE)))
 	@$(BIN)/python -c 'from broker import fast_path as f; print("PocketMQ runs on its", f"Python path, which is slower: {f.WHY}" if f.WHY else "compiled core")'
 	@touch $@
 
-demo: setup               ## send and read 336,776 flights, run a consumer group, and Spark if Java is installed
+demo: setup               ## handle 336,776 flights in consumer groups, and in Spark if Java is installed
 	$(BIN)/pocketmq demo
 	$(BIN)/python -m examples.demo.group
 	@if command -v java >/dev/null; then \

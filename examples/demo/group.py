@@ -27,18 +27,21 @@ from pathlib import Path
 from typing import Final
 
 import client
+from examples.demo.flights import COUNT, DemoFailed, Flight, Sum, differences, flights
 from examples.demo.journal import Journal
 from examples.demo.member import MAX_RETRIES, MemberEvent, MemberSettings
 from examples.demo.members import Member, Members
 from examples.demo.stage import NOBODY, Row, Stage, stage
+from examples.spark.send_flights import NoFlights
 from pocketmq import output, testing
-from pocketmq.cli.demo import PORTION, DemoFailed, portions
-from pocketmq.flights import COUNT, Flight, Sum, differences, flights
 
 TOPIC: Final = "departures"
 QUEUES: Final = 4
 FIRST_MEMBERS: Final = 3
 MORE_MEMBERS: Final = 2
+
+PORTION: Final = 500
+"""Messages in flight."""
 
 FLIGHTS_PER_SECOND: Final = 30_000
 """The rate of sending, limited so that the group's state can be followed."""
@@ -210,7 +213,8 @@ class GroupDemo:
 
     async def _send(self, producer: client.Producer[bytes]) -> None:
         began = time.perf_counter()
-        for portion in portions(flights(self._total), PORTION):
+        rest = flights(self._total)
+        while portion := list(islice(rest, PORTION)):
             futures = [
                 producer.send_nowait(
                     TOPIC, flight.line, tag=flight.carrier, sharding_key=flight.destination
@@ -248,7 +252,7 @@ class GroupDemo:
             self._dead += 1
             self._stage.tell(
                 f"{event.text} failed {MAX_RETRIES + 1} times: {member} has put it aside as a dead "
-                "letter, and the flights behind it go on"
+                "letter, and the queue goes on"
             )
 
     async def _watch(self, admin: client.Admin, group: str, members: Members) -> None:
@@ -298,18 +302,18 @@ class GroupDemo:
             DemoFailed: a result is wrong.
         """
         # Concurrent handling does not keep the order, so ``chains`` are not compared.
-        found = differences(replace(self._sent, chains={}), replace(billing.handled, chains={}))
-        found += differences(self._sent_in_order, boarding.handled)
+        faults = differences(replace(self._sent, chains={}), replace(billing.handled, chains={}))
+        faults += differences(self._sent_in_order, boarding.handled)
         dead = [message.body for message in await admin.dead_letters("boarding")]
         if dead != [self._cancelled.line]:
-            found.append(f"{len(dead)} dead letters, instead of the flight that can't be handled")
+            faults.append(f"{len(dead)} dead letters, instead of the flight that can't be handled")
         for group in ("billing", "boarding"):
             if behind := (await admin.lag(group, topic=TOPIC)).total:
-                found.append(f"{group} is {behind} messages behind although all have left cleanly")
+                faults.append(f"{group} is {behind} messages behind although all have left cleanly")
         if not self._idle:
-            found.append("of five members on four queues none said that it is idle")
-        if found:
-            raise DemoFailed("; ".join(found))
+            faults.append("of five members on four queues none said that it is idle")
+        if faults:
+            raise DemoFailed("; ".join(faults))
         return len(dead)
 
 
@@ -334,4 +338,7 @@ async def _main(limit: int | None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main(int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    try:
+        asyncio.run(_main(int(sys.argv[1]) if len(sys.argv) > 1 else None))
+    except (DemoFailed, NoFlights) as problem:
+        sys.exit(str(problem))

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pocketmq.flights import Sum, flight_of
+from examples.demo.flights import Sum, flight_of
 
 _READ_BYTES: Final = 1 << 20
 

@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
+from examples.demo.flights import DemoFailed
 from examples.demo.member import MemberEvent, MemberSettings
-from pocketmq.cli.demo import DemoFailed
 
 STOP_TIMEOUT: Final = 15.0
 """The most seconds for a clean stop."""

@@ -25,11 +25,11 @@ from typing import Any, Final
 
 from client.blocking import Admin
 from examples.demo import plot
+from examples.demo.flights import DemoFailed
 from examples.demo.plain_delays import Figures, Place, counted
 from examples.demo.stage import Stage, stage
 from examples.spark import send_flights as departures
 from pocketmq import output, testing
-from pocketmq.cli.demo import DemoFailed
 from remoting.runtime import tasks as loop
 
 TOPIC: Final = "flights"

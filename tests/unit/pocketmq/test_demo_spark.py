@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 from examples.demo import spark
-from pocketmq.cli.demo import DemoFailed
+from examples.demo.flights import DemoFailed
 
 
 def test_without_spark_it_says_what_to_install(

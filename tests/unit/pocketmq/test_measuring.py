@@ -1,4 +1,4 @@
-"""Parts of the metrics: request times, loop stalls, and the demo's figures and checks."""
+"""Parts of the metrics: request times, loop stalls and memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import cast
 
 import pytest
 
-from pocketmq.cli.demo import quantile
-from pocketmq.flights import Sum, differences
 from pocketmq.server.process import (
     LATENCY_BUCKETS,
     OTHER,
@@ -76,32 +74,6 @@ async def test_a_busy_loop_is_noticed() -> None:
     assert sum(monitor.stalls.buckets[STALL_BUCKETS.index(0.5) + 1 :]) == 1
 
 
-def test_quantiles_are_values_that_were_measured() -> None:
-    assert quantile([3.0, 1.0, 2.0], 0.5) == 2.0
-    assert quantile([3.0, 1.0, 2.0], 0.99) == 3.0
-    assert quantile([], 0.5) == 0.0
-
-
 def test_memory_is_known_of_processes_that_are_there() -> None:
     assert private_megabytes(2**22 + 1) == 0
     assert private_megabytes(os.getpid()) > 1
-
-
-def made_of(*bodies: tuple[str, bytes]) -> Sum:
-    total = Sum()
-    for destination, body in bodies:
-        total.add(destination, body)
-    return total
-
-
-def test_the_same_bodies_in_the_order_of_each_destination_are_equal() -> None:
-    sent = made_of(("IAH", b"1"), ("MIA", b"2"), ("IAH", b"3"))
-    assert differences(sent, made_of(("MIA", b"2"), ("IAH", b"1"), ("IAH", b"3"))) == []
-
-
-def test_a_lost_a_changed_and_a_swapped_message_are_found() -> None:
-    sent = made_of(("IAH", b"1"), ("IAH", b"3"))
-    assert "2 messages were sent, 1 received" in differences(sent, made_of(("IAH", b"1")))[0]
-    assert "checksum" in differences(sent, made_of(("IAH", b"1"), ("IAH", b"4")))[0]
-    swapped = differences(sent, made_of(("IAH", b"3"), ("IAH", b"1")))
-    assert swapped == ["the order differs for 1 destinations: IAH"]

