@@ -34,7 +34,7 @@ async def main(root, size, body):
     store.start(loop)
     message = [PendingMessage("load", q, b"x" * body, b"TAGS\\x01t", 116) for q in range(16)]
     number = 0
-    while store.end_offset < size:
+    while store.log.end < size:
         for _ in range(10):
             store.put_batch([message[number % 16]] * 32)
             number += 1

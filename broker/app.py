@@ -206,8 +206,8 @@ class Broker:
         self.guard = await self._make_guard(rights) if self.config.acl_enable else None
         self.processors = Processors.of(self.state, guard=self.guard)
         await self.processors.transactions.load()
-        self.store.on_arrival = self._arrived
-        self.store.watch(self.state.long_polls.queues)
+        self.store.dispatcher.on_arrival = self._arrived
+        self.store.dispatcher.watched = self.state.long_polls.queues
         table = self.processors.table()
         if self.guard is not None:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
@@ -277,7 +277,7 @@ class Broker:
         self._delays = Delays(
             config.delay_levels_ms, self.store, self._clock, counters, config.limits
         )
-        # Before ``store.on_arrival`` is set, because ``_arrived`` needs the schedule.
+        # Before ``store.dispatcher.on_arrival`` is set, because ``_arrived`` needs the schedule.
         self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
         if config.timer_wheel_enable:
             self._timers = Timers(
@@ -308,14 +308,14 @@ class Broker:
             timers=self._timers,
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
-            offsets_lost=tables.lost_offsets and self.store.end_offset > 0,
+            offsets_lost=tables.lost_offsets and self.store.log.end > 0,
             named_before=tables.named_before,
             why_not_compiled=fast_path.WHY,
             tls=self.tls,
             room=self._room,
         )
         # The store was opened before the settings saved in it were read.
-        self.store.engine.retention.configure(config.retention)
+        self.store.retention.configure(config.retention)
 
     def _make_registration(self, tables: SavedTables) -> BrokerRegistration:
         config = self.config
@@ -344,7 +344,7 @@ class Broker:
 
     def _report(self, tables: SavedTables) -> None:
         """Log problems of the saved tables."""
-        if tables.lost_offsets and self.store.end_offset > 0:
+        if tables.lost_offsets and self.store.log.end > 0:
             _log.error(
                 "the store has messages but no consumer offsets: config/consumerOffset.json is "
                 "missing, so every group starts over by the rule for new groups; if that is not "

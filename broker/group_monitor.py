@@ -177,8 +177,8 @@ class GroupMonitor:
         pull = group.pulls.get(key)
         if group.consume_type == ConsumeType.CONSUME_ACTIVELY and pull is None and committed < 0:
             return None  # A client that assigns queues itself may leave some out on purpose.
-        waiting = state.store.max_offset(topic, queue_id) - max(
-            committed, state.store.min_offset(topic, queue_id), 0
+        waiting = state.store.queries.max_offset(topic, queue_id) - max(
+            committed, state.store.queries.min_offset(topic, queue_id), 0
         )
         alive = now
         if before is not None and before[0] == committed and waiting > 0:

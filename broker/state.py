@@ -143,7 +143,7 @@ class BrokerState:
         self.groups.configure(
             auto_create=config.auto_create_subscription_group, client_limit=config.max_groups
         )
-        self.store.engine.retention.configure(config.retention)
+        self.store.retention.configure(config.retention)
         return self.topics.configure(config, now_ms)
 
     @property

@@ -98,7 +98,7 @@ class Delays:
         self._schedule = schedule = Schedule(self._levels_ms, saved)
         self._progress = DeliveryProgress(schedule, store, directory, files, save)
         self._progress.load()
-        queue_ids = store.queue_ids(SCHEDULE_TOPIC)
+        queue_ids = store.queues.queue_ids(SCHEDULE_TOPIC)
         if saved is None and not schedule.offsets and queue_ids:
             _log.warning(
                 "config/delayOffset.json is missing: delayed messages that were delivered are "
@@ -107,8 +107,8 @@ class Delays:
             )
         now_ms = self._clock.now_ms()
         for level in {*schedule.offsets, *(queue_id + 1 for queue_id in queue_ids)}:
-            low = store.min_offset(SCHEDULE_TOPIC, level - 1)
-            high = store.max_offset(SCHEDULE_TOPIC, level - 1)
+            low = store.queries.min_offset(SCHEDULE_TOPIC, level - 1)
+            high = store.queries.max_offset(SCHEDULE_TOPIC, level - 1)
             if schedule.clamp(level, low, high) < high:
                 schedule.settle(level, now_ms)
         self._progress.delivered()
@@ -165,18 +165,19 @@ class Delays:
     async def _check_level(self, level: int) -> None:
         """Deliver the next messages of a level that are due, and set the time of its next check."""
         schedule, queue_id, now_ms = self._schedule, level - 1, self._clock.now_ms()
-        high = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
-        offset = schedule.clamp(level, self._store.min_offset(SCHEDULE_TOPIC, queue_id), high)
+        queries, cold_reads = self._store.queries, self._store.cold_reads
+        high = queries.max_offset(SCHEDULE_TOPIC, queue_id)
+        offset = schedule.clamp(level, queries.min_offset(SCHEDULE_TOPIC, queue_id), high)
         if offset == high:
             schedule.settle(level, None)
             return
         max_count = 1 if offset < self._careful.get(level, 0) else self._limits.delivered_at_once
-        codes = await self._store.tags_codes(self, SCHEDULE_TOPIC, queue_id, offset, max_count)
+        codes = await cold_reads.tags_codes(self, SCHEDULE_TOPIC, queue_id, offset, max_count)
         count, later_ms = schedule.split(level, codes, now_ms)
         if not count:
             schedule.settle(level, now_ms if later_ms is None else later_ms)
             return
-        result = await self._store.get_async(
+        result = await cold_reads.get(
             self, SCHEDULE_TOPIC, queue_id, offset, count, max_bytes=self._limits.delivered_bytes
         )
         again_ms = self._take(level, offset, result)

@@ -194,12 +194,12 @@ def is_void(record: RecordView, store: MessageStore) -> bool:
     text, topic, at = record.properties_text, record.topic, record.physical_offset
     if names.holds_messages_of_others(topic):
         topic = (properties.find(text, _REAL_TOPIC) or b"").decode("utf-8", "replace")
-    if store.is_void(topic, at):
+    if store.deleted.is_void(topic, at):
         return True
     if not topic.startswith(names.RETRY_PREFIX):
         return False
     origin = (properties.find(text, _RETRY_TOPIC) or b"").decode("utf-8", "replace")
-    return store.is_void(origin, at)
+    return store.deleted.is_void(origin, at)
 
 
 class ExistingTopics:

@@ -246,7 +246,7 @@ class DeliveryProgress:
         """
         self._files.make_directory(self._path.parent, durable=True)
         kept = self._files.read(self._path)
-        for level, offset in decode(kept or b"", self._store.end_offset).items():
+        for level, offset in decode(kept or b"", self._store.log.end).items():
             if offset > self._schedule.offsets.get(level, 0):
                 self._schedule.advance(level, offset)
         if kept is not None and len(kept) != FILE_BYTES:
@@ -258,7 +258,7 @@ class DeliveryProgress:
         """Write the schedule's progress to ``deliveryProgress``, after a delivery."""
         assert self._region is not None
         try:
-            self._region.write(0, encode(self._schedule.offsets, self._store.end_offset))
+            self._region.write(0, encode(self._schedule.offsets, self._store.log.end))
         except OSError as error:
             _log.warning(
                 "progress of delayed messages can't be written; if the broker is killed now, some "
@@ -271,8 +271,8 @@ class DeliveryProgress:
         """Write ``delayOffset.json`` if deliveries since the last write are on disk."""
         if self._waiting is None and self._schedule.version != self._saved_version:
             schedule = self._schedule
-            self._waiting = (self._store.end_offset, schedule.version, schedule.offsets.copy())
-        if self._waiting is not None and self._waiting[0] <= self._store.durable_offset:
+            self._waiting = (self._store.log.end, schedule.version, schedule.offsets.copy())
+        if self._waiting is not None and self._waiting[0] <= self._store.syncer.log.flushed:
             _, self._saved_version, offsets = self._waiting
             self._waiting = None
             self._save(offsets)

@@ -181,8 +181,8 @@ class Timers:
 
     def _open_files(self, *, create: bool) -> None:
         store, now_ms = self._store, self._clock.now_ms()
-        high = store.max_offset(TIMER_TOPIC, QUEUE)
-        check, progress, last = self._files.open(store.end_offset, high, create=create)
+        high = store.queries.max_offset(TIMER_TOPIC, QUEUE)
+        check, progress, last = self._files.open(store.log.end, high, create=create)
         if create:
             # As after a copy of a running store: the wheel is built again from the timer topic.
             check, progress, last = TimerCheck(self._lost.slot_ms), TimerProgress(), None
@@ -193,7 +193,7 @@ class Timers:
             if progress.slot_ms >= check.read_ms:
                 self._read_ms, self._delivered = progress.slot_ms, progress.delivered
         offsets = [check.queue_offset, progress.queue_offset]
-        record = None if last is None else _view(store.record_at(last.offset))
+        record = None if last is None else _view(store.queries.record_at(last.offset))
         if record is not None and record.topic == TIMER_TOPIC:
             offsets.append(record.queue_offset + 1)
         self._queue_offset = min(max(offsets), high)
@@ -253,7 +253,7 @@ class Timers:
     @property
     def unread(self) -> int:
         """How many messages of the timer topic are not in the wheel yet."""
-        return max(0, self._store.max_offset(TIMER_TOPIC, QUEUE) - self._queue_offset)
+        return max(0, self._store.queries.max_offset(TIMER_TOPIC, QUEUE) - self._queue_offset)
 
     @property
     def waiting(self) -> int:
@@ -349,13 +349,13 @@ class Timers:
     async def _read(self) -> bool:
         """Read the next messages of the timer topic; return whether there may be more."""
         store = self._store
-        high = store.max_offset(TIMER_TOPIC, QUEUE)
+        high = store.queries.max_offset(TIMER_TOPIC, QUEUE)
         if high == 0:
             return False
         if not self._files.exist:
             self._open_files(create=True)
         offset = self._queue_offset
-        low = store.min_offset(TIMER_TOPIC, QUEUE)
+        low = store.queries.min_offset(TIMER_TOPIC, QUEUE)
         if not low <= offset <= high:
             self._queue_offset = offset = min(max(offset, low), high)
         if offset >= self._lost.offset:
@@ -364,7 +364,7 @@ class Timers:
             return False
         count = 1 if offset < self._careful else self._limits.timers_read_at_once
         most = self._limits.delivered_bytes
-        result = await store.get_async(self, TIMER_TOPIC, QUEUE, offset, count, max_bytes=most)
+        result = await store.cold_reads.get(self, TIMER_TOPIC, QUEUE, offset, count, max_bytes=most)
         records = whole_records(result)
         if len(records) < result.next_offset - offset:
             if count > 1:
@@ -662,10 +662,10 @@ class Timers:
         Raises:
             _Damaged: the timer log is wrong about it.
         """
-        record = _view(await self._store.record_async(self, offset))
+        record = _view(await self._store.cold_reads.record_at(self, offset))
         if record is not None and record.topic == TIMER_TOPIC:
             return record
-        if offset < self._store.start_offset:
+        if offset < self._store.log.start:
             _log.error("a timer message was deleted before it was due", physical=offset)
         else:
             self._report(f"the commit log has no timer message at {offset}")
@@ -689,7 +689,7 @@ class Timers:
         try:
             files.write_progress(
                 TimerProgress(
-                    store.end_offset,
+                    store.log.end,
                     files.log_end,
                     self._queue_offset,
                     self._read_ms,
@@ -724,10 +724,10 @@ class Timers:
 
     async def _save(self) -> None:
         now = self._check()
-        if self._unsaved is not None and self._unsaved[0] <= self._store.durable_offset:
+        if self._unsaved is not None and self._unsaved[0] <= self._store.syncer.log.flushed:
             self._durable_ms, self._unsaved = self._unsaved[1], None
         if self._unsaved is None and now.read_ms != self._durable_ms:
-            self._unsaved = self._store.end_offset, now.read_ms
+            self._unsaved = self._store.log.end, now.read_ms
         check = now._replace(read_ms=self._durable_ms)
         try:
             if check != self._saved:
@@ -735,7 +735,7 @@ class Timers:
                 now_ms = self._clock.now_ms()
                 await _in_thread(partial(self._files.write_check, check, now_ms))
                 self._saved = check
-            self._files.trim(self._store.start_offset)
+            self._files.trim(self._store.log.start)
         except OSError as error:
             self._warnings.write("the timer files can't be synced; retrying", reason=str(error))
 

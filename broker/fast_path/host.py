@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.errors import LimitReached, RequestRefused
 from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
@@ -42,8 +42,10 @@ from remoting.protocol.message.record import (
 )
 
 if TYPE_CHECKING:
-    from broker.store.reader import EntryWindow
-    from remoting.connection import Connection
+    from broker.store.append import Appender
+    from broker.store.consume_queue import QueueTable
+    from broker.store.reader import EntryWindow, StoreReader
+    from broker.store.record_validator import TagsCodes
 
 
 Piece = bytes | memoryview
@@ -53,6 +55,36 @@ _NO_COMMAND: Final = Command(RequestCode.PULL_MESSAGE)
 
 def _command(codec: int, header: bytes) -> Command:
     return decode(Frame(SerializeType(codec), memoryview(header), memoryview(b""), 0))
+
+
+class FastPathStore(Protocol):
+    """What the fast path needs of the message store.
+
+    Attributes:
+        queues: the consume queues.
+        reader: reads messages from memory.
+        appender: appends the messages of one socket read.
+    """
+
+    queues: QueueTable
+    reader: StoreReader
+    appender: Appender
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        *,
+        max_bytes: int,
+        codes: TagsCodes | None,
+        wait: bool,
+    ) -> GetResult:
+        """Return messages of a queue; see ``MessageStore.get``."""
+
+    def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
+        """Call back when messages may be acknowledged; see ``MessageStore.when_durable``."""
 
 
 class Host:
@@ -78,14 +110,13 @@ class Host:
     ) -> None:
         self.guard = guard
         self._state = state
-        self._store = state.store
-        self._defers = state.store.config.defers
-        self._queues = state.store.engine.queues
-        self._reader = state.store.engine.reader
+        self._store: FastPathStore = state.store
+        self._queues = self._store.queues
+        self._reader = self._store.reader
         self._processors = processors
         self._answers = SendAnswers(state.packed_host, answer_fields(state.config))
         self._versions = self._source_versions()
-        self.appender = state.store.engine.appender
+        self.appender = self._store.appender
         self.packed_host = state.packed_host
         self.cluster = added_properties(state.config)
         self.max_body = state.store.config.max_message_size
@@ -152,12 +183,10 @@ class Host:
         )
 
     def stored(self, messages: int, body_bytes: int) -> None:
-        """Count stored messages, and request a flush in SYNC mode."""
+        """Count stored messages."""
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
-        if self._defers:
-            self._store.ask_sync()
 
     def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:
         """Call ``callback`` with True when the log is on disk up to ``end``, False on a timeout."""
@@ -290,7 +319,7 @@ class Host:
         the slow path.
         """
         state, header = self._state, plan.header
-        result = state.store.get(
+        result = self._store.get(
             header.topic,
             header.queue_id,
             header.queue_offset,

@@ -127,7 +127,7 @@ class ClientCallbackProcessor:
             place = parse_offset_id(text)
         except ValueError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = self._state.store.record_at(place.physical_offset)
+        record = self._state.store.queries.record_at(place.physical_offset)
         if record is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -301,9 +301,9 @@ class ClientCallbackProcessor:
                 ResponseCode.SYSTEM_ERROR, f"THe consumer group <{header.group}> not exist"
             )
         if header.timestamp == LATEST:
-            target = store.max_offset(header.topic, queue_id)
+            target = store.queries.max_offset(header.topic, queue_id)
         else:
-            target = store.offset_by_time(header.topic, queue_id, header.timestamp)
+            target = store.queries.offset_by_time(header.topic, queue_id, header.timestamp)
         target = max(target, 0)
         return target if header.is_force or target < consumed else consumed
 

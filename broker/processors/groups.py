@@ -244,8 +244,8 @@ class GroupProcessor:
         info = GroupQueueInfo(
             topic=topic,
             queue_id=queue_id,
-            min_offset=max(state.store.min_offset(topic, queue_id), 0),
-            max_offset=state.store.max_offset(topic, queue_id),
+            min_offset=max(state.store.queries.min_offset(topic, queue_id), 0),
+            max_offset=state.store.queries.max_offset(topic, queue_id),
             committed=state.offsets.query(name, topic, queue_id),
             lock_owner=state.locks.owner(name, queue, state.monotonic_ms),
         )

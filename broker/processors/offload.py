@@ -69,7 +69,7 @@ class Offload:
 
         def handle(command: Command, connection: Connection) -> Answer:
             try:
-                return self._store.from_memory(lambda: handler(command, connection))
+                return self._store.queries.from_memory(lambda: handler(command, connection))
             except NotInMemory:
                 return again(command, connection)
 
@@ -91,10 +91,10 @@ class Offload:
         """
         for _ in range(self._max_reads):
             try:
-                return self._store.from_memory(read)
+                return self._store.queries.from_memory(read)
             except NotInMemory as problem:
                 try:
-                    await self._store.fetch(owner, problem.ranges)
+                    await self._store.cold_reads.fetch(owner, problem.ranges)
                 except StoreBusy as busy:
                     raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         return read()

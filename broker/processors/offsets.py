@@ -81,7 +81,7 @@ class OffsetProcessor:
     def maximum(self, command: Command, _: Connection) -> Command:
         """Handle GET_MAX_OFFSET: return the offset that the next message will have."""
         header = command.read(GetMaxOffsetRequestHeader)
-        offset = self._state.store.max_offset(header.topic, header.queue_id)
+        offset = self._state.store.queries.max_offset(header.topic, header.queue_id)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def update(self, command: Command, _: Connection) -> Command:
@@ -111,8 +111,8 @@ class OffsetProcessor:
         store, percent = self._state.store, self._state.config.access_message_in_memory_max_ratio
         if (
             header.set_zero_if_not_found is not False
-            and store.min_offset(header.topic, header.queue_id) <= 0
-            and store.is_offset_in_memory(header.topic, header.queue_id, 0, percent)
+            and store.queries.min_offset(header.topic, header.queue_id) <= 0
+            and store.queries.is_offset_in_memory(header.topic, header.queue_id, 0, percent)
         ):
             return command.reply(header=OffsetResponseHeader(offset=0))
         return command.reply(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
@@ -120,19 +120,20 @@ class OffsetProcessor:
     def search(self, command: Command, _: Connection) -> Command:
         """Handle SEARCH_OFFSET_BY_TIMESTAMP: return the message stored nearest to a time."""
         header = command.read(SearchOffsetRequestHeader)
-        offset = self._state.store.offset_by_time(header.topic, header.queue_id, header.timestamp)
+        queries = self._state.store.queries
+        offset = queries.offset_by_time(header.topic, header.queue_id, header.timestamp)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def minimum(self, command: Command, _: Connection) -> Command:
         """Handle GET_MIN_OFFSET: return the first offset that isn't deleted."""
         header = command.read(QueueRequestHeader)
-        offset = self._state.store.min_offset(header.topic, header.queue_id)
+        offset = self._state.store.queries.min_offset(header.topic, header.queue_id)
         return command.reply(header=OffsetResponseHeader(offset=offset))
 
     def earliest(self, command: Command, _: Connection) -> Command:
         """Handle GET_EARLIEST_MSG_STORETIME: that of a queue's first message, or -1."""
         header = command.read(QueueRequestHeader)
-        stored_ms = self._state.store.earliest_store_time(header.topic, header.queue_id)
+        stored_ms = self._state.store.queries.earliest_store_time(header.topic, header.queue_id)
         return command.reply(header=GetEarliestMsgStoretimeResponseHeader(timestamp=stored_ms))
 
     def all_offsets(self, command: Command, connection: Connection) -> Answer:
@@ -166,7 +167,7 @@ class OffsetProcessor:
         lowest: dict[int, int] = {}
         for group in groups:
             for queue_id, offset in state.offsets.queues_of(group, topic).items():
-                if offset >= state.store.min_offset(topic, queue_id):
+                if offset >= state.store.queries.min_offset(topic, queue_id):
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         return command.reply(body=encode(QueryCorrectionOffsetBody(lowest)))
 

@@ -131,7 +131,7 @@ def permissions(state: BrokerState) -> Permissions:
             offset, permission = _position(command)
         except ProtocolError:
             return ()  # the handler refuses it
-        found = await state.store.record_async(connection, offset)
+        found = await state.store.cold_reads.record_at(connection, offset)
         if found is None:
             return ()
         record = RecordView(found)

@@ -181,7 +181,7 @@ class PullProcessor:
 
     async def _pull_from_disk(self, held: HeldPull, args: GetArgs) -> Command | None:
         try:
-            result = await self._state.store.get_async(held.connection, **args)
+            result = await self._state.store.cold_reads.get(held.connection, **args)
         except StoreBusy as busy:
             raise RequestRefused(ResponseCode.SYSTEM_BUSY, str(busy)) from busy
         self._check_rights(held)
@@ -338,7 +338,7 @@ class PullProcessor:
             enable = group.consume_broadcast_enable
             wanted = self._wanted_by_group(header, broadcast_enable=enable)
         is_retry = header.topic.startswith(names.RETRY_PREFIX)
-        if is_retry and wanted is _EVERYTHING and state.store.has_void:
+        if is_retry and wanted is _EVERYTHING and state.store.deleted.ends:
             # Retries of a deleted topic would be delivered as messages of one created again.
             return Wanted(records=ExistingTopics(state.store))
         return wanted

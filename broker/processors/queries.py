@@ -68,7 +68,7 @@ class QueryProcessor:
         max_count = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
             max_count = FOUND_BY_UNIQUE_KEY
-        found = await self._state.store.engine.index.find(
+        found = await self._state.store.index.find(
             header.topic,
             header.key,
             max_count=MAX_KEY_CANDIDATES,
@@ -118,11 +118,11 @@ class QueryProcessor:
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView | None:
         """Return the valid message at an offset, or None; with SYNC_FLUSH only if on disk."""
         store = self._state.store
-        found = await store.record_async(connection, physical_offset)
+        found = await store.cold_reads.record_at(connection, physical_offset)
         if found is None:
             return None
         record = RecordView(found)
-        if store.config.defers and physical_offset + record.size > store.engine.syncer.confirmed:
+        if store.config.defers and physical_offset + record.size > store.syncer.confirmed:
             return None
         return record
 
@@ -155,16 +155,16 @@ class QueryProcessor:
         state = self._state
         store = state.store
         consumed = state.offsets.query(group, topic, queue_id)
-        end = store.max_offset(topic, queue_id)
-        first_ms = store.earliest_store_time(topic, queue_id)
-        last_ms = store.store_time_at(topic, queue_id, end - 1)
+        end = store.queries.max_offset(topic, queue_id)
+        first_ms = store.queries.earliest_store_time(topic, queue_id)
+        last_ms = store.queries.store_time_at(topic, queue_id, end - 1)
         consumed_ms = first_ms
         if consumed > 0:
-            consumed_ms = store.store_time_at(topic, queue_id, consumed - 1)
+            consumed_ms = store.queries.store_time_at(topic, queue_id, consumed - 1)
         delay_ms = 0
-        waiting = max(consumed, store.min_offset(topic, queue_id))
+        waiting = max(consumed, store.queries.min_offset(topic, queue_id))
         if waiting < end:
-            delay_ms = state.clock.now_ms() - store.store_time_at(topic, queue_id, waiting)
+            delay_ms = state.clock.now_ms() - store.queries.store_time_at(topic, queue_id, waiting)
         return QueueTimeSpan(
             message_queue=MessageQueue(topic, state.config.broker_name, queue_id),
             min_time_stamp=first_ms,
@@ -182,15 +182,15 @@ class QueryProcessor:
         topic, queue_id = header.topic or "", header.queue_id or 0
         index, count = header.index or 0, min(header.count or 0, MAX_ENTRIES)
         store = self._state.store
-        if queue_id not in store.queue_ids(topic):
+        if queue_id not in store.queues.queue_ids(topic):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         rows = []
         if count > 0:
-            rows = await store.entries(connection, topic, queue_id, index, count)
+            rows = await store.cold_reads.entries(connection, topic, queue_id, index, count)
         body = QueryConsumeQueueResponseBody(
             queue_data=[ConsumeQueueData(*row) for row in rows] or None,
-            max_queue_index=store.max_offset(topic, queue_id),
-            min_queue_index=store.min_offset(topic, queue_id),
+            max_queue_index=store.queries.max_offset(topic, queue_id),
+            min_queue_index=store.queries.min_offset(topic, queue_id),
         )
         group = header.consumer_group
         if group is not None:

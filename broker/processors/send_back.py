@@ -79,7 +79,7 @@ class SendBackProcessor:
         return settings
 
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView:
-        found = await self._state.store.record_async(connection, physical_offset)
+        found = await self._state.store.cold_reads.record_at(connection, physical_offset)
         if found is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"

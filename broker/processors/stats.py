@@ -162,12 +162,12 @@ class StatsProcessor:
     def _lag(self, group: str, topic: str) -> SampledLag:
         store, messages, oldest_ms = self._state.store, 0, 0
         for queue_id, offset in self._state.offsets.queues_of(group, topic).items():
-            begin = max(offset, store.min_offset(topic, queue_id))
-            behind = store.max_offset(topic, queue_id) - begin
+            begin = max(offset, store.queries.min_offset(topic, queue_id))
+            behind = store.queries.max_offset(topic, queue_id) - begin
             if behind <= 0:
                 continue
             messages += behind
-            stored_ms = store.store_time_at(topic, queue_id, begin)
+            stored_ms = store.queries.store_time_at(topic, queue_id, begin)
             if stored_ms > 0:
                 oldest_ms = min(oldest_ms or stored_ms, stored_ms)
         age_ms = max(self._state.clock.now_ms() - oldest_ms, 0) if oldest_ms else 0
@@ -202,7 +202,7 @@ class StatsProcessor:
 
     def replicas(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_HA_STATUS: a master without slaves (cf. DefaultHAService)."""
-        info = HARuntimeInfo(master=True, master_commit_log_max_offset=self._state.store.end_offset)
+        info = HARuntimeInfo(master=True, master_commit_log_max_offset=self._state.store.log.end)
         return command.reply(body=encode(info))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
@@ -248,7 +248,7 @@ class StatsProcessor:
             for queue_id in self._queue_ids(name, topic.read_queue_nums)
             if queue_id < topic.read_queue_nums
             or self._state.offsets.query(group, name, queue_id)
-            < self._state.store.max_offset(name, queue_id)
+            < self._state.store.queries.max_offset(name, queue_id)
         ]
         tps = sum(self._state.traffic.get_tps(group, name) for name in {name for name, _ in queues})
         return self._offload.answer(
@@ -261,7 +261,7 @@ class StatsProcessor:
         )
 
     def _queue_ids(self, topic: str, count: int) -> list[int]:
-        return [*range(count), *self._state.store.queues_beyond(topic, count)]
+        return [*range(count), *self._state.store.queues.beyond(topic, count)]
 
     def view(self, command: Command, _: Connection) -> Command:
         """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.counts.STATS``."""
@@ -345,11 +345,11 @@ class StatsProcessor:
     def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         store = self._state.store
         consumed = max(self._state.offsets.query(group, topic, queue_id), 0)
-        last_ms = store.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
+        last_ms = store.queries.store_time_at(topic, queue_id, consumed - 1) if consumed > 0 else 0
         online = self._state.consumers.groups.get(group)
         pull = None if online is None else online.pulls.get((topic, queue_id))
         return OffsetWrapper(
-            broker_offset=store.max_offset(topic, queue_id),
+            broker_offset=store.queries.max_offset(topic, queue_id),
             consumer_offset=consumed,
             last_timestamp=max(last_ms, 0),
             pull_offset=consumed if pull is None else max(pull[2], consumed),
@@ -357,10 +357,10 @@ class StatsProcessor:
 
     def _topic_offset(self, topic: str, queue_id: int) -> TopicOffset:
         store = self._state.store
-        end = store.max_offset(topic, queue_id)
-        last_ms = store.store_time_at(topic, queue_id, end - 1) if end > 0 else 0
+        end = store.queries.max_offset(topic, queue_id)
+        last_ms = store.queries.store_time_at(topic, queue_id, end - 1) if end > 0 else 0
         return TopicOffset(
-            min_offset=max(store.min_offset(topic, queue_id), 0),
+            min_offset=max(store.queries.min_offset(topic, queue_id), 0),
             max_offset=end,
             last_update_timestamp=max(last_ms, 0),
         )
@@ -440,9 +440,9 @@ def _delays(state: BrokerState) -> dict[str, str]:
     store, delivered = state.store, state.delay_offsets
     return {
         f"scheduleMessageOffset_{queue_id + 1}": (
-            f"{delivered.get(queue_id + 1, 0)},{store.max_offset(SCHEDULE_TOPIC, queue_id)}"
+            f"{delivered.get(queue_id + 1, 0)},{store.queries.max_offset(SCHEDULE_TOPIC, queue_id)}"
         )
-        for queue_id in store.queue_ids(SCHEDULE_TOPIC)
+        for queue_id in store.queues.queue_ids(SCHEDULE_TOPIC)
     }
 
 
@@ -466,11 +466,11 @@ def _disk(state: BrokerState) -> dict[str, str]:
     store = state.store
     log, queues = store.paths.commit_log, store.paths.consume_queues
     usage = shutil.disk_usage(_existing(log))
-    record = state.store.record_at(state.store.start_offset)
+    record = state.store.queries.record_at(state.store.log.start)
     return {
-        "commitLogMinOffset": str(store.start_offset),
-        "commitLogMaxOffset": str(store.end_offset),
-        "remainHowManyDataToFlush": _human(store.end_offset - store.durable_offset),
+        "commitLogMinOffset": str(store.log.start),
+        "commitLogMaxOffset": str(store.log.end),
+        "remainHowManyDataToFlush": _human(store.log.end - store.syncer.log.flushed),
         "earliestMessageTimeStamp": str(
             -1 if record is None else RecordView(record).store_timestamp_ms
         ),
@@ -484,11 +484,11 @@ def _disk(state: BrokerState) -> dict[str, str]:
 def _retention(state: BrokerState) -> dict[str, str]:
     """Return PocketMQ's own keys about deleted files and damage, for ``pocketmq doctor``."""
     store = state.store
-    deleted = store.engine.retention.stats
+    deleted = store.retention.stats
     table = {
         "pocketmqLogFilesDeleted": str(deleted.log_files),
         "pocketmqLogFilesDeletedYoung": str(deleted.unexpired_files),
-        "pocketmqFilesNotDeleted": str(store.engine.retention.failures),
+        "pocketmqFilesNotDeleted": str(store.retention.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
         "pocketmqRestoredEntries": str(store.stats.restored_entries),
         "pocketmqStorePath": str(store.paths.root),
@@ -500,7 +500,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
 
 def _store_files(state: BrokerState) -> dict[str, str]:
     """Return PocketMQ's own keys about the recovery and the index."""
-    found, index = state.store.recovery, state.store.engine.index
+    found, index = state.store.recovery, state.store.index
     table = {
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
         "pocketmqRecoverySeconds": f"{found.seconds:.3f}",

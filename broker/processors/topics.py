@@ -90,7 +90,7 @@ class TopicProcessor:
         """Handle DELETE_TOPIC_IN_BROKER: delete settings, queues, and offsets, as in 5.3.3.
 
         Nothing of the topic is left for one that is created later under the same name: messages
-        that wait for it in other topics are void, see ``MessageStore.is_void``.
+        that wait for it in other topics are void, see ``DeletedTopics``.
         """
         topic = command.read(TopicRequestHeader).topic
         self._check_name(topic)
@@ -98,7 +98,7 @@ class TopicProcessor:
         config = state.topics.get(topic)
         state.topics.delete(topic, state.clock.now_ms())
         state.traffic.forget_topic(topic)
-        if config is not None or topic in state.store.topics_on_disk():
+        if config is not None or topic in state.store.queues.topics():
             state.store.delete_topic(topic)
         for table in (state.offsets, state.locks, state.filters):
             table.remove_topic(topic)
@@ -155,18 +155,18 @@ class TopicProcessor:
 
     def delete_old(self, command: Command, _: Connection) -> Command:
         """Handle DELETE_EXPIRED_COMMITLOG: delete expired files soon, at any hour."""
-        self._state.store.engine.retention.ask()
+        self._state.store.retention.ask()
         return command.reply()
 
     def clean_queues(self, command: Command, _: Connection) -> Command:
         """Handle CLEAN_EXPIRED_CONSUMEQUEUE like ``delete_old``, which deletes queue files too."""
-        self._state.store.engine.retention.ask()
+        self._state.store.retention.ask()
         return command.reply()
 
     def clean_topics(self, command: Command, _: Connection) -> Command:
         """Handle CLEAN_UNUSED_TOPIC: delete the queues of topics that don't exist any more."""
         state = self._state
-        for topic in state.store.topics_on_disk():
+        for topic in state.store.queues.topics():
             # Half messages and others wait there, also if the settings of the topic were lost.
             if not names.is_system_topic(topic) and state.topics.get(topic) is None:
                 queues = state.store.delete_topic(topic)

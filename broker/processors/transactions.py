@@ -110,7 +110,7 @@ class TransactionProcessor:
     @property
     def open_count(self) -> int:
         """How many half messages are open."""
-        return self._half.count_open(self._state.store.max_offset(names.HALF_TOPIC, QUEUE))
+        return self._half.count_open(self._state.store.queries.max_offset(names.HALF_TOPIC, QUEUE))
 
     async def load(self) -> None:
         """Read which half messages are open; once, before anything is served.
@@ -121,9 +121,9 @@ class TransactionProcessor:
         begin, op_begin = self._stored(names.HALF_TOPIC), self._stored(names.OP_HALF_TOPIC)
         most = self._state.config.limits.moved_half_messages
         self._half = half = HalfMessages(begin, op_begin, max_moved=most)
-        offset, end = op_begin, self._state.store.max_offset(names.OP_HALF_TOPIC, QUEUE)
+        offset, end = op_begin, self._state.store.queries.max_offset(names.OP_HALF_TOPIC, QUEUE)
         # Others than these may come from a store that has lost its half topic.
-        known = range(self._state.store.max_offset(names.HALF_TOPIC, QUEUE))
+        known = range(self._state.store.queries.max_offset(names.HALF_TOPIC, QUEUE))
         while offset < end:
             records, behind = await self._read(names.OP_HALF_TOPIC, offset, _RECORDS_AT_ONCE)
             found: dict[int, memoryview] = {one.queue_offset: one.stored_body for one in records}
@@ -133,16 +133,16 @@ class TransactionProcessor:
                 half.op_stored(one for one in named if one in known)
             offset = behind
             await asyncio.sleep(0)
-        half.advance(self._state.store.min_offset(names.HALF_TOPIC, QUEUE))
+        half.advance(self._state.store.queries.min_offset(names.HALF_TOPIC, QUEUE))
         await self._finish_last()
 
     async def _finish_last(self) -> None:
         """Store the op message that a kill has prevented: the log ends before it."""
         store, half = self._state.store, self._half
-        found = await store.record_async(self, store.engine.log.opened_tail)
+        found = await store.cold_reads.record_at(self, store.log.opened_tail)
         if found is None or not half_messages.takes_a_place(last := RecordView(found)):
             return
-        offset, end = half.begin, store.max_offset(names.HALF_TOPIC, QUEUE)
+        offset, end = half.begin, store.queries.max_offset(names.HALF_TOPIC, QUEUE)
         while (offset := half.next_open(offset)) < end:
             records, offset = await self._read(names.HALF_TOPIC, offset, _RECORDS_AT_ONCE)
             for record in records:
@@ -160,7 +160,7 @@ class TransactionProcessor:
         After a loss of power the log may end before it.
         """
         store = self._state.store
-        low, high = store.min_offset(topic, QUEUE), store.max_offset(topic, QUEUE)
+        low, high = store.queries.min_offset(topic, QUEUE), store.queries.max_offset(topic, QUEUE)
         return min(max(self._state.offsets.query(GROUP, topic, QUEUE), low), high)
 
     # half messages
@@ -216,7 +216,7 @@ class TransactionProcessor:
         self, connection: Connection, header: EndTransactionRequestHeader
     ) -> RecordView:
         """Return the half message that a request names (cf. EndTransactionProcessor)."""
-        found = await self._state.store.record_async(connection, header.commit_log_offset)
+        found = await self._state.store.cold_reads.record_at(connection, header.commit_log_offset)
         record = None if found is None else RecordView(found)
         if record is None or record.topic != names.HALF_TOPIC or is_void(record, self._state.store):
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
@@ -288,13 +288,13 @@ class TransactionProcessor:
             while self._late_ops:
                 self._put_op(self._late_ops[0])
                 self._late_ops.popleft()
-            self._unsaved |= half.advance(store.min_offset(names.HALF_TOPIC, QUEUE))
+            self._unsaved |= half.advance(store.queries.min_offset(names.HALF_TOPIC, QUEUE))
             await self._check_open()
         except (RequestRefused, LimitReached, StoreError, OSError) as error:
             self._log.write(
                 "transactions can't be checked now; they are at the next check", reason=str(error)
             )
-        if half.advance(store.min_offset(names.HALF_TOPIC, QUEUE)) or self._unsaved:
+        if half.advance(store.queries.min_offset(names.HALF_TOPIC, QUEUE)) or self._unsaved:
             self._unsaved = True
             try:
                 self._state.offsets.commit(GROUP, names.HALF_TOPIC, QUEUE, half.begin)
@@ -306,7 +306,7 @@ class TransactionProcessor:
     async def _check_open(self) -> None:
         half, checked = self._half, 0
         self.oldest_ms = 0
-        end = self._state.store.max_offset(names.HALF_TOPIC, QUEUE)
+        end = self._state.store.queries.max_offset(names.HALF_TOPIC, QUEUE)
         offset = half.begin - 1
         # Behind one that is left open hundreds of thousands may be done with.
         while (offset := half.next_open(offset + 1)) < end:
@@ -480,7 +480,7 @@ class TransactionProcessor:
     async def _read(self, topic: str, offset: int, count: int) -> tuple[Sequence[RecordView], int]:
         """Messages of a topic's queue that can be read, and the offset behind all of them."""
         most = self._state.config.limits.delivered_bytes
-        result = await self._state.store.get_async(
+        result = await self._state.store.cold_reads.get(
             self, topic, QUEUE, offset, count, max_bytes=most
         )
         return whole_records(result), max(result.next_offset, offset + 1)
@@ -497,7 +497,7 @@ class TransactionProcessor:
             physical_offset = ids.parse_offset_id(header.msg_id or "").physical_offset
         except ValueError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        found = await self._state.store.record_async(connection, physical_offset)
+        found = await self._state.store.cold_reads.record_at(connection, physical_offset)
         record = None if found is None else RecordView(found)
         if (
             record is None

@@ -56,23 +56,19 @@ class Waiting(NamedTuple):
 
 
 class EntryDispatcher:
-    """Makes stored messages visible. Only the loop's thread uses it."""
+    """Makes stored messages visible. Only the loop's thread uses it.
+
+    Attributes:
+        on_arrival: called for messages that become visible. Of messages that become visible
+            together it is called once per tags code, for the last.
+        watched: the queues (topic, id) for which it is called, besides those of delayed messages;
+            None: for all.
+    """
 
     def __init__(self) -> None:
-        self._on_arrival: OnArrival | None = None
-        self._watched: Container[tuple[str, int]] | None = None
+        self.on_arrival: OnArrival | None = None
+        self.watched: Container[tuple[str, int]] | None = None
         self._waiting: deque[Waiting] = deque()
-
-    def listen(self, on_arrival: OnArrival | None) -> None:
-        """Call ``on_arrival`` for messages that become visible.
-
-        Of messages that become visible together it is called once per tags code, for the last.
-        """
-        self._on_arrival = on_arrival
-
-    def watch(self, queues: Container[tuple[str, int]]) -> None:
-        """Call ``on_arrival`` only for these queues (topic, id), and for delayed messages."""
-        self._watched = queues
 
     def __len__(self) -> int:
         """Return how many groups of entries wait for a sync."""
@@ -89,17 +85,17 @@ class EntryDispatcher:
 
     def arrived(self, queue: ConsumeQueue, entries: bytes) -> None:
         """Call ``on_arrival`` for a queue's last messages, whose entries are ``entries``."""
-        if self._on_arrival is None:
+        if self.on_arrival is None:
             return
         # Checked before the entries are unpacked: few queues have a pull that waits.
-        watched = self._watched
+        watched = self.watched
         if watched is not None and queue.key not in watched and queue.topic not in _ALWAYS_WATCHED:
             return
         first = queue.max_offset - len(entries) // ENTRY.size + 1
         tags_codes = [tags_code for _, _, tags_code in ENTRY.iter_unpack(entries)]
         arrivals = {code: first + number for number, code in enumerate(tags_codes)}
         for tags_code, max_offset in arrivals.items():
-            self._on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
+            self.on_arrival(queue.topic, queue.queue_id, max_offset, tags_code)
 
     def hold(self, waiting: Waiting) -> None:
         """Make messages visible once they are confirmed; see ``release``."""
@@ -134,7 +130,10 @@ class Appender:
         defers: see ``StoreConfig.defers``.
     """
 
-    __slots__ = ("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats", "defers")
+    __slots__ = (
+        *("_request_sync", "_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats"),
+        "defers",
+    )
 
     def __init__(
         self,
@@ -142,14 +141,24 @@ class Appender:
         log: CommitLog,
         dispatcher: EntryDispatcher,
         next_ms: Callable[[], int],
+        request_sync: Callable[[], None],
     ) -> None:
-        """``next_ms`` returns the store time of the next records, ms since the epoch."""
+        """Create the appender of an open store.
+
+        Args:
+            context: of the store.
+            log: of the store.
+            dispatcher: makes the messages visible.
+            next_ms: returns the store time of the next records, ms since the epoch.
+            request_sync: in SYNC mode, requests a sync at the end of this iteration of the loop.
+        """
         self._log = log
         self._longest_record = log.longest_record
         self._dispatcher = dispatcher
         self._disk = context.disk
         self._stats = context.stats
         self._next_ms = next_ms
+        self._request_sync = request_sync
         self.defers = context.config.defers
 
     def takes(self, size: int) -> bool:
@@ -192,6 +201,8 @@ class Appender:
         self._log.store(position, records)
         self._stats.puts += count
         self._stats.put_bytes += len(records)
+        if self.defers:
+            self._request_sync()
 
     def publish(
         self,

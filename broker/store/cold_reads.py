@@ -23,8 +23,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from broker.store.consume_queue import ConsumeQueue
-from broker.store.limits import StoreLimits
+from broker.store.consume_queue import ConsumeQueue, QueueTable
+from broker.store.limits import MAX_PULL_BYTES, StoreLimits
 from broker.store.page_cache import PageCacheTracker
 from broker.store.queries import NotInMemory, Queries
 from broker.store.reader import StoreReader
@@ -61,6 +61,7 @@ class ColdReads:
         self,
         reader: StoreReader,
         queries: Queries,
+        queues: QueueTable,
         restorer: Restorer,
         page_cache: PageCacheTracker,
         stats: StoreStats,
@@ -68,6 +69,7 @@ class ColdReads:
     ) -> None:
         self._reader = reader
         self._queries = queries
+        self._queues = queues
         self._restorer = restorer
         self._limits = limits
         self._page_cache = page_cache
@@ -94,11 +96,26 @@ class ColdReads:
         offset: int,
         max_count: int,
         *,
-        max_bytes: int,
-        codes: TagsCodes | None,
+        max_bytes: int = MAX_PULL_BYTES,
+        codes: TagsCodes | None = None,
         records: RecordFilter | None = None,
     ) -> GetResult:
-        """See ``MessageStore.get_async``."""
+        """Like ``MessageStore.get``, but wait for the disk in a thread; the status is never COLD.
+
+        Args:
+            owner: the requester, such as a connection; waiting owners are served round robin.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: queue offset of the first message to return.
+            max_count: as for ``MessageStore.get``, like the arguments below.
+            max_bytes: see there.
+            codes: see there.
+            records: see there.
+
+        Raises:
+            StoreBusy: too many reads wait already.
+            StoreError: the disk can't be read, or the store is closing.
+        """
         wait = is_cold = False
         while True:
             result = self._reader.get(
@@ -123,27 +140,50 @@ class ColdReads:
                 await self.fetch(owner, result.cold)
 
     async def fetch(self, owner: Hashable, ranges: Sequence[FileRange]) -> None:
-        """Read ranges into memory. Raises ``StoreBusy``, ``StoreError``."""
+        """Read ranges into memory, in a thread. Raises ``StoreBusy``, ``StoreError``."""
         await self._fetch(rounded(ranges, self._limits), owner)
 
     async def entries(
-        self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
+        self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[tuple[int, int, int]]:
-        """See ``MessageStore.entries``."""
-        return list(ENTRY.iter_unpack(await self.packed_entries(owner, queue, offset, max_count)))
+        """Return physical offset, size and tags code of a queue's next entries, unvalidated.
+
+        A thread waits for the disk.
+
+        Args:
+            owner: as for ``get``.
+            topic: of the queue.
+            queue_id: of the queue.
+            offset: queue offset of the first entry.
+            max_count: maximum number of entries; fewer may be returned though more follow.
+
+        Returns:
+            The entries; empty when the queue does not have ``offset``.
+
+        Raises:
+            StoreBusy: too many reads wait already.
+            StoreError: the disk can't be read, or the store is closing.
+        """
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        return list(ENTRY.iter_unpack(await self._packed_entries(owner, queue, offset, max_count)))
 
     async def tags_codes(
-        self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
+        self, owner: Hashable, topic: str, queue_id: int, offset: int, max_count: int
     ) -> list[int]:
-        """See ``MessageStore.tags_codes``."""
+        """Return the tags codes of a queue's next entries, after restoring damaged ones.
+
+        Arguments and errors are those of ``entries``.
+        """
         while True:
-            rows = await self.entries(owner, queue, offset, max_count)
+            rows = await self.entries(owner, topic, queue_id, offset, max_count)
             broken = self._reader.outside(rows, offset)
             if not broken:
                 return [tags_code for _, _, tags_code in rows]
-            await self._restore(owner, queue.topic, queue.queue_id, broken)
+            await self._restore(owner, topic, queue_id, broken)
 
-    async def packed_entries(
+    async def _packed_entries(
         self, owner: Hashable, queue: ConsumeQueue, offset: int, max_count: int
     ) -> memoryview:
         """Return what ``entries`` returns, packed as on the disk."""
@@ -163,7 +203,7 @@ class ColdReads:
         return entries
 
     async def record_at(self, owner: Hashable, physical_offset: int) -> memoryview | None:
-        """See ``MessageStore.record_async``."""
+        """Like ``Queries.record_at``, but wait for the disk in a thread. Raises as ``get``."""
         queries = self._queries
         # At most two reads: the record's head, then all of it.
         for _ in range(2):

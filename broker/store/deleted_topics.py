@@ -45,7 +45,7 @@ class DeletedTopics:
                 reason=str(error),
             )
 
-    def has(self, topic: str, physical_offset: int) -> bool:
+    def is_void(self, topic: str, physical_offset: int) -> bool:
         """Return whether a topic was deleted after the record at an offset was stored."""
         return physical_offset < self.ends.get(topic, 0)
 

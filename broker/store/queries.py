@@ -59,7 +59,12 @@ class Queries:
         self._memory_bytes = memory_bytes()
 
     def from_memory(self, ask: Callable[[], T]) -> T:
-        """See ``MessageStore.from_memory``."""
+        """Return what ``ask``, one of these queries, returns, without waiting for the disk.
+
+        Raises:
+            NotInMemory: the query would wait for the disk; ``ColdReads.fetch`` the ranges that the
+                exception has, then try again.
+        """
         self._memory_only = True
         try:
             return ask()

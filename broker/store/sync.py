@@ -149,40 +149,19 @@ class Waiter(NamedTuple):
 class GroupCommit:
     """The callers that wait until a message is on the disk. Only the loop's thread uses it.
 
-    Everything stored in one iteration of the loop makes one request for a sync; everything stored
-    during a sync shares the next one. A waiter that waits longer than ``syncFlushTimeout`` is
-    called with False (the send is answered FLUSH_DISK_TIMEOUT); the message still becomes visible
-    once it is synced.
+    A waiter that waits longer than ``syncFlushTimeout`` is called with False (the send is answered
+    FLUSH_DISK_TIMEOUT); the message still becomes visible once it is synced.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        request_sync: Callable[[], None],
-        timeout_ms: int,
-        stats: StoreStats,
-    ) -> None:
-        """``request_sync`` wakes the thread that syncs the log."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, stats: StoreStats) -> None:
         self._loop = loop
-        self._request_sync = request_sync
         self._timeout = timeout_ms / 1000
         self._stats = stats
         self._waiters: list[Waiter] = []
-        self._asked = False
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiters)
-
-    def ask(self) -> None:
-        """Request a sync of the log at the end of this iteration of the loop."""
-        if not self._asked:
-            self._asked = True
-            self._loop.call_soon(self._ask_now)
-
-    def _ask_now(self) -> None:
-        self._asked = False
-        self._request_sync()
 
     def add(self, end_offset: int, callback: Callback) -> None:
         """Call ``callback`` with True once the log is synced up to ``end_offset``.
@@ -193,7 +172,6 @@ class GroupCommit:
         self._waiters.append(Waiter(end_offset, deadline, callback))
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
-        self.ask()
 
     def reached(self, confirmed: int) -> None:
         """Call back the waiters up to ``confirmed``; see ``Syncer.confirmed``."""
@@ -477,6 +455,7 @@ class Syncer:
         self._defers = context.config.defers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._commit: GroupCommit | None = None
+        self._requested = False
         self._marked = threading.Event()
         self._log_thread = StoreThread(
             "store-flush-log", self._run_log, disk, self._config.limits, on_death=self._show_soon
@@ -500,9 +479,8 @@ class Syncer:
         """Start the threads; ``loop``'s thread is the one that appends."""
         self._loop = loop
         if self._defers:
-            self._commit = GroupCommit(
-                loop, self.request, self._config.sync_flush_timeout_ms, self._context.stats
-            )
+            timeout_ms = self._config.sync_flush_timeout_ms
+            self._commit = GroupCommit(loop, timeout_ms, self._context.stats)
         self._log_thread.start()
         self._queue_thread.start()
 
@@ -519,13 +497,21 @@ class Syncer:
         self._loop = None
 
     def request(self) -> None:
-        """Request a sync of the log; all requests made during a sync share the next one."""
-        self._log_thread.wake.set()
+        """In SYNC mode, request a sync of the log at the end of this iteration of the loop.
 
-    def ask(self) -> None:
-        """In SYNC mode, request a sync at the end of this iteration of the loop."""
-        if self._commit is not None:
-            self._commit.ask()
+        All requests made during a sync share the next one.
+        """
+        if self._commit is not None and self._loop is not None and not self._requested:
+            self._requested = True
+            self._loop.call_soon(self._pass_requests)
+
+    def _pass_requests(self) -> None:
+        self._requested = False
+        self.wake()
+
+    def wake(self) -> None:
+        """Sync the log as soon as its thread can. Callable in any thread."""
+        self._log_thread.wake.set()
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """See ``MessageStore.when_durable``."""
@@ -535,6 +521,7 @@ class Syncer:
             callback(True)
         elif self._commit is not None:
             self._commit.add(end_offset, callback)
+            self.request()
         else:
             callback(self.flush())
 
@@ -632,7 +619,7 @@ class Syncer:
             self._ask_for_mark()
         elif self.queues.has_mark:
             # It becomes safe once the log is synced up to it.
-            self.request()
+            self.wake()
 
     def _ask_for_mark(self) -> None:
         if self._loop is None:

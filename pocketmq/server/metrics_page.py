@@ -101,7 +101,7 @@ class MetricsPage(Collector):
             (_NAME_SERVER, [((), server) for server in name_servers]),
             (_BROKER_COUNTERS, [((), broker.state.counters) for broker in brokers]),
             (_STORE_STATS, [((), broker.store.stats) for broker in brokers]),
-            (_RETENTION, [((), broker.store.engine.retention) for broker in brokers]),
+            (_RETENTION, [((), broker.store.retention) for broker in brokers]),
             (_BROKER, [((), broker) for broker in brokers]),
         ]
         self._on_loop = on_loop
@@ -174,9 +174,9 @@ def _waiting(broker: Broker) -> Iterable[Sample]:
     return [
         (
             (str(queue_id + 1),),
-            store.max_offset(SCHEDULE_TOPIC, queue_id) - delivered.get(queue_id + 1, 0),
+            store.queries.max_offset(SCHEDULE_TOPIC, queue_id) - delivered.get(queue_id + 1, 0),
         )
-        for queue_id in store.queue_ids(SCHEDULE_TOPIC)
+        for queue_id in store.queues.queue_ids(SCHEDULE_TOPIC)
     ]
 
 
@@ -200,7 +200,7 @@ def _fsync_seconds(broker: Broker) -> Buckets:
 
 def _log_offsets(broker: Broker) -> Iterable[Sample]:
     store = broker.store
-    ends = {"start": store.start_offset, "end": store.end_offset, "durable": store.durable_offset}
+    ends = {"start": store.log.start, "end": store.log.end, "durable": store.syncer.log.flushed}
     return _by(ends)
 
 
@@ -208,7 +208,7 @@ def _disk_limits(broker: Broker) -> Iterable[Sample]:
     config = broker.state.config.retention
     return [
         ((str(path), limit), share)
-        for path, use in broker.store.engine.retention.stats.places
+        for path, use in broker.store.retention.stats.places
         for limit, share in used_limits(config, use).items()
     ]
 
@@ -418,10 +418,10 @@ _BROKER: Final[Sequence[Metric[Broker]]] = (
         "1 if the store had messages but no consumer offsets at the start.",
         lambda b: b.state.offsets_lost),
     Metric(GAUGE, "index_backlog_bytes", "Log that is not indexed yet.",
-        lambda b: b.store.engine.index.backlog_bytes),
+        lambda b: b.store.index.backlog_bytes),
     Metric(GAUGE, "index_broken",
         "1 while messages can't be indexed, so that they can't be found by key.",
-        lambda b: b.store.engine.index.trouble is not None),
+        lambda b: b.store.index.trouble is not None),
     Metric(GAUGE, "topics", "Topics, the system's included.", lambda b: len(b.state.topics.table)),
     Metric(GAUGE, "groups", "Subscription groups.", lambda b: len(b.state.groups.table)),
     Metric(GAUGE, "consumer_groups_online", "Consumer groups with members.",

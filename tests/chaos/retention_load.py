@@ -139,7 +139,7 @@ class Load:
         for _ in range(CRAWLED_AT_ONCE):
             whole = cut(await crawled(reader))
             assert whole is not None
-            low = self.store.min_offset(TOPIC, queue_id)
+            low = self.store.queries.min_offset(TOPIC, queue_id)
             following = self.check(queue_id, offset, decode(whole))
             self.undercut += offset < following <= low
         return following
@@ -147,7 +147,7 @@ class Load:
     async def hold(self, queue_id: int) -> None:
         """Keep slices of the first messages until their files are deleted."""
         while True:
-            low = self.store.min_offset(TOPIC, queue_id)
+            low = self.store.queries.min_offset(TOPIC, queue_id)
             found = self.store.get(TOPIC, queue_id, low, 16)
             await asyncio.sleep(0.7)
             for records in found.records:

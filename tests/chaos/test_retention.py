@@ -56,13 +56,13 @@ async def test_readers_get_what_was_sent_while_files_are_deleted(tmp_path: Path)
         await pool.request(broker.address, send(0, 0), timeout=10)
         load = Load(broker.address, pool, broker.store)
         held = await run(load, SECONDS, tmp_path)
-        retention = broker.store.engine.retention
+        retention = broker.store.retention
         stats = retention.stats
         await settle(lambda: not deleted_files(tmp_path) and not retention.held_bytes)
         logs = list((tmp_path / "commitlog").iterdir())
         queues = list((tmp_path / "consumequeue" / TOPIC).glob("*/*"))
-        begins = [broker.store.min_offset(TOPIC, queue) for queue in range(QUEUES)]
-        ends = [broker.store.max_offset(TOPIC, queue) for queue in range(QUEUES)]
+        begins = [broker.store.queries.min_offset(TOPIC, queue) for queue in range(QUEUES)]
+        ends = [broker.store.queries.max_offset(TOPIC, queue) for queue in range(QUEUES)]
     await pool.close()
     indexes = list((tmp_path / "index").iterdir())
     left = sum(end - begin for begin, end in zip(begins, ends, strict=True))

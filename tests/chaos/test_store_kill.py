@@ -67,8 +67,8 @@ def write_and_kill(root: Path, mode: str, lines: int) -> list[tuple[int, int, in
 
 def read_on(store: MessageStore, queue_id: int, numbers: list[int]) -> None:
     """Append the numbers of later messages to ``numbers``, and check that no message changed."""
-    assert store.min_offset("Killed", queue_id) == 0
-    assert store.max_offset("Killed", queue_id) >= len(numbers)
+    assert store.queries.min_offset("Killed", queue_id) == 0
+    assert store.queries.max_offset("Killed", queue_id) >= len(numbers)
     while True:
         result = store.get("Killed", queue_id, len(numbers), 500)
         if result.status is not GetStatus.FOUND:

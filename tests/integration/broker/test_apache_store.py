@@ -76,7 +76,7 @@ async def test_every_message_of_the_manifest_is_pulled_with_equal_fields(
     client = await connect(broker)
     for (topic, queue_id), messages in expected.items():
         if topic in OF_THE_BROKER:
-            assert broker.store.max_offset(topic, queue_id) == len(messages)
+            assert broker.store.queries.max_offset(topic, queue_id) == len(messages)
             continue
         got = [facts(record) for record in await pull_all(client, topic, queue_id)]
         wanted = [{key: message[key] for key in got[0]} for message in messages]

@@ -61,7 +61,7 @@ def drop_from_page_cache(broker: Broker, *, spare: int = 1) -> None:
     broker.store.flush()
     # What is mapped, if only by a broker that was stopped, stays in memory.
     gc.collect()
-    files = broker.store.engine.log.files
+    files = broker.store.log.files
     for file in files[: len(files) - spare]:
         file.unmap()
         descriptor = os.open(file.path, os.O_RDWR)

@@ -73,7 +73,7 @@ async def fill(cluster: Cluster) -> None:
 
 
 def place_of(broker: Broker, queue_id: int, number: int, topic: str = "T") -> int:
-    queue = broker.store.engine.queues.get((topic, queue_id))
+    queue = broker.store.queues.get((topic, queue_id))
     assert queue is not None
     entry = queue.entry(number)
     assert entry is not None
@@ -243,7 +243,7 @@ async def test_a_damaged_delayed_message_delays_no_other(make_broker: Any, conne
                 )
                 got += bodies(reply) if reply.code == 0 else []
         assert got == [b"0", b"1", b"3", b"4"]
-        assert again.store.max_offset("T", 0) == 4
+        assert again.store.queries.max_offset("T", 0) == 4
 
 
 async def test_damaged_messages_are_logged_counted_and_reported_by_the_doctor(
@@ -329,13 +329,13 @@ async def test_a_parked_pull_does_not_search_the_log_on_the_loop(
         sender: Client = await connect(broker)
         await sender.send(body=b"first")
         held = await asker.hold()
-        arrived = broker.store.on_arrival
+        arrived = broker.store.dispatcher.on_arrival
 
         def damage(*arrival: Any) -> None:
             arrived(*arrival)
             damage_entries(broker, [1])
 
-        broker.store.on_arrival = damage
+        broker.store.dispatcher.on_arrival = damage
         await sender.send(body=b"second")
         reply = await held
         assert (reply.code, reply.fields["nextBeginOffset"]) == (

@@ -83,7 +83,7 @@ async def test_levels_keep_their_time_and_a_restart_delivers_what_came_due(
     second = await next_message(client, "T", 1)
     assert (first.body, second.body) == (b"one", b"two")
     assert saved.offset_table == {1: 1}
-    assert again.store.max_offset("T", 0) == 2
+    assert again.store.queries.max_offset("T", 0) == 2
 
 
 async def test_a_message_is_retried_until_it_is_a_dead_letter(

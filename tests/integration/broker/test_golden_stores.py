@@ -138,4 +138,4 @@ async def test_delayed_messages_are_delivered_once(
         before[f"DelayTopic/{queue_id}"] = first + 1
     for queue, count in before.items():
         topic, _, queue_id = queue.rpartition("/")
-        assert broker.store.max_offset(topic, int(queue_id)) == count
+        assert broker.store.queries.max_offset(topic, int(queue_id)) == count

@@ -112,7 +112,7 @@ def missing(root: Path, records: list[Any], sent: list[tuple[int, int, int]]) ->
     assert report.clean
     assert not report.notes
     assert (report.cut_entries, report.rebuilt_entries, report.cut_bytes) == (0, 0, 0)
-    ends = {queue: opened.max_offset(TOPIC, queue) for queue in range(QUEUES)}
+    ends = {queue: opened.queries.max_offset(TOPIC, queue) for queue in range(QUEUES)}
     opened.close()
     return [one for one in sent if found.get(one[:2]) != one[2] or one[1] >= ends.get(one[0], 0)]
 

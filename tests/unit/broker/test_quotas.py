@@ -148,9 +148,9 @@ def test_sends_above_the_rate_of_their_topic_are_refused_and_pass_later(make_ben
     bench.clock.advance(wait)
     assert [bench.send("T").code for _ in range(4)] == [0] * 3 + [BUSY]
     assert bench.processors.quotas.refusals[QuotaKind("topic", "messages", "send")] == 4
-    before = bench.store.end_offset
+    before = bench.store.log.end
     assert bench.ask(send_command("T", oneway=True)) is None
-    assert bench.store.end_offset == before
+    assert bench.store.log.end == before
 
 
 def test_a_batch_counts_its_messages(make_bench: MakeBench) -> None:
@@ -166,7 +166,7 @@ def test_a_batch_counts_its_messages(make_bench: MakeBench) -> None:
 def test_a_message_larger_than_the_burst_passes_and_delays_the_next(make_bench: MakeBench) -> None:
     bench = make_bench(max_topic_bytes_per_second=QuotaRates(1000))
     assert bench.send("T", bytes(10_000)).code == 0
-    size = bench.store.end_offset
+    size = bench.store.log.end
     assert size > 10_000, "properties and the record's head count"
     wait = retry_after(bench.send("T"))
     assert wait == near((size - 1000 + 1) / 1000)
@@ -202,7 +202,7 @@ def test_parked_pulls_that_wake_together_are_within_the_quota(make_bench: MakeBe
     bench = make_bench(max_topic_messages_per_second=QuotaRates(2))
     bench.topic("T")
     woken: list[Any] = []
-    bench.state.store.on_arrival = lambda *event: woken.extend(
+    bench.state.store.dispatcher.on_arrival = lambda *event: woken.extend(
         bench.state.long_polls.arrived(*event)
     )
     for _ in range(5):

@@ -60,7 +60,7 @@ class Late:
         self.store = opened(self.root, files=self.files, clock=self.clock, **self.changes)
         self.delays = Delays(LEVELS_MS, self.store, self.clock, self.counters)
         self.delays.open(self.root / "config", self.files, self.saved, self.save)
-        self.store.on_arrival = self.arrived
+        self.store.dispatcher.on_arrival = self.arrived
 
     def save(self, offsets: dict[int, int]) -> None:
         self.saved = offsets
@@ -159,7 +159,7 @@ async def test_a_delivered_message_is_the_sent_one_with_its_whole_text(late: Lat
         assert getattr(record, name) == getattr(waiting, name)
     assert record.store_host == waiting.store_host == ("10.0.0.7", 10911)
     assert record.store_timestamp_ms == waiting.store_timestamp_ms + 1000
-    codes = await late.store.tags_codes("me", "TopicTest", 3, 0, 10)
+    codes = await late.store.cold_reads.tags_codes("me", "TopicTest", 3, 0, 10)
     assert codes == [tags_code("paid")]
 
 

@@ -636,7 +636,7 @@ async def test_log_files_go_when_the_commit_log_has_deleted_their_messages(timed
     await timed.turn()
     await timed.pass_ms(1000)
     assert len(list((timed.root / "timerlog").iterdir())) == 3
-    timed.timers._files.trim(timed.store.end_offset)
+    timed.timers._files.trim(timed.store.log.end)
     assert len(list((timed.root / "timerlog").iterdir())) == 1
 
 

@@ -91,7 +91,7 @@ class Side:
         self.bench = Bench(root, **settings)
         self.wire = Wire(self.bench)
         self.arrivals: dict[tuple[str, int, int], int] = {}
-        self.bench.store.on_arrival = self._arrived
+        self.bench.store.dispatcher.on_arrival = self._arrived
         self.read_pass = _read_pass(self.bench, max_plans) if fast else None
         self._rest = b""
         self.woken: list[Any] = []
@@ -127,8 +127,7 @@ class Side:
         store = self.bench.store
         if store.config.defers:
             done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-            store.ask_sync()
-            store.when_durable(store.end_offset, done.set_result)
+            store.when_durable(store.log.end, done.set_result)
             assert await asyncio.wait_for(done, 10)
 
     def _answers(self) -> list[bytes]:
@@ -143,9 +142,9 @@ class Side:
         """Return all observable results of the frames."""
         bench, store = self.bench, self.bench.store
         queues = {}
-        for topic in store.topics_on_disk():
-            for queue_id in store.queue_ids(topic):
-                queue = store.engine.queues.get((topic, queue_id))
+        for topic in store.queues.topics():
+            for queue_id in store.queues.queue_ids(topic):
+                queue = store.queues.get((topic, queue_id))
                 assert queue is not None
                 entries = [queue.entry(n) for n in range(queue.min_offset, queue.max_offset)]
                 queues[topic, queue_id] = (queue.next_offset, entries)
@@ -154,7 +153,7 @@ class Side:
         return {
             "answers": self._answers(),
             "log": log,
-            "end": store.end_offset,
+            "end": store.log.end,
             "queues": queues,
             "arrivals": self.arrivals,
             "offsets": bench.state.offsets.table,

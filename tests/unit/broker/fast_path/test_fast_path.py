@@ -43,7 +43,7 @@ def usual_send(topic: str = "plain", **fields: object) -> Command:
 def test_common_sends_take_the_fast_path_and_their_answers_are_one_write(side: Side) -> None:
     side.feed(b"".join(encode(usual_send()) for _ in range(50)))
     assert (side.frames, side.wire.cold, len(side.wire.sent)) == (50, 0, 1)
-    assert side.bench.store.max_offset("plain", 0) == 51
+    assert side.bench.store.queries.max_offset("plain", 0) == 51
 
 
 def test_a_timer_message_takes_the_slow_path_and_a_batch_of_them_is_refused(side: Side) -> None:
@@ -57,8 +57,8 @@ def test_a_timer_message_takes_the_slow_path_and_a_batch_of_them_is_refused(side
     assert len(answers) == 32
     assert all(b"send such messages singly" in answer for answer in answers[:2])
     assert all(b"recallHandle" in answer for answer in answers[2:])
-    assert side.bench.store.max_offset("plain", 0) == 1
-    assert side.bench.store.max_offset("rmq_sys_wheel_timer", 0) == 30
+    assert side.bench.store.queries.max_offset("plain", 0) == 1
+    assert side.bench.store.queries.max_offset("rmq_sys_wheel_timer", 0) == 30
 
 
 CPP_HEADERS = {
@@ -113,7 +113,7 @@ def test_requests_of_other_clients_take_the_fast_path(side: Side, client: str, w
     side.feed(frame(header.encode(), b"x" * 50 if what == "send" else b"") * 20)
     assert (side.frames, side.wire.cold) == (20, 0)
     assert len(side.left()["answers"]) == 20
-    assert side.bench.store.max_offset("plain", 0) == (21 if what == "send" else 1)
+    assert side.bench.store.queries.max_offset("plain", 0) == (21 if what == "send" else 1)
     assert side.bench.state.offsets.table == ({"plain@cap": {0: 1}} if what == "commit" else {})
 
 
@@ -170,16 +170,16 @@ def test_files_may_be_deleted_in_the_middle_of_a_pass(side: Side) -> None:
     side.bench.clock.advance(100 * 3600)
 
     def delete_old_files() -> bool:
-        store.engine.retention.ask()
-        store.engine.retention.step()
+        store.retention.ask()
+        store.retention.step()
         return True
 
     side.feed(b"".join(sends), delete_old_files)
 
     assert (side.frames, side.wire.cold) == (2 * len(sends), 0)
-    assert store.start_offset > 0
-    assert store.max_offset("plain", 0) == 1 + 2 * len(sends)
-    left = store.max_offset("plain", 0) - store.min_offset("plain", 0)
+    assert store.log.start > 0
+    assert store.queries.max_offset("plain", 0) == 1 + 2 * len(sends)
+    left = store.queries.max_offset("plain", 0) - store.queries.min_offset("plain", 0)
     assert len(read_all(store, "plain")) == left > len(sends)
 
 
@@ -215,7 +215,7 @@ def test_a_recreated_topic_gets_a_new_queue(side: Side) -> None:
     side.bench.store.delete_topic("plain")
     side.feed(encode(usual_send()) + encode(usual_send()))
     assert (side.frames, side.wire.cold) == (2, 1)
-    assert side.bench.store.max_offset("plain", 0) == 2
+    assert side.bench.store.queries.max_offset("plain", 0) == 2
 
 
 def test_a_pull_sees_what_was_sent_right_before_it_and_is_answered_behind_it(side: Side) -> None:
@@ -299,7 +299,7 @@ async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> N
     side.feed(encode(usual_send()) * 3 + encode(hasty))
     assert (len(side.wire.sent) - before, side.wire.held) == (1, 3)
     ((end, callback),) = callbacks
-    assert end == side.bench.store.end_offset
+    assert end == side.bench.store.log.end
     callback(False)
     assert side.wire.sent[-1].count(b'{"code":10,') == 3
     assert side.wire.held == 0

@@ -73,7 +73,7 @@ def _answers_of_clients(name: str) -> list[tuple[int, int, Command]]:
 
 def wake_on_arrival(bench: Bench) -> None:
     """Make messages wake parked pulls, as the broker does."""
-    bench.store.on_arrival = lambda *event: bench.processors.pull.wake(
+    bench.store.dispatcher.on_arrival = lambda *event: bench.processors.pull.wake(
         bench.state.long_polls.arrived(*event)
     )
 

@@ -110,7 +110,7 @@ def test_a_deleted_topic_loses_its_queues(bench):
     header = admin.TopicRequestHeader(topic="T")
     assert bench.must(Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, header)).code == 0
     assert "T" not in bench.state.topics
-    assert bench.store.max_offset("T", 0) == 0
+    assert bench.store.queries.max_offset("T", 0) == 0
 
 
 def test_all_topics_are_returned_in_one_answer(bench):
@@ -319,7 +319,7 @@ def test_a_broker_is_a_master_without_slaves(bench):
     bench.send("T")
     reply = bench.must(Command.request(RequestCode.GET_BROKER_HA_STATUS))
     assert decode(HARuntimeInfo, reply.body) == HARuntimeInfo(
-        master=True, master_commit_log_max_offset=bench.store.end_offset
+        master=True, master_commit_log_max_offset=bench.store.log.end
     )
 
 
@@ -386,7 +386,7 @@ def test_runtime_information_has_the_right_values(bench):
     assert table["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
     assert table["putMessageTimesTotal"] == table["msgPutTotalTodayNow"] == "1"
     assert table["putTps"] == "0.1  "
-    assert table["commitLogMaxOffset"] == str(bench.store.end_offset)
+    assert table["commitLogMaxOffset"] == str(bench.store.log.end)
     assert table["earliestMessageTimeStamp"] == str(bench.clock.now_ms())
     assert table["brokerVersionDesc"] == "V4_9_7"
     use = bench.store.disk_use(bench.store.paths.commit_log)

@@ -72,7 +72,7 @@ def found(answer: Command | None) -> int:
 
 
 def search(bench: Bench, number: int) -> Command:
-    moment = bench.store.store_time_at("old", 0, number)
+    moment = bench.store.queries.store_time_at("old", 0, number)
     header = SearchOffsetRequestHeader(topic="old", queue_id=0, timestamp=moment)
     return Command.request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 

@@ -91,7 +91,7 @@ def test_a_queue_that_has_lost_its_beginning_says_not_found(tmp_path):
     before.close()
     min((tmp_path / "commitlog").iterdir()).unlink()
     bench = Bench(tmp_path)
-    assert bench.store.min_offset("T", 0) > 0
+    assert bench.store.queries.min_offset("T", 0) > 0
     reply = query(bench)
     bench.close()
     assert (reply.code, reply.remark) == (22, NOT_FOUND)

@@ -19,7 +19,7 @@ def wake(bench: Bench, pulls) -> list:
 
 
 def arrive(bench: Bench, tag: str = "") -> list:
-    bench.state.store.on_arrival = lambda *event: woken.extend(
+    bench.state.store.dispatcher.on_arrival = lambda *event: woken.extend(
         bench.state.long_polls.arrived(*event)
     )
     woken: list = []

@@ -186,7 +186,7 @@ def hold(bench: Bench, expression: str, **fields: object) -> None:
 
 def arrive(bench: Bench, *amounts: object) -> list[Command]:
     woken: list = []
-    bench.state.store.on_arrival = lambda *event: woken.extend(
+    bench.state.store.dispatcher.on_arrival = lambda *event: woken.extend(
         bench.state.long_polls.arrived(*event)
     )
     send(bench, *amounts)

@@ -158,7 +158,7 @@ async def test_an_offset_inside_a_message_returns_none(bench: Bench, offset: int
 
 async def test_a_message_with_a_wrong_checksum_is_not_returned(bench: Bench) -> None:
     (offset,) = send(bench, "a")
-    record = bench.store.record_at(offset)
+    record = bench.store.queries.record_at(offset)
     assert record is not None
     record[8] ^= 1
     assert refused(await query(bench, "a"))

@@ -32,8 +32,8 @@ def runtime(bench: Bench) -> dict[str, str]:
 def test_expired_messages_are_deleted_on_request(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
-    bench.store.engine.retention.step()
-    low = bench.store.min_offset("T", 0)
+    bench.store.retention.step()
+    low = bench.store.queries.min_offset("T", 0)
     assert low > 0
     answer = bench.must(pull_command("T", queue_offset=0))
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
@@ -46,8 +46,8 @@ def test_expired_messages_are_deleted_on_request(bench: Bench) -> None:
 def test_queues_are_cleaned_on_request(bench: Bench) -> None:
     fill(bench)
     assert bench.must(Command.request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == 0
-    bench.store.engine.retention.step()
-    assert bench.store.min_offset("T", 0) > 0
+    bench.store.retention.step()
+    assert bench.store.queries.min_offset("T", 0) > 0
 
 
 def test_queues_of_deleted_topics_are_removed_and_others_stay(bench: Bench) -> None:
@@ -60,9 +60,9 @@ def test_queues_of_deleted_topics_are_removed_and_others_stay(bench: Bench) -> N
     bench.send("T", properties=f"TIMER_DELIVER_MS\x01{bench.clock.now_ms() + 5_000}")
     for topic in ("Gone", names.HALF_TOPIC):
         bench.state.topics.delete(topic, 1)
-    kept = set(bench.store.topics_on_disk()) - {"Gone"}
+    kept = set(bench.store.queues.topics()) - {"Gone"}
     assert bench.must(Command.request(RequestCode.CLEAN_UNUSED_TOPIC)).code == 0
-    assert set(bench.store.topics_on_disk()) == kept
+    assert set(bench.store.queues.topics()) == kept
     assert kept == {"T", names.SCHEDULE_TOPIC, names.HALF_TOPIC, names.TIMER_TOPIC}
 
 

@@ -62,7 +62,7 @@ def test_the_answer_says_where_the_message_is(bench):
     }
     place = parse_offset_id(reply.header.msg_id)
     assert (place.ip, place.port) == ("127.0.0.1", 20911)
-    assert RecordView(bench.store.record_at(place.physical_offset)).queue_offset == 1
+    assert RecordView(bench.store.queries.record_at(place.physical_offset)).queue_offset == 1
 
 
 def test_the_wait_property_is_removed_and_those_of_the_broker_added(bench):
@@ -198,7 +198,7 @@ async def test_in_sync_mode_the_answer_waits_for_the_disk(make_bench):
     reply = await asyncio.wait_for(answer, 10)
     assert reply.code == 0
     assert reply.header.queue_offset == 0
-    assert bench.store.durable_offset == bench.store.end_offset
+    assert bench.store.syncer.log.flushed == bench.store.log.end
 
 
 async def test_in_sync_mode_a_message_may_decline_to_wait(make_bench):

@@ -13,7 +13,7 @@ from tests.unit.broker.processors.sends import ADDED, refusal, stored
 
 def entries(bench: Bench, topic: str, queue_id: int) -> list[int]:
     """Return the tags codes of a queue's entries."""
-    return asyncio.run(bench.store.tags_codes("me", topic, queue_id, 0, 100))
+    return asyncio.run(bench.store.cold_reads.tags_codes("me", topic, queue_id, 0, 100))
 
 
 def test_a_delayed_message_waits_in_the_queue_of_its_level(bench):

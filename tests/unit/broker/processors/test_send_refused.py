@@ -138,7 +138,7 @@ def test_a_timer_message_is_refused_if_timers_are_switched_off(make_bench, text)
     assert remark.startswith(
         "accurate timer message is not enabled, timerWheelEnable is false: a message to topic T"
     )
-    assert bench.store.max_offset("T", 0) == 0
+    assert bench.store.queries.max_offset("T", 0) == 0
 
 
 @pytest.mark.parametrize("text", TIMERS)
@@ -149,7 +149,7 @@ def test_a_batch_is_refused_if_one_of_its_messages_requests_a_timer(bench, text)
     assert refusal(bench, body=body, code=code, **send)[0] == 13
     body = batch.encode([(0, b"a", b"")])
     assert refusal(bench, body=body, code=code, properties=text, **send)[0] == 13
-    assert bench.store.max_offset("T", 0) == 0
+    assert bench.store.queries.max_offset("T", 0) == 0
 
 
 @pytest.mark.parametrize(
@@ -165,19 +165,19 @@ def test_a_batch_is_refused_if_one_of_its_messages_requests_a_timer(bench, text)
 def test_a_message_that_requests_no_timer_is_stored(bench, text):
     bench.topic("T")
     assert bench.send("T", properties=text).code == 0
-    assert bench.store.max_offset("T", 0) == 1
+    assert bench.store.queries.max_offset("T", 0) == 1
 
 
 def test_a_delay_level_goes_before_a_timer(bench):
     bench.topic("T")
     assert bench.send("T", properties="DELAY\x013\x02TIMER_DELAY_SEC\x015").code == 0
-    assert bench.store.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1
+    assert bench.store.queries.max_offset("SCHEDULE_TOPIC_XXXX", 2) == 1
 
 
 def test_a_dead_letter_does_not_wait_for_a_timer(bench):
     text = "TIMER_DELAY_SEC\x015"
     assert bench.send("%RETRY%g", properties=text, reconsume_times=99).code == 0
-    assert bench.store.max_offset("%DLQ%g", 0) == 1
+    assert bench.store.queries.max_offset("%DLQ%g", 0) == 1
 
 
 # --- what the store refuses

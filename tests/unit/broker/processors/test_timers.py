@@ -58,7 +58,7 @@ def test_a_timer_message_waits_in_the_second_before_it_is_due(bench, text, slot_
     (record,) = waiting(bench)
     assert record.properties["TIMER_OUT_MS"] == str(slot_ms)
     assert (record.properties["REAL_TOPIC"], record.properties["REAL_QID"]) == ("T", "3")
-    assert bench.store.max_offset("T", 3) == 0
+    assert bench.store.queries.max_offset("T", 3) == 0
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_timer_message_waits_in_the_second_before_it_is_due(bench, text, slot_
 def test_a_time_in_the_past_is_delivered_at_once(bench, text):
     answer = bench.send("T", properties=UNIQ + text)
     assert (answer.code, answer.read(SendMessageResponseHeader).recall_handle) == (0, None)
-    assert bench.store.max_offset("T", 0) == 1
+    assert bench.store.queries.max_offset("T", 0) == 1
     assert waiting(bench) == []
 
 
@@ -99,7 +99,7 @@ def test_a_time_beyond_the_limit_or_no_number_is_illegal(bench, text):
     assert answer.remark.startswith(
         "timer message illegal, the delay time should not be bigger than the max delay 259200000ms"
     )
-    assert bench.store.end_offset == 0
+    assert bench.store.log.end == 0
 
 
 def test_the_limit_is_a_setting(make_bench):

@@ -786,28 +786,28 @@ def test_a_transaction_is_there_once_wherever_a_kill_ends_the_log(
     half(bench, **born_now(bench))
     for _ in range(checks):
         check_again(bench)
-    begin = bench.store.end_offset
+    begin = bench.store.log.end
     if rolls:
         rehearsal = cut_off(make_bench, bench, begin)
         action(rehearsal)
         first = ends_behind(rehearsal, begin)[0]
         room = LOG_FILE_BYTES - begin - MIN_TAIL_BYTES - (first - begin)
         bench.store.put(PendingMessage("Filler", 0, bytes(room - record_size(0, len("Filler"), 0))))
-        begin = bench.store.end_offset
+        begin = bench.store.log.end
     action(bench)
     # The last: the log has rolled, and the next file is empty.
     places = [begin, *ends_behind(bench, begin), *([LOG_FILE_BYTES] if rolls else [])]
     for place in places:
         after = cut_off(make_bench, bench, place)
         assert lives(after) == 2
-        assert lives(cut_off(make_bench, after, after.store.end_offset)) == 2
+        assert lives(cut_off(make_bench, after, after.store.log.end)) == 2
 
 
 def test_the_former_place_still_ends_what_a_kill_stored_again_without_an_op_message(
     make_bench, bench
 ):
     place = half(bench, **born_now(bench))
-    begin = bench.store.end_offset
+    begin = bench.store.log.end
     check_again(bench)
     after = cut_off(make_bench, bench, ends_behind(bench, begin)[0])
     assert end(after, place, COMMIT).code == ResponseCode.SUCCESS
@@ -818,7 +818,7 @@ def test_the_former_place_still_ends_what_a_kill_stored_again_without_an_op_mess
 def test_one_that_apaches_broker_stored_again_last_stays_open(make_bench, bench):
     """There the internal group's offset says that its former place is done with."""
     half(bench, **born_now(bench))
-    begin = bench.store.end_offset
+    begin = bench.store.log.end
     check_again(bench)
     after = cut_off(make_bench, bench, ends_behind(bench, begin)[0], done=1)
     assert after.processors.transactions.open_count == 1
@@ -829,13 +829,13 @@ def test_a_copy_of_a_committed_message_ends_no_transaction(make_bench, bench):
     """As a retry is: it still has the system flag of a commit."""
     half(bench)
     bench.store.put(PendingMessage("%RETRY%g", 0, b"order", b"A\x01b", sys_flag=COMMIT))
-    after = cut_off(make_bench, bench, bench.store.end_offset)
+    after = cut_off(make_bench, bench, bench.store.log.end)
     assert after.processors.transactions.open_count == 1
 
 
 def test_a_start_on_a_full_disk_ends_it_and_stores_the_op_message_later(make_bench, bench):
     half(bench)
-    begin = bench.store.end_offset
+    begin = bench.store.log.end
     commit_last(bench)
     after = cut_off(make_bench, bench, ends_behind(bench, begin)[0], too_full="the disk is full")
     assert lives(after) == 1

@@ -59,7 +59,7 @@ def put_raw(
     body: bytes = b"raw",
 ) -> None:
     """Append a record to the log without a queue entry."""
-    log = store.engine.log
+    log = store.log
     at = log.end
     record = encode_record(
         topic=topic,

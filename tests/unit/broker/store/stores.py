@@ -100,7 +100,7 @@ def message(
 def read_all(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> list[RecordView]:
     """Read every message of a queue in small portions."""
     found: list[RecordView] = []
-    offset = store.min_offset(topic, queue_id)
+    offset = store.queries.min_offset(topic, queue_id)
     while True:
         result = store.get(topic, queue_id, offset, 7)
         if result.status is GetStatus.FOUND:

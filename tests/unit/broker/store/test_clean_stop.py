@@ -123,7 +123,7 @@ def test_offsets_continue_after_a_clean_stop(store: MessageStore) -> None:
     for number in range(70):
         report = reopen(store)
         assert report.quick
-        end = store.max_offset("TopicTest", 0)
+        end = store.queries.max_offset("TopicTest", 0)
         assert store.put(message(b"%d" % number)).queue_offset == end
         assert store.put(message(b"new", topic="New")).queue_offset == number
         store.close()
@@ -145,11 +145,11 @@ def test_a_stop_without_a_put_is_enough_too(store: MessageStore) -> None:
 
 def test_store_times_continue_from_the_last_message(store: MessageStore) -> None:
     reopen(store)
-    last = store.max_offset("TopicTest", 0) - 1
-    stored = store.store_time_at("TopicTest", 0, last)
+    last = store.queries.max_offset("TopicTest", 0) - 1
+    stored = store.queries.store_time_at("TopicTest", 0, last)
     store.close()
     reopen(store)
-    assert store.engine.writer.last_store_ms == stored
+    assert store.writer.last_store_ms == stored
     store.close()
 
 
@@ -158,7 +158,7 @@ def test_a_deleted_topic_stays_deleted(store: MessageStore) -> None:
     store.delete_topic("Other")
     store.close()
     assert reopen(store).quick
-    assert store.topics_on_disk() == ["TopicTest"]
+    assert store.queues.topics() == ["TopicTest"]
     store.close()
 
 
@@ -251,7 +251,7 @@ def test_an_added_or_removed_queue_is_noticed(store: MessageStore) -> None:
     shutil.copytree(topic / "0", topic / "7")
     assert not reopen(store).quick
     # A lost queue is rebuilt; an added one belongs to no topic, and stays.
-    assert store.queue_ids("TopicTest") == [0, 1, 7]
+    assert store.queues.queue_ids("TopicTest") == [0, 1, 7]
     store.close()
 
 
@@ -283,12 +283,12 @@ def test_the_end_of_the_log_is_always_read(store: MessageStore) -> None:
     store = blind(store)
     store.open()
     fill(store)
-    end = store.end_offset
+    end = store.log.end
     store.close()
     overwrite(store, end - 20, b"!")
     report = store.open()
     assert not report.quick
-    assert store.end_offset < end
+    assert store.log.end < end
     store.close()
 
 
@@ -296,12 +296,12 @@ def test_a_record_after_the_end_is_always_noticed(store: MessageStore) -> None:
     store = blind(store)
     store.open()
     store.put(message(b"one"))
-    begin = store.end_offset
+    begin = store.log.end
     store.close()
     left = store.paths.own_checkpoint.read_bytes()
     assert store.open().quick
     store.put(message(b"two"))
-    assert store.end_offset > begin
+    assert store.log.end > begin
     store.close()
     store.paths.own_checkpoint.write_bytes(left)
     assert not store.open().quick
@@ -320,7 +320,7 @@ def test_another_file_size_is_refused_as_ever(store: MessageStore) -> None:
 
 def test_a_stop_saves_no_checkpoint_while_an_entry_is_missing(store: MessageStore) -> None:
     reopen(store)
-    queue = store.engine.queues.get_or_create("TopicTest", 0)
+    queue = store.queues.get_or_create("TopicTest", 0)
     queue.next_offset += 1
     store.close()
     assert "stop" not in decode(store.paths.own_checkpoint.read_bytes())

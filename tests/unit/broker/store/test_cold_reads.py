@@ -204,7 +204,7 @@ def test_remembered_ranges_are_bounded(store: MessageStore, disk: SlowFiles) -> 
 
 
 async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
-    result = await store.get_async("me", *QUEUE, 0, 10)
+    result = await store.cold_reads.get("me", *QUEUE, 0, 10)
     assert numbers(result) == expected(0, 0, 10)
     assert disk.threads
     assert all(name.startswith("store-cold-read") for name in disk.threads)
@@ -214,7 +214,7 @@ async def test_cold_messages_are_read_in_a_thread(store: MessageStore, disk: Slo
 
 async def test_the_loop_runs_while_a_thread_reads(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
-    reading = asyncio.ensure_future(store.get_async("me", *QUEUE, 0, 10))
+    reading = asyncio.ensure_future(store.cold_reads.get("me", *QUEUE, 0, 10))
     for number in range(100):
         await asyncio.sleep(0)
         assert store.put(message(b"%d" % number, topic="Other")).queue_offset == number
@@ -228,14 +228,14 @@ async def test_a_disk_that_cannot_tell_is_read_in_a_thread_too(
 ) -> None:
     disk.can_tell = False
     assert unhurried(store).status is GetStatus.COLD
-    result = await store.get_async("me", *QUEUE, 0, 10)
+    result = await store.cold_reads.get("me", *QUEUE, 0, 10)
     assert numbers(result) == expected(0, 0, 10)
     # The queue's file is known now; the records are, block by block, when they are many.
     assert unhurried(store).cold[0].file.path.parent.name == "commitlog"
 
 
 async def test_filtered_messages_are_read_as_well(store: MessageStore) -> None:
-    result = await store.get_async("me", *QUEUE, 0, 10, codes=frozenset({1}))
+    result = await store.cold_reads.get("me", *QUEUE, 0, 10, codes=frozenset({1}))
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
 
 
@@ -243,11 +243,11 @@ async def test_what_a_filter_looks_into_is_read_in_a_thread(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     assert unhurried(store, records=SqlFilter("a = 1")).status is GetStatus.COLD
-    result = await store.get_async("me", *QUEUE, 0, 10, records=SqlFilter("a IS NULL"))
+    result = await store.cold_reads.get("me", *QUEUE, 0, 10, records=SqlFilter("a IS NULL"))
     assert numbers(result) == expected(0, 0, 10)
     assert result.next_offset == 10
     assert threading.current_thread().name not in disk.threads
-    result = await store.get_async("me", *QUEUE, 5, 10, records=SqlFilter("a = 1"))
+    result = await store.cold_reads.get("me", *QUEUE, 5, 10, records=SqlFilter("a = 1"))
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 40)
 
 
@@ -256,15 +256,15 @@ async def test_a_filter_stops_where_the_disk_would_have_to_be_waited_for(
 ) -> None:
     monkeypatch.setattr(reader, "MIN_TURN_MESSAGES", 4)
     # What is read for the first turn is in memory; the next one is the next pull's.
-    result = await store.get_async("me", *QUEUE, 0, 4, records=SqlFilter("a = 1"))
+    result = await store.cold_reads.get("me", *QUEUE, 0, 4, records=SqlFilter("a = 1"))
     assert result.status is GetStatus.NO_MATCHED_MESSAGE
     assert result.next_offset == 4
-    result = await store.get_async("me", *QUEUE, 4, 4, records=SqlFilter("a IS NULL"))
+    result = await store.cold_reads.get("me", *QUEUE, 4, 4, records=SqlFilter("a IS NULL"))
     assert numbers(result) == expected(0, 4, 4)
 
 
 async def test_a_replay_uses_the_systems_read_ahead(store: MessageStore, disk: SlowFiles) -> None:
-    await store.get_async("me", *QUEUE, 0, 10)
+    await store.cold_reads.get("me", *QUEUE, 0, 10)
     path, position, length = disk.ahead[-1]
     assert path.parent.name == "commitlog"
     assert position == 0
@@ -276,9 +276,9 @@ async def test_a_disk_that_cannot_be_read_is_an_error_of_this_get_alone(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(StoreError, match="messages can't be read"):
-        await store.get_async("me", *QUEUE, 0, 10)
+        await store.cold_reads.get("me", *QUEUE, 0, 10)
     disk.error = None
-    assert numbers(await store.get_async("me", *QUEUE, 0, 10)) == expected(0, 0, 10)
+    assert numbers(await store.cold_reads.get("me", *QUEUE, 0, 10)) == expected(0, 0, 10)
 
 
 # --- bounds
@@ -288,7 +288,9 @@ async def test_no_more_threads_than_allowed_read_at_a_time(
     store: MessageStore, disk: SlowFiles
 ) -> None:
     disk.let.clear()
-    gets = [asyncio.ensure_future(store.get_async(owner, *QUEUE, owner, 1)) for owner in range(30)]
+    gets = [
+        asyncio.ensure_future(store.cold_reads.get(owner, *QUEUE, owner, 1)) for owner in range(30)
+    ]
     await asyncio.sleep(0)
     disk.let.set()
     results = await asyncio.wait_for(asyncio.gather(*gets), 10)
@@ -303,7 +305,7 @@ async def test_one_busy_reader_does_not_starve_another(
     order: list[str] = []
 
     async def get(owner: str, queue_id: int, offset: int) -> None:
-        await store.get_async(owner, "TopicTest", queue_id, offset, 1)
+        await store.cold_reads.get(owner, "TopicTest", queue_id, offset, 1)
         order.append(owner)
 
     greedy = [asyncio.ensure_future(get("greedy", 0, number)) for number in range(36)]
@@ -319,12 +321,12 @@ async def test_one_busy_reader_does_not_starve_another(
 async def test_too_many_that_wait_are_refused(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.cold_reads.get("me", *QUEUE, number, 1))
         for number in range(LIMITS.cold_readers + 2)
     ]
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy, match="try again"):
-        await store.get_async("me", *QUEUE, 0, 1)
+        await store.cold_reads.get("me", *QUEUE, 0, 1)
     disk.let.set()
     await asyncio.wait_for(asyncio.gather(*gets), 10)
 
@@ -332,10 +334,10 @@ async def test_too_many_that_wait_are_refused(store: MessageStore, disk: SlowFil
 async def test_a_cancelled_request_causes_no_read(store: MessageStore, disk: SlowFiles) -> None:
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.cold_reads.get("me", *QUEUE, number, 1))
         for number in range(LIMITS.cold_readers)
     ]
-    gone = asyncio.ensure_future(store.get_async("gone", "TopicTest", 1, 0, 1))
+    gone = asyncio.ensure_future(store.cold_reads.get("gone", "TopicTest", 1, 0, 1))
     await asyncio.sleep(0)
     gone.cancel()
     disk.let.set()
@@ -348,7 +350,7 @@ async def test_closing_waits_for_running_reads_and_refuses_waiting_ones(
 ) -> None:
     disk.let.clear()
     gets = [
-        asyncio.ensure_future(store.get_async("me", *QUEUE, number, 1))
+        asyncio.ensure_future(store.cold_reads.get("me", *QUEUE, number, 1))
         for number in range(LIMITS.cold_readers + 3)
     ]
     await asyncio.sleep(0)

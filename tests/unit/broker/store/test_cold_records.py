@@ -44,7 +44,7 @@ async def test_a_cold_record_is_read_in_a_thread(
     store: MessageStore, disk: SlowFiles, places: list[int]
 ) -> None:
     for place, body in zip(places, BODIES, strict=True):
-        found = await store.record_async("me", place)
+        found = await store.cold_reads.record_at("me", place)
         assert found is not None
         assert RecordView(found).body == body
     assert disk.threads
@@ -53,7 +53,7 @@ async def test_a_cold_record_is_read_in_a_thread(
 
 async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk: SlowFiles) -> None:
     place = store.put(message(b"new")).physical_offset
-    found = await store.record_async("me", place)
+    found = await store.cold_reads.record_at("me", place)
     assert found is not None
     assert RecordView(found).body == b"new"
     assert disk.threads == set()
@@ -61,19 +61,19 @@ async def test_a_record_in_memory_is_taken_from_there(store: MessageStore, disk:
 
 @pytest.mark.parametrize("wrong", [-1, 1, 10**9])
 async def test_an_offset_without_a_record(store: MessageStore, wrong: int) -> None:
-    assert await store.record_async("me", wrong) is None
+    assert await store.cold_reads.record_at("me", wrong) is None
 
 
 async def test_entry_fields_are_read_in_a_thread(store: MessageStore, disk: SlowFiles) -> None:
-    assert await store.tags_codes("me", TOPIC, 0, 0, 7) == [97] * 7
-    assert await store.tags_codes("me", TOPIC, 0, len(BODIES) - 2, 7) == [97] * 2
+    assert await store.cold_reads.tags_codes("me", TOPIC, 0, 0, 7) == [97] * 7
+    assert await store.cold_reads.tags_codes("me", TOPIC, 0, len(BODIES) - 2, 7) == [97] * 2
     assert disk.threads
 
 
 @pytest.mark.parametrize("offset", [-1, len(BODIES)])
 async def test_missing_entries(store: MessageStore, offset: int) -> None:
-    assert await store.tags_codes("me", TOPIC, 0, offset, 7) == []
-    assert await store.tags_codes("me", "Other", 0, 0, 7) == []
+    assert await store.cold_reads.tags_codes("me", TOPIC, 0, offset, 7) == []
+    assert await store.cold_reads.tags_codes("me", "Other", 0, 0, 7) == []
 
 
 async def test_a_disk_that_cannot_be_read_is_an_error(
@@ -81,6 +81,6 @@ async def test_a_disk_that_cannot_be_read_is_an_error(
 ) -> None:
     disk.error = OSError(5, "Input/output error")
     with pytest.raises(StoreError, match="Input/output error"):
-        await store.record_async("me", places[0])
+        await store.cold_reads.record_at("me", places[0])
     with pytest.raises(StoreError, match="Input/output error"):
-        await store.tags_codes("me", TOPIC, 0, 0, 1)
+        await store.cold_reads.tags_codes("me", TOPIC, 0, 0, 1)

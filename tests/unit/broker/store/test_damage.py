@@ -47,11 +47,11 @@ def test_one_damaged_record_does_not_cost_those_behind_it(store: MessageStore) -
         store.put(message(b"body %d" % number))
     store.flush()
     found = crash_without_safe_point(store)
-    size = store.end_offset // 10
+    size = store.log.end // 10
     overwrite(found, 4 * size + 88, b"BODY")
     report = found.open()
     assert (report.damaged_records, report.scanned_records) == (1, 9)
-    assert report.end_offset == store.end_offset
+    assert report.end_offset == store.log.end
     assert bodies(found) == [b"body %d" % number for number in range(10) if number != 4]
     assert found.put(message()).queue_offset == 10
     found.close()
@@ -89,7 +89,7 @@ def test_a_damaged_file_does_not_cost_those_behind_it(store: MessageStore) -> No
     overwrite(found, size, bytes(200))
     report = found.open()
     assert report.damaged_records == 1
-    assert report.end_offset == store.end_offset
+    assert report.end_offset == store.log.end
     kept = [0, *range(LOG_FILE // size, 20)]
     assert [int(body[:2]) for body in bodies(found)] == kept
     found.close()
@@ -143,7 +143,7 @@ def test_a_deleted_topic_is_not_taken_for_a_lost_one(store: MessageStore) -> Non
     store.delete_topic("TopicTest")
     found = crash(store)
     assert found.open().notes == []
-    assert found.topics_on_disk() == ["Kept"]
+    assert found.queues.topics() == ["Kept"]
     assert found.put(message()).queue_offset == 0
     found.close()
     store.close()
@@ -170,7 +170,7 @@ def test_no_rebuild_brings_back_the_messages_of_a_deleted_topic(
         shutil.rmtree(found.paths.consume_queues)
     found.open()
     assert bodies(found) == [b"new"] * new
-    assert found.queue_ids("TopicTest") == ([0] if new else [])
+    assert found.queues.queue_ids("TopicTest") == ([0] if new else [])
     assert len(bodies(found, "Kept")) == 12
     assert found.put(message()).queue_offset == new
     found.close()
@@ -186,7 +186,7 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_are_removed(store: MessageS
     found = crash(store)
     shutil.move(found.paths.root / "kept", found.paths.consume_queues / "TopicTest")
     found.open()
-    assert found.topics_on_disk() == ["Kept"]
+    assert found.queues.topics() == ["Kept"]
     assert found.put(message()).queue_offset == 0
     found.close()
     store.close()
@@ -194,7 +194,7 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_are_removed(store: MessageS
 
 def test_a_log_that_lost_its_end_takes_new_messages_of_a_deleted_topic(store: MessageStore) -> None:
     store.put(message(topic="Kept"))
-    kept = store.end_offset
+    kept = store.log.end
     for _ in range(9):
         store.put(message(b"old"))
     store.delete_topic("TopicTest")
@@ -227,7 +227,7 @@ def test_a_damaged_file_of_deleted_topics_is_logged_and_written_again(
     found = crash(store)
     found.paths.own_checkpoint.unlink()
     found.open()
-    assert found.topics_on_disk() == []
+    assert found.queues.topics() == []
     found.close()
     store.close()
 
@@ -298,7 +298,7 @@ def test_damage_behind_the_checkpoint_ends_the_log(store: MessageStore) -> None:
     for number in range(10):
         store.put(message(b"body %d" % number))
     found = crash(store)
-    overwrite(found, 4 * (store.end_offset // 10) + 88, b"BODY")
+    overwrite(found, 4 * (store.log.end // 10) + 88, b"BODY")
     report = found.open()
     assert (report.damaged_records, report.scanned_records) == (0, 4)
     assert bodies(found) == [b"body %d" % number for number in range(4)]
@@ -320,8 +320,8 @@ def test_offsets_continue_when_old_files_are_deleted(store: MessageStore) -> Non
         if lost:
             shutil.rmtree(found.paths.consume_queues / "TopicTest")
         found.open()
-        assert found.start_offset == 2 * LOG_FILE
-        low = found.min_offset("TopicTest", 0)
+        assert found.log.start == 2 * LOG_FILE
+        low = found.queries.min_offset("TopicTest", 0)
         assert [int(body[:2]) for body in bodies(found)] == list(range(low, 80))
         assert low > 20
         assert found.get("TopicTest", 0, 0, 1).status is GetStatus.OFFSET_TOO_SMALL
@@ -332,7 +332,10 @@ def test_offsets_continue_when_old_files_are_deleted(store: MessageStore) -> Non
         assert found.put(message(topic="Expired")).queue_offset == 1
         found.close()
         found.open()
-        assert (found.min_offset("TopicTest", 0), found.min_offset("Expired", 0)) == (low, 1)
+        assert (
+            found.queries.min_offset("TopicTest", 0),
+            found.queries.min_offset("Expired", 0),
+        ) == (low, 1)
         assert len(bodies(found)) == 81 - low
         found.close()
     store.close()
@@ -348,7 +351,7 @@ def test_a_queue_that_begins_late_is_filled_as_the_reference_fills_it(
         path.unlink()
     shutil.rmtree(found.paths.consume_queues)
     found.open()
-    low = found.min_offset("TopicTest", 0)
+    low = found.queries.min_offset("TopicTest", 0)
     entries = queue_file(found).read_bytes()
     assert entries[: 20 * low] == bytes.fromhex("00000000000000007fffffff0000000000000000") * low
     found.close()
@@ -375,6 +378,6 @@ def test_a_queue_without_its_middle_file_keeps_what_can_be_reached(store: Messag
     store.close()
     queue_file(store, QUEUE_FILE).unlink()
     store.open()
-    assert store.min_offset("TopicTest", 0) == 100
+    assert store.queries.min_offset("TopicTest", 0) == 100
     assert bodies(store) == [b"%d" % number for number in range(100, 160)]
     store.close()

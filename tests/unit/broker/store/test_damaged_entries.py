@@ -124,7 +124,7 @@ def test_every_message_is_delivered_once_at_its_offset(data: st.DataObject) -> N
         life = data.draw(st.sampled_from(["running", "stopped", "killed"]), "life")
         # A broker asks no record of what it has written itself and is still in memory.
         kinds = OUTSIDE if life == "running" else OUTSIDE | INSIDE
-        end = store.end_offset
+        end = store.log.end
         if life == "killed":
             store.flush()
             killed = crash(store)
@@ -181,7 +181,7 @@ async def test_the_loop_does_not_search_the_log(
     result = store.get(TOPIC, 0, 0, COUNT, wait=False)
     assert (result.status, result.broken, result.records) == (GetStatus.COLD, [3, 4, 20], ())
     # Who asks for them meanwhile waits for the same search.
-    pulls = [store.get_async(who, TOPIC, 0, 0, COUNT) for who in ("me", "you", "them")]
+    pulls = [store.cold_reads.get(who, TOPIC, 0, 0, COUNT) for who in ("me", "you", "them")]
     assert [result.count for result in await asyncio.gather(*pulls)] == [COUNT] * 3
     assert len(threads) == 1
     assert threads[0].startswith("store-cold-read")
@@ -204,9 +204,9 @@ async def test_a_search_whose_caller_has_left_is_finished_by_the_next_one(
     monkeypatch.setattr(cold_reads, "find_entries", slow)
     fill(store, COUNT)
     zero(store, 3)
-    first = asyncio.ensure_future(store.get_async("me", TOPIC, 0, 0, COUNT))
+    first = asyncio.ensure_future(store.cold_reads.get("me", TOPIC, 0, 0, COUNT))
     await asyncio.to_thread(begun.wait, 30)
-    second = asyncio.ensure_future(store.get_async("you", TOPIC, 0, 0, COUNT))
+    second = asyncio.ensure_future(store.cold_reads.get("you", TOPIC, 0, 0, COUNT))
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
@@ -232,7 +232,7 @@ async def test_a_store_that_closes_gives_up_its_search(
     store = opened(tmp_path / "store")
     fill(store, COUNT, others=True)
     zero(store, 3)
-    pull = asyncio.ensure_future(store.get_async("me", TOPIC, 0, 0, COUNT))
+    pull = asyncio.ensure_future(store.cold_reads.get("me", TOPIC, 0, 0, COUNT))
     await asyncio.to_thread(begun.wait, 30)
     store.close()
     with pytest.raises(StoreError):
@@ -245,11 +245,11 @@ async def test_delayed_messages_keep_their_times(store: MessageStore) -> None:
     delayed = {"properties": b"DELAY\x013\x02", "due_in_ms": 10_000}
     for number in range(5):
         store.put(message(BODY % number, topic=SCHEDULE_TOPIC, queue_id=2, **delayed))
-    times = await store.tags_codes("me", SCHEDULE_TOPIC, 2, 0, 5)
+    times = await store.cold_reads.tags_codes("me", SCHEDULE_TOPIC, 2, 0, 5)
     assert min(times) > 10_000
     zero(store, 0, 2, topic=SCHEDULE_TOPIC, queue_id=2)
-    assert await store.tags_codes("me", SCHEDULE_TOPIC, 2, 0, 5) == times
-    assert await store.tags_codes("me", "Nobody's", 2, 0, 5) == []
+    assert await store.cold_reads.tags_codes("me", SCHEDULE_TOPIC, 2, 0, 5) == times
+    assert await store.cold_reads.tags_codes("me", "Nobody's", 2, 0, 5) == []
 
 
 def test_a_recreated_topic_delivers_its_new_messages(store: MessageStore) -> None:
@@ -404,7 +404,7 @@ def test_a_log_that_cannot_be_read_now_is_searched_later(
 def test_what_retention_has_deleted_is_not_called_damaged(store: MessageStore) -> None:
     for number in range(60):
         store.put(message(BODY % number + b"x" * 900))
-    log = store.engine.log
+    log = store.log
     # The log has lost its first file, and the queue is not trimmed yet.
     for file in log.drop_before(2 * log.file_size):
         file.remove()

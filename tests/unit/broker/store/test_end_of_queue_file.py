@@ -43,7 +43,7 @@ def numbers(count: int) -> list[bytes]:
 
 
 def queue_of(store: MessageStore) -> ConsumeQueue:
-    queue = store.engine.queues.get(("TopicTest", 0))
+    queue = store.queues.get(("TopicTest", 0))
     assert queue is not None
     return queue
 
@@ -82,14 +82,14 @@ def test_a_batch_over_two_files_is_refused_when_the_second_cannot_be_mapped(
     queue = queue_of(store)
     queue.prepare(5)
     queue.files[-1].unmap()
-    end = store.end_offset
+    end = store.log.end
     batch = [message(b"%d" % (ENTRIES - 2 + number)) for number in range(5)]
 
     files.open_error = OSError(errno.EIO, os.strerror(errno.EIO))
     assert store.put_batch(batch).status is PutStatus.SERVICE_NOT_AVAILABLE
     files.open_error = None
     # Every record of the log has its queue entry.
-    assert store.end_offset == end
+    assert store.log.end == end
     assert queue.next_offset == queue.max_offset == ENTRIES - 2
     store.close()
 

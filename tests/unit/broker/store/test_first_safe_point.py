@@ -80,7 +80,7 @@ async def test_a_safe_point_is_written_at_once_after_a_long_recovery(
 ) -> None:
     assert crashed.open().scanned_records == MESSAGES
     crashed.start(asyncio.get_running_loop())
-    point = await disk.reached(crashed.end_offset)
+    point = await disk.reached(crashed.log.end)
     assert point.numbers == {"TopicTest": {0: MESSAGES}}
 
     again = crash(crashed)
@@ -128,7 +128,7 @@ async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
     for _ in range(3):
         for _ in range(20):
             busy.put(message(b"x" * 100))
-        await disk.reached(busy.end_offset)
+        await disk.reached(busy.log.end)
     left = crash(busy)
     assert left.open().scanned_records <= 1
     left.close()
@@ -138,7 +138,7 @@ async def test_a_log_that_grows_fast_has_a_safe_point_after_each_of_its_syncs(
 def hold_up_loop(store: MessageStore) -> None:
     """Wait until the log is synced, in the thread that should take the mark."""
     deadline = time.monotonic() + 10
-    while store.durable_offset < store.end_offset and time.monotonic() < deadline:
+    while store.syncer.log.flushed < store.log.end and time.monotonic() < deadline:
         time.sleep(0.001)
 
 
@@ -149,5 +149,5 @@ async def test_a_busy_loop_delays_no_sync(busy: MessageStore) -> None:
     for _ in range(20):
         busy.put(message(b"x" * 100))
     hold_up_loop(busy)
-    assert busy.durable_offset == busy.end_offset
+    assert busy.syncer.log.flushed == busy.log.end
     busy.close()

@@ -49,7 +49,7 @@ def test_in_async_mode_found_messages_are_rewritten_and_synced_by_the_first_flus
     assert not set(log_files(again)) & set(files.syncs)
     written: list[Path] = []
     files.on_write = written.append
-    flusher = again.engine.syncer.log
+    flusher = again.syncer.log
     assert flusher.flushed == 0
     assert flusher.sync()
     assert flusher.flushed == end
@@ -80,14 +80,14 @@ def test_rewriting_found_messages_is_retried_on_a_full_disk(
     files = FailingFiles()
     again = restarted(store, files)
     files.full = True
-    flusher = again.engine.syncer.log
+    flusher = again.syncer.log
     assert not flusher.sync()
     result = again.put(message())
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "no space left" in result.message
     files.full = False
     assert flusher.sync()
-    assert flusher.flushed == again.end_offset
+    assert flusher.flushed == again.log.end
     again.close()
     store.close()
 
@@ -98,7 +98,7 @@ def test_a_log_that_is_shortened_before_it_was_written_again_ends_the_writing(
     store.put(message())
     again = restarted(store, FailingFiles())
     os.truncate(log_files(again)[0], LOG_FILE // 2)
-    assert not again.engine.syncer.log.sync()
+    assert not again.syncer.log.sync()
     result = again.put(message())
     assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "failed to sync" in result.message

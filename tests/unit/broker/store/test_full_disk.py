@@ -62,7 +62,7 @@ def test_a_full_disk_refuses_with_path_and_free_space_and_loses_nothing(
     assert store.why_not_writable == refused.message
     assert not store.writable
     assert len(bodies(store)) == stored
-    assert store.max_offset("TopicTest", 0) == stored
+    assert store.queries.max_offset("TopicTest", 0) == stored
 
 
 def test_a_batch_is_refused_as_a_whole(
@@ -70,7 +70,7 @@ def test_a_batch_is_refused_as_a_whole(
 ) -> None:
     files.full, files.full_for = True, "consumequeue"
     assert store.put_batch([message()] * 3).status is PutStatus.SERVICE_NOT_AVAILABLE
-    assert store.end_offset == 0
+    assert store.log.end == 0
     files.full = False
     clock.advance(2)
     assert store.put_batch([message()] * 3).status is PutStatus.OK
@@ -92,14 +92,13 @@ def test_a_store_recovers_when_there_is_space_and_tries_once_a_second(
 
 def test_a_store_recovers_without_a_put(tmp_path: Path, files: FailingFiles) -> None:
     store = opened(tmp_path, files=files)
-    parts = store.engine
     files.full = True
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     for _ in range(3):
-        assert parts.preallocator.try_step() is False
+        assert store.preallocator.try_step() is False
         assert not store.writable
     files.full = False
-    parts.preallocator.try_step()
+    store.preallocator.try_step()
     assert store.writable
     store.close()
 
@@ -111,7 +110,7 @@ def test_a_run_ahead_that_finds_the_disk_full_leaves_it_to_the_appender(
     store = opened(tmp_path, files=files)
     store.put(message())
     files.full = True
-    assert store.engine.preallocator.try_step() is False
+    assert store.preallocator.try_step() is False
     assert store.writable
     assert store.put(message()).status is PutStatus.OK
     fill(store)
@@ -165,7 +164,7 @@ def test_a_store_that_was_killed_on_a_full_disk_opens_and_is_read_only(
     disk.full = True
     while store.put(message(b"x" * 3000)).status is PutStatus.OK:
         count += 1
-    assert store.engine.syncer.log.sync()
+    assert store.syncer.log.sync()
     if not known:
         disk.remove(store.paths.own_checkpoint)
     killed = disk.cut()
@@ -190,7 +189,7 @@ def test_a_disk_that_fails_at_the_start_for_another_reason_is_a_clear_error() ->
     disk.kept = 1.0
     store = opened(ROOT, files=disk, flush_disk_type="SYNC_FLUSH")
     store.put(message())
-    assert store.engine.syncer.log.sync()
+    assert store.syncer.log.sync()
 
     killed = disk.cut()
     killed.faults = {"create": 1.0}
@@ -305,7 +304,7 @@ def test_nothing_is_allocated_ahead_of_a_store_that_has_failed(tmp_path: Path) -
     store = opened(tmp_path)
     disk = store.disk
     disk.sync_failed(tmp_path, OSError(errno.EIO, "Input/output error"))
-    assert store.engine.preallocator.try_step() is False
+    assert store.preallocator.try_step() is False
     assert store.put(message()).status is PutStatus.SERVICE_NOT_AVAILABLE
     store.close()
     assert store.paths.abort.exists()

@@ -131,7 +131,7 @@ def test_a_deleted_queue_file_is_skipped(tmp_path: Path) -> None:
     store.open()
     (store.paths.consume_queues / "TopicTest" / "0" / ("0" * 20)).unlink()
     # Found out by a get, not by a map that is still there.
-    for queue in store.engine.queues.all():
+    for queue in store.queues.all():
         for file in queue.files:
             file.unmap()
     result = store.get("TopicTest", 0, 5, 32)
@@ -146,7 +146,7 @@ def test_an_entry_that_points_outside_the_log_is_restored(store: MessageStore) -
     path = store.paths.consume_queues / "TopicTest" / "0" / ("0" * 20)
     with path.open("r+b") as file:
         for number, (offset, size) in enumerate(
-            [(10**12, 110), (-5, 110), (0, 2**31 - 1), (0, 5), (store.end_offset - 10, 110)]
+            [(10**12, 110), (-5, 110), (0, 2**31 - 1), (0, 5), (store.log.end - 10, 110)]
         ):
             file.seek(20 * number)
             file.write(offset.to_bytes(8, "big", signed=True) + size.to_bytes(4, "big"))
@@ -166,17 +166,17 @@ def test_a_slice_outlives_the_store(tmp_path: Path) -> None:
 def test_a_record_is_found_by_its_exact_offset_only(store: MessageStore) -> None:
     places = [store.put(message(b"%d" % n)).physical_offset for n in range(5)]
     for number, place in enumerate(places):
-        record = store.record_at(place)
+        record = store.queries.record_at(place)
         assert record is not None
         assert RecordView(record).body == b"%d" % number
-    for wrong in (-1, 1, places[1] - 1, places[1] + 4, store.end_offset, 10**15):
-        assert store.record_at(wrong) is None
+    for wrong in (-1, 1, places[1] - 1, places[1] + 4, store.log.end, 10**15):
+        assert store.queries.record_at(wrong) is None
 
 
 def test_a_record_in_a_body_is_no_record(store: MessageStore) -> None:
     inner = bytes(store.get("TopicTest", 0, store.put(message()).queue_offset, 1).records[0])
     outer = store.put(message(b"...." + inner))
-    assert store.record_at(outer.physical_offset + 88 + 4) is None
+    assert store.queries.record_at(outer.physical_offset + 88 + 4) is None
 
 
 # --- times
@@ -189,7 +189,7 @@ def test_the_message_nearest_to_a_time_is_found(store: MessageStore, clock: Manu
         store.put(message())
     # Stored at 0, 100, 200, 200, 200, 500.
     found = [
-        store.offset_by_time("TopicTest", 0, start + at)
+        store.queries.offset_by_time("TopicTest", 0, start + at)
         for at in (-1000, 0, 49, 50, 51, 100, 199, 200, 201, 349, 350, 351, 500, 10**9)
     ]
     assert found == [0, 0, 0, 0, 1, 1, 2, 2, 4, 4, 4, 5, 5, 5]
@@ -206,7 +206,7 @@ def test_no_other_message_is_nearer_in_time(
     for gap in gaps:
         clock.advance(gap / 1000)
         times.append(store.put(message()).store_timestamp_ms - start)
-    found = store.offset_by_time("TopicTest", 0, start + wanted)
+    found = store.queries.offset_by_time("TopicTest", 0, start + wanted)
     assert abs(times[found] - wanted) == min(abs(time - wanted) for time in times)
     store.close()
 
@@ -215,10 +215,10 @@ def test_an_offset_is_in_memory_unless_much_was_appended_after_it(tmp_path: Path
     store = opened(tmp_path)
     percent = 5000 * 100 / memory_bytes()
     store.put(message(b"x" * 1000))
-    assert store.is_offset_in_memory("TopicTest", 0, 0, percent)
+    assert store.queries.is_offset_in_memory("TopicTest", 0, 0, percent)
     for _ in range(29):
         store.put(message(b"x" * 1000))
-    assert store.is_offset_in_memory("Unknown", 0, 0, percent)
-    assert not store.is_offset_in_memory("TopicTest", 0, 0, percent)
-    assert store.is_offset_in_memory("TopicTest", 0, 29, percent)
-    assert store.is_offset_in_memory("TopicTest", 0, 999, percent)
+    assert store.queries.is_offset_in_memory("Unknown", 0, 0, percent)
+    assert not store.queries.is_offset_in_memory("TopicTest", 0, 0, percent)
+    assert store.queries.is_offset_in_memory("TopicTest", 0, 29, percent)
+    assert store.queries.is_offset_in_memory("TopicTest", 0, 999, percent)

@@ -79,7 +79,7 @@ def test_a_store_whose_opening_was_aborted_stays_closed(crashed: MessageStore) -
     with pytest.raises(OpeningGivenUp, match="told to stop"):
         crashed.open()
     with pytest.raises(StoreError, match="is not open"):
-        _ = crashed.end_offset
+        _ = crashed.log.end
 
 
 class Stubborn(MessageStore):

@@ -100,8 +100,8 @@ def check(store: MessageStore, manifest: dict[str, Any]) -> None:
     for queue, expected in manifest["consume_queues"].items():
         assert entries(store, queue) == expected["entries_offset_size_tagsCode"], queue
         topic, _, queue_id = queue.rpartition("/")
-        assert store.min_offset(topic, int(queue_id)) == expected["first_index"]
-        assert store.max_offset(topic, int(queue_id)) == expected["count"]
+        assert store.queries.min_offset(topic, int(queue_id)) == expected["first_index"]
+        assert store.queries.max_offset(topic, int(queue_id)) == expected["count"]
     wanted = {
         fields["commitLogOffset"]: fields
         for fields in manifest["messages"]

@@ -135,7 +135,7 @@ class StoreModel(RuleBasedStateMachine):
     def search_by_time(self, queue: tuple[str, int], back: int) -> None:
         messages = self.queues.get(queue, [])[: self.visible.get(queue, 0)]
         moment = self.clock.now_ms() - back
-        found = self.store.offset_by_time(*queue, moment)
+        found = self.store.queries.offset_by_time(*queue, moment)
         if not messages:
             assert found == 0
             return
@@ -145,8 +145,8 @@ class StoreModel(RuleBasedStateMachine):
     @invariant()
     def bounds_are_right(self) -> None:
         for queue, shown in self.visible.items():
-            assert self.store.max_offset(*queue) == shown
-            assert self.store.min_offset(*queue) == 0
+            assert self.store.queries.max_offset(*queue) == shown
+            assert self.store.queries.min_offset(*queue) == 0
 
     def teardown(self) -> None:
         if hasattr(self, "store"):

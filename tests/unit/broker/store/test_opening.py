@@ -169,7 +169,7 @@ def test_queues_without_any_log_are_destroyed(tmp_path: Path) -> None:
     for path in store.paths.commit_log.iterdir():
         path.unlink()
     store.open()
-    assert store.topics_on_disk() == []
+    assert store.queues.topics() == []
     assert store.put(message(b"new")).queue_offset == 0
     assert bodies(store) == [b"new"]
     store.close()
@@ -222,7 +222,7 @@ def test_a_closed_store_closes_its_descriptors(tmp_path: Path) -> None:
         store = opened(tmp_path)
         for number in range(100):
             store.put(message(b"x" * 1000, queue_id=number % 5))
-        store.engine.log.prepare_next()
+        store.log.prepare_next()
         store.close()
         assert open_files(tmp_path) == []
 
@@ -230,7 +230,7 @@ def test_a_closed_store_closes_its_descriptors(tmp_path: Path) -> None:
 def test_an_empty_store_opens_and_closes(tmp_path: Path) -> None:
     store = opened(tmp_path)
     assert store.get("TopicTest", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
-    assert (store.start_offset, store.end_offset) == (0, 0)
+    assert (store.log.start, store.log.end) == (0, 0)
     store.close()
     store.open()
     store.close()

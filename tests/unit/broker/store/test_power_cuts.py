@@ -101,4 +101,4 @@ def test_power_may_fail_at_every_single_operation(sync: bool) -> None:
         if disk.steps < cut_at:
             break
     assert cut_at > 200
-    assert day.store.end_offset > 3 * LOG_FILE
+    assert day.store.log.end > 3 * LOG_FILE

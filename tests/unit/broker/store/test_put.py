@@ -45,7 +45,7 @@ def test_a_message_comes_out_as_it_went_in(store: MessageStore, clock: ManualClo
     (record,) = read_all(store)
     assert result.status is PutStatus.OK
     assert (record.physical_offset, record.queue_offset) == (0, 0)
-    assert result.end_offset == record.size == store.end_offset
+    assert result.end_offset == record.size == store.log.end
     assert record.store_timestamp_ms == result.store_timestamp_ms == clock.now_ms()
     assert (record.body, record.tags, record.flag) == (b"body", "paid", 7)
     assert (record.reconsume_times, record.prepared_transaction_offset) == (3, 99)
@@ -68,7 +68,7 @@ def test_hosts_may_have_ipv6_addresses(tmp_path: Path) -> None:
     assert (first.born_host, first.store_host) == (("2001:db8::1", 5), ("2001:db8::7", 10911))
     assert (second.born_host, second.store_host) == (("10.1.2.3", 54321), ("2001:db8::7", 10911))
     assert third.born_host == ("2001:db8::7", 10911)
-    assert store.earliest_store_time("TopicTest", 0) == first.store_timestamp_ms
+    assert store.queries.earliest_store_time("TopicTest", 0) == first.store_timestamp_ms
     store.close()
 
 
@@ -82,7 +82,7 @@ def test_messages_are_numbered_by_queue(store: MessageStore) -> None:
         store.put(message(queue_id=queue_id)).queue_offset for queue_id in (0, 1, 0, 0, 1, 2)
     ]
     assert numbers == [0, 0, 1, 2, 1, 0]
-    assert store.queue_ids("TopicTest") == [0, 1, 2]
+    assert store.queues.queue_ids("TopicTest") == [0, 1, 2]
 
 
 def test_prepared_and_rolled_back_messages_have_no_offset_and_are_not_visible(
@@ -104,7 +104,7 @@ def test_a_batch_is_stored_at_once(store: MessageStore) -> None:
     records = read_all(store)
     assert [record.physical_offset for record in records[1:]] == result.physical_offsets
     assert [record.body for record in records] == [b"first", b"a", b"bb", b"ccc"]
-    assert result.end_offset == store.end_offset
+    assert result.end_offset == store.log.end
 
 
 def test_a_batch_that_does_not_fit_goes_into_the_next_file_as_a_whole(store: MessageStore) -> None:
@@ -182,7 +182,7 @@ def test_a_message_that_cannot_be_stored_is_refused_with_a_message(
     for result in (store.put(pending), store.put_batch([pending])):
         assert result.status is status
         assert sentence in result.message
-    assert store.end_offset == 0
+    assert store.log.end == 0
     assert store.put(message()).queue_offset == 0
     assert not any(path.is_file() for path in store.paths.root.parent.glob("etc*"))
 
@@ -215,7 +215,7 @@ def test_a_batch_with_a_bad_message_stores_nothing(
     result = store.put_batch(batch)  # type: ignore[arg-type] # a test's list
     assert result.status is PutStatus.MESSAGE_ILLEGAL
     assert sentence in result.message
-    assert store.end_offset == 0
+    assert store.log.end == 0
 
 
 def test_too_many_queues_are_refused(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_too_many_queues_are_refused(tmp_path: Path) -> None:
 
 def test_arrivals_are_notified_with_the_new_maximum_and_the_tag(store: MessageStore) -> None:
     arrivals: list[tuple[str, int, int, int]] = []
-    store.on_arrival = lambda *arrival: arrivals.append(arrival)
+    store.dispatcher.on_arrival = lambda *arrival: arrivals.append(arrival)
     store.put(message(tag="a", queue_id=3))
     store.put_batch([message(tag=tag, queue_id=3) for tag in ("a", "a", "b")])
     store.put(message(sys_flag=4))
@@ -246,8 +246,8 @@ def test_arrivals_are_notified_with_the_new_maximum_and_the_tag(store: MessageSt
 def test_arrivals_are_notified_for_watched_queues_and_delayed_messages(store: MessageStore) -> None:
     arrivals: list[tuple[str, int]] = []
     watched: set[tuple[str, int]] = set()
-    store.on_arrival = lambda topic, queue_id, *_: arrivals.append((topic, queue_id))
-    store.watch(watched)
+    store.dispatcher.on_arrival = lambda topic, queue_id, *_: arrivals.append((topic, queue_id))
+    store.dispatcher.watched = watched
     store.put(message(queue_id=1))
     watched.add(("TopicTest", 1))
     store.put(message(queue_id=1))
@@ -262,7 +262,7 @@ def test_a_deleted_topic_starts_over_empty(tmp_path: Path) -> None:
         store.put(message(b"old %d" % number, queue_id=number % 2))
         store.put(message(b"other", topic="Other"))
     assert store.delete_topic("TopicTest") == 2
-    assert store.topics_on_disk() == ["Other"]
+    assert store.queues.topics() == ["Other"]
     assert not (store.paths.consume_queues / "TopicTest").exists()
     assert store.get("TopicTest", 0, 0, 1).status is GetStatus.NO_MESSAGE_IN_QUEUE
     assert store.put(message(b"new")).queue_offset == 0
@@ -283,7 +283,7 @@ def test_deleting_an_unknown_topic_does_nothing(store: MessageStore) -> None:
 
 def test_names_with_a_percent_sign_are_names(store: MessageStore) -> None:
     store.put(message(topic="%RETRY%billing"))
-    assert store.topics_on_disk() == ["%RETRY%billing"]
+    assert store.queues.topics() == ["%RETRY%billing"]
     assert (store.paths.consume_queues / "%RETRY%billing" / "0").is_dir()
 
 
@@ -293,5 +293,5 @@ def test_puts_and_gets_are_counted(store: MessageStore) -> None:
     store.put(message(topic="/"))
     store.get("TopicTest", 0, 0, 32)
     stats = store.stats
-    assert (stats.puts, stats.put_bytes, stats.refused_puts) == (4, store.end_offset, 1)
-    assert (stats.gets, stats.got_messages, stats.got_bytes) == (1, 4, store.end_offset)
+    assert (stats.puts, stats.put_bytes, stats.refused_puts) == (4, store.log.end, 1)
+    assert (stats.gets, stats.got_messages, stats.got_bytes) == (1, 4, store.log.end)

@@ -40,7 +40,7 @@ def test_a_kill_loses_nothing_that_was_put(store: MessageStore) -> None:
     report = found.open()
     assert (report.clean, report.scanned_records, report.cut_bytes) == (False, 100, 0)
     assert (report.rebuilt_entries, report.cut_entries, report.queues) == (0, 0, 3)
-    assert report.end_offset == found.end_offset == store.end_offset
+    assert report.end_offset == found.log.end == store.log.end
     for queue_id in range(3):
         assert bodies(found, queue_id=queue_id) == bodies(store, queue_id=queue_id)
     assert found.put(message()).queue_offset == store.put(message()).queue_offset
@@ -78,7 +78,7 @@ def test_delayed_messages_get_their_time_of_delivery_back(store: MessageStore) -
     found = crash(store)
     shutil.rmtree(found.paths.consume_queues)
     found.open()
-    queue = found.engine.queues.get(("SCHEDULE_TOPIC_XXXX", 0))
+    queue = found.queues.get(("SCHEDULE_TOPIC_XXXX", 0))
     assert queue is not None
     assert [queue.entry(number)[2] for number in range(queue.max_offset)] == [
         0 if delay is None else stamp + delay
@@ -123,7 +123,7 @@ def test_any_prefix_of_the_log_recovers_to_a_prefix_of_the_messages(
     written: MessageStore, data: st.DataObject
 ) -> None:
     everything = ends_of(written)
-    cut = data.draw(st.integers(0, written.end_offset), label="cut")
+    cut = data.draw(st.integers(0, written.log.end), label="cut")
     found = crash(written)
     tear(found, cut)
     if data.draw(st.booleans(), label="queues lost"):
@@ -136,7 +136,7 @@ def test_any_prefix_of_the_log_recovers_to_a_prefix_of_the_messages(
     for queue_id in (0, 1):
         kept = [body for _, q, body in everything[:survivors] if q == queue_id]
         assert bodies(found, queue_id=queue_id) == kept
-        assert found.max_offset("TopicTest", queue_id) == len(kept)
+        assert found.queries.max_offset("TopicTest", queue_id) == len(kept)
         assert found.put(message(b"new", queue_id=queue_id)).queue_offset == len(kept)
         assert bodies(found, queue_id=queue_id) == [*kept, b"new"]
     found.close()
@@ -149,7 +149,7 @@ def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
     written: MessageStore, data: st.DataObject
 ) -> None:
     everything = ends_of(written)
-    at = data.draw(st.integers(0, written.end_offset - 1), label="at")
+    at = data.draw(st.integers(0, written.log.end - 1), label="at")
     place = at - max((end for end, _, _ in everything if end <= at), default=0)
     # Nothing protects the number of the queue and of the message in it.
     assume(place not in {*range(12, 16), *range(20, 28)})
@@ -160,7 +160,7 @@ def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
     before = sum(end <= at for end, _, _ in everything)
     served = [
         bytes(record.stored_body)
-        for queue_id in found.queue_ids("TopicTest")
+        for queue_id in found.queues.queue_ids("TopicTest")
         for record in read_all(found, queue_id=queue_id)
     ]
     assert {body for _, _, body in everything[:before]} <= set(served)
@@ -192,8 +192,8 @@ def test_overwritten_queue_entries_are_repaired(written: MessageStore, data: st.
     found.open()
     for queue_id in (0, 1):
         assert bodies(found, queue_id=queue_id) == bodies(written, queue_id=queue_id)
-        maximum = found.max_offset("TopicTest", queue_id)
-        assert maximum == written.max_offset("TopicTest", queue_id)
+        maximum = found.queries.max_offset("TopicTest", queue_id)
+        assert maximum == written.queries.max_offset("TopicTest", queue_id)
     found.close()
     shutil.rmtree(found.paths.root)
 
@@ -203,7 +203,7 @@ def test_bytes_after_the_end_never_come_back(store: MessageStore) -> None:
     for number in range(10):
         store.put(message(b"old %d" % number, tag="t"))
     found = crash(store)
-    size = store.end_offset // 10
+    size = store.log.end // 10
     overwrite(found, 3 * size + 90, b"torn")
     report = found.open()
     assert report.end_offset == 3 * size
@@ -241,7 +241,7 @@ def test_a_torn_roll_continues_in_the_old_file(store: MessageStore) -> None:
     overwrite(found, first.end_offset, bytes(8))
     overwrite(found, LOG_FILE, bytes(100))
     found.open()
-    assert found.end_offset == first.end_offset
+    assert found.log.end == first.end_offset
     assert found.put(message(b"z")).physical_offset == first.end_offset
     assert bodies(found) == [b"x" * 10_000, b"z"]
     found.close()
@@ -274,7 +274,7 @@ def test_a_record_of_another_position_ends_the_log(store: MessageStore) -> None:
     found = crash(store)
     found.open()
     assert bodies(found) == [b"good"]
-    assert found.end_offset < store.end_offset
+    assert found.log.end < store.log.end
     found.close()
     store.close()
 
@@ -300,7 +300,7 @@ def test_a_record_with_an_illegal_topic_is_logged_and_skipped(store: MessageStor
     assert bodies(found) == [b"good", b"good too"]
     assert len(report.notes) == 3
     assert "has no queue" in report.notes[0]
-    assert found.topics_on_disk() == ["TopicTest"]
+    assert found.queues.topics() == ["TopicTest"]
     assert not (found.paths.root.parent / "outside").exists()
     found.close()
     store.close()
@@ -336,7 +336,7 @@ def test_a_gap_in_the_offsets_is_skipped(store: MessageStore) -> None:
     found.open()
     assert [record.queue_offset for record in read_all(found)] == [0, 3]
     assert found.put(message()).queue_offset == 4
-    assert found.offset_by_time("TopicTest", 0, 10**15) == 4
+    assert found.queries.offset_by_time("TopicTest", 0, 10**15) == 4
     found.close()
     store.close()
 
@@ -344,7 +344,7 @@ def test_a_gap_in_the_offsets_is_skipped(store: MessageStore) -> None:
 def test_entries_behind_the_end_are_cut_after_a_clean_stop(store: MessageStore) -> None:
     for number in range(5):
         store.put(message(b"%d" % number))
-    end = store.end_offset
+    end = store.log.end
     store.close()
     with queue_file(store).open("r+b") as file:
         for number in range(5, 8):

@@ -160,17 +160,17 @@ def test_reads_are_answered_as_the_reference_answers_them(
 def test_an_unknown_queue_is_empty_and_is_not_created_by_a_read(store: MessageStore) -> None:
     result = store.get("Unknown", 0, 5, 32)
     assert (result.status, result.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
-    assert store.min_offset("Unknown", 0) == store.max_offset("Unknown", 0) == 0
-    assert store.earliest_store_time("Unknown", 0) == -1
-    assert store.offset_by_time("Unknown", 0, 0) == 0
-    assert store.topics_on_disk() == ["SCHEDULE_TOPIC_XXXX", "TopicTest"]
+    assert store.queries.min_offset("Unknown", 0) == store.queries.max_offset("Unknown", 0) == 0
+    assert store.queries.earliest_store_time("Unknown", 0) == -1
+    assert store.queries.offset_by_time("Unknown", 0, 0) == 0
+    assert store.queues.topics() == ["SCHEDULE_TOPIC_XXXX", "TopicTest"]
 
 
 def test_times_are_answered_as_the_reference_answers_them(store: MessageStore) -> None:
-    assert store.offset_by_time("TopicTest", 0, 0) == 0
-    assert store.offset_by_time("TopicTest", 0, TIMES[5] + 10**9) == 4
-    assert store.earliest_store_time("TopicTest", 0) == TIMES[0]
-    assert store.store_time_at("TopicTest", 0, 4) == TIMES[5]
+    assert store.queries.offset_by_time("TopicTest", 0, 0) == 0
+    assert store.queries.offset_by_time("TopicTest", 0, TIMES[5] + 10**9) == 4
+    assert store.queries.earliest_store_time("TopicTest", 0) == TIMES[0]
+    assert store.queries.store_time_at("TopicTest", 0, 4) == TIMES[5]
 
 
 def test_a_clean_stop_leaves_the_same_files_as_the_reference(store: MessageStore) -> None:

@@ -27,8 +27,8 @@ async def test_a_single_damaged_record_is_not_found(store: MessageStore, part: s
     places = fill(store, COUNT)
     flip(store, places[3] + PARTS[part])
     with capture_logs() as logs:
-        assert store.record_at(places[3]) is None
-        assert await store.record_async("me", places[3]) is None
+        assert store.queries.record_at(places[3]) is None
+        assert await store.cold_reads.record_at("me", places[3]) is None
     assert [(log["offset"], log["place"]) for log in logs] == [(3, places[3])]
     assert store.stats.damaged_messages == 1
     assert bodies(store) == all_but(3)
@@ -42,7 +42,7 @@ def test_a_record_of_impossible_length_is_damaged(store: MessageStore, size: int
     with name.open("r+b") as file:
         file.seek(places[3])
         file.write(size.to_bytes(4, "big"))
-    assert store.from_memory(lambda: store.record_at(places[3])) is None
+    assert store.queries.from_memory(lambda: store.queries.record_at(places[3])) is None
     assert store.stats.damaged_messages == 1
     assert bodies(store) == all_but(3)
 
@@ -51,8 +51,8 @@ def test_a_record_of_impossible_length_is_damaged(store: MessageStore, size: int
 def test_bytes_without_a_record_magic_are_no_record(store: MessageStore, part: str) -> None:
     places = fill(store, COUNT)
     flip(store, places[3] + PARTS[part])
-    for place in (places[3], places[3] + 1, store.end_offset, -1):
-        assert store.record_at(place) is None
+    for place in (places[3], places[3] + 1, store.log.end, -1):
+        assert store.queries.record_at(place) is None
     assert store.stats.damaged_messages == 0
 
 
@@ -65,7 +65,7 @@ def test_all_of_a_single_record_has_to_be_in_memory(tmp_path: Path) -> None:
     path = store.paths.commit_log / ("0" * 20)
     disk.fetched.append((path, 0, 91))
     with pytest.raises(NotInMemory) as problem:
-        store.from_memory(lambda: store.record_at(place))
+        store.queries.from_memory(lambda: store.queries.record_at(place))
     assert [end for _, _, end in problem.value.ranges] > [5000]
     store.close()
 

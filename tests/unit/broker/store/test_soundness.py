@@ -206,7 +206,7 @@ def test_damage_that_is_not_logged_is_counted(store: MessageStore) -> None:
 def test_records_of_any_layout_are_distinguished_from_damaged_ones(
     store: MessageStore, magic: int | None, host: bytes
 ) -> None:
-    log = store.engine.log
+    log = store.log
     more: dict[str, Any] = {} if magic is None else {"magic": magic}
     for number in range(10):
         record = encode_record(
@@ -223,7 +223,7 @@ def test_records_of_any_layout_are_distinguished_from_damaged_ones(
     found = crash(store)
     found.open()
     assert len(bodies(found)) == 10
-    size = found.end_offset // 10
+    size = found.log.end // 10
     body_at = 88 + (12 if len(host) == 20 else 0)
     flip(found, 3 * size + body_at)
     flip(found, 5 * size + 27)
@@ -238,7 +238,7 @@ def test_records_of_any_layout_are_distinguished_from_damaged_ones(
 def test_light_queues_may_point_to_messages_of_other_topics(store: MessageStore) -> None:
     places = fill(store, COUNT)
     size = places[1] - places[0]
-    queue = store.engine.queues.get_or_create("%LMQ%mine", 0)
+    queue = store.queues.get_or_create("%LMQ%mine", 0)
     for number in (3, 4, 9):
         queue.prepare(1)
         queue.append_packed(ENTRY.pack(places[number], size, 0))
@@ -253,7 +253,7 @@ def test_just_appended_records_are_trusted(
     tmp_path: Path, store: MessageStore, checks: list[int]
 ) -> None:
     places = fill(store, COUNT)
-    newest = replace(NOTHING_HOT, hot_log_bytes=store.end_offset - places[20])
+    newest = replace(NOTHING_HOT, hot_log_bytes=store.log.end - places[20])
     store = opened(tmp_path / "another", limits=newest)
     fill(store, COUNT)
     assert bodies(store) == all_but()
@@ -350,7 +350,7 @@ async def test_records_fetched_by_a_thread_are_checked(tmp_path: Path) -> None:
     places = fill(store, COUNT, others=True)
     flip(store, places[3] + PARTS["body"])
     disk.cold = True
-    result = await store.get_async("me", TOPIC, 0, 0, 20)
+    result = await store.cold_reads.get("me", TOPIC, 0, 0, 20)
     assert (result.count, result.next_offset) == (19, 20)
     assert disk.fetched
     store.close()

@@ -49,9 +49,9 @@ def store(tmp_path: Path, limits: StoreLimits) -> Iterator[MessageStore]:
 def test_a_get_over_gaps_and_files_returns_what_single_entries_give(
     store: MessageStore,
 ) -> None:
-    assert store.end_offset > 2 * LOG_FILE
+    assert store.log.end > 2 * LOG_FILE
     for queue_id in range(QUEUES):
-        for offset in range(store.max_offset(TOPIC, queue_id)):
+        for offset in range(store.queries.max_offset(TOPIC, queue_id)):
             for count, most in MOST:
                 at_once = store.get(TOPIC, queue_id, offset, count, max_bytes=most, wait=False)
                 one_by_one = store.get(
@@ -70,7 +70,7 @@ def test_a_get_over_gaps_and_files_returns_what_single_entries_give(
 @pytest.mark.parametrize("limits", [5 * RECORD_BYTES], indirect=True)
 def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(store: MessageStore) -> None:
     # Rounds 2 and 3 gave this queue three messages and four, with six of others between them.
-    queue = store.engine.queues.get((TOPIC, 0))
+    queue = store.queues.get((TOPIC, 0))
     assert queue is not None
     sizes = [entry[1] for offset in range(3, 10) if (entry := queue.entry(offset))]
     assert max(sizes) == RECORD_BYTES
@@ -79,7 +79,7 @@ def test_adjacent_messages_with_a_gap_before_them_come_as_one_slice(store: Messa
 
 
 def test_behind_a_damaged_record_the_next_span_is_served(store: MessageStore) -> None:
-    queue = store.engine.queues.get((TOPIC, 0))
+    queue = store.queues.get((TOPIC, 0))
     entry = queue.entry(20) if queue is not None else None
     assert entry is not None
     flip(store, entry[0] + PARTS["magic"])

@@ -74,18 +74,20 @@ async def test_a_message_is_visible_when_it_is_durable_and_not_before(
     store: MessageStore, files: SlowDisk
 ) -> None:
     arrivals: list[int] = []
-    store.on_arrival = lambda topic, queue_id, max_offset, code: arrivals.append(max_offset)
+    store.dispatcher.on_arrival = lambda topic, queue_id, max_offset, code: arrivals.append(
+        max_offset
+    )
     files.gate.clear()
     result = store.put(message())
     assert (result.status, result.queue_offset) == (PutStatus.OK, 0)
     answer = durable(store, result.end_offset)
     await in_thread(files)
-    assert (bodies(store), store.max_offset("TopicTest", 0), arrivals) == ([], 0, [])
+    assert (bodies(store), store.queries.max_offset("TopicTest", 0), arrivals) == ([], 0, [])
     assert not answer.done()
     files.gate.set()
     assert await answer
     assert (bodies(store), arrivals) == ([b"hello"], [1])
-    assert store.durable_offset == result.end_offset
+    assert store.syncer.log.flushed == result.end_offset
 
 
 async def test_all_that_arrive_during_a_sync_share_the_next_one(
@@ -137,8 +139,7 @@ async def test_a_request_that_races_with_the_flushers_timeout_is_not_lost(
     tmp_path: Path,
 ) -> None:
     store = opened(tmp_path, flush_disk_type="SYNC_FLUSH", flush_interval_commit_log_ms=10)
-    assert store._parts is not None
-    wake = store._parts.syncer._log_thread.wake = LateRequest()
+    wake = store.syncer._log_thread.wake = LateRequest()
     store.start(asyncio.get_running_loop())
     try:
         assert await asyncio.to_thread(wake.ended.wait, 30)
@@ -150,7 +151,7 @@ async def test_a_request_that_races_with_the_flushers_timeout_is_not_lost(
 
 async def test_a_message_becomes_visible_without_a_waiter(store: MessageStore) -> None:
     seen = asyncio.Event()
-    store.on_arrival = lambda *_: seen.set()
+    store.dispatcher.on_arrival = lambda *_: seen.set()
     store.put(message())
     await asyncio.wait_for(seen.wait(), 10)
     assert bodies(store) == [b"hello"]
@@ -225,7 +226,9 @@ async def test_a_sync_that_takes_too_long_is_answered_as_such(
     assert store.stats.sync_timeouts == 2
     # It is stored all the same, and seen once the disk has it.
     seen = asyncio.Event()
-    store.on_arrival = lambda topic, queue_id, max_offset, code: max_offset == 2 and seen.set()
+    store.dispatcher.on_arrival = lambda topic, queue_id, max_offset, code: (
+        max_offset == 2 and seen.set()
+    )
     files.gate.set()
     await asyncio.wait_for(seen.wait(), 10)
     assert len(bodies(store)) == 2
@@ -235,7 +238,7 @@ async def test_a_sync_that_takes_too_long_is_answered_as_such(
 async def test_timeouts_come_one_after_the_other() -> None:
     loop = asyncio.get_running_loop()
     stats = StoreStats()
-    commit = GroupCommit(loop, lambda: None, 10, stats)
+    commit = GroupCommit(loop, 10, stats)
     outcomes: list[tuple[int, bool]] = []
     done = asyncio.Event()
     commit.add(1, lambda ok: outcomes.append((1, ok)))
@@ -269,7 +272,7 @@ async def test_a_deleted_topic_does_not_come_back_with_the_sync(
     store.delete_topic("TopicTest")
     files.gate.set()
     assert await durable(store, kept.end_offset)
-    assert store.topics_on_disk() == ["Other"]
+    assert store.queues.topics() == ["Other"]
     assert bodies(store, "Other") == [b"kept"]
 
 
@@ -303,7 +306,7 @@ async def test_in_async_mode_the_thread_syncs_by_interval(tmp_path: Path, files:
 def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
     clock = ManualClock()
     store = opened(tmp_path, clock=clock)
-    flusher = store.engine.syncer.log
+    flusher = store.syncer.log
     assert not flusher.is_due()
     store.put(message())
     assert not flusher.is_due()
@@ -369,15 +372,15 @@ async def test_a_message_whose_dispatch_fails_becomes_visible_later(
     """Its queue's file lost its map, and no more files can be opened just now."""
     files.gate.clear()
     end = store.put(message()).end_offset
-    for queue in store.engine.queues.all():
+    for queue in store.queues.all():
         for file in queue.files:
             file.unmap()
     seen = asyncio.Event()
-    store.on_arrival = lambda *_: seen.set()
+    store.dispatcher.on_arrival = lambda *_: seen.set()
     files.open_error = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     files.gate.set()
     assert await durable(store, end)
-    assert store.max_offset("TopicTest", 0) == 0
+    assert store.queries.max_offset("TopicTest", 0) == 0
     assert "Too many open files" in (store.why_not_writable or "")
     files.open_error = None
     await asyncio.wait_for(seen.wait(), 10)
@@ -430,6 +433,6 @@ async def test_the_loop_may_be_closed_before_the_store(tmp_path: Path) -> None:
         return asyncio.run(use())
 
     store = await asyncio.to_thread(run)
-    store.engine.syncer.request()
+    store.syncer.wake()
     store.close()
     assert thread_names() == []

@@ -39,13 +39,13 @@ def test_an_open_store_is_read_whole(store: MessageStore) -> None:
     records, damage = found_by(view)
     assert numbers(records) == list(range(COUNT))
     assert not damage
-    assert view.log_end() == LogEnd(store.end_offset, None)
+    assert view.log_end() == LogEnd(store.log.end, None)
     assert view.topics() == ["TopicTest"]
     assert view.queues("TopicTest") == [0, 1]
     assert view.queue_range("TopicTest", 1) == QueueRange(0, COUNT // 2, 0)
     store.put(message(b"later"))
     assert view.queue_range("TopicTest", 0) == QueueRange(0, COUNT // 2 + 1, 0)
-    assert view.log_end() == LogEnd(store.end_offset, None)
+    assert view.log_end() == LogEnd(store.log.end, None)
 
 
 def test_entries_lead_to_their_messages(store: MessageStore) -> None:

@@ -132,12 +132,12 @@ class Day:
 
     def put_together(self) -> None:
         """Put the messages of one read to several queues, as the fast path does."""
-        appender = self.store.engine.appender
+        appender = self.store.appender
         messages = [
             self._message(self.random.choice(QUEUES[:2]))
             for _ in range(self.random.randrange(1, 8))
         ]
-        runs = [Run(self.store.engine.queues.get_or_create(*queue)) for queue in QUEUES[:2]]
+        runs = [Run(self.store.queues.get_or_create(*queue)) for queue in QUEUES[:2]]
         sizes = sum(len(self._record(message, 0, 0, 0)) for message in messages)
         try:
             if not appender.takes(sizes):
@@ -185,7 +185,7 @@ class Day:
 
     def flush_log(self) -> None:
         """Run one round of the thread that syncs the log."""
-        syncer = self.store.engine.syncer
+        syncer = self.store.syncer
         if syncer.sync_log():
             self.durable = max(self.durable, syncer.log.flushed)
         if self.sync:
@@ -194,21 +194,21 @@ class Day:
     def look(self) -> None:
         """Record what a consumer can read now."""
         for queue in QUEUES:
-            self.seen[queue] = max(self.seen[queue], self.store.max_offset(*queue))
+            self.seen[queue] = max(self.seen[queue], self.store.queries.max_offset(*queue))
 
     def flush_queues(self) -> None:
         """Run one round of the thread that syncs the queues."""
         if self.random.random() < 0.5:
             self.clock.advance(70.0)
-        self.store.engine.syncer.sync_queues()
+        self.store.syncer.sync_queues()
 
     def run_ahead(self) -> None:
         """Run one round of the thread that allocates."""
-        self.store.engine.preallocator.try_step()
+        self.store.preallocator.try_step()
 
     def close(self) -> None:
         """Stop cleanly."""
-        flusher = self.store.engine.syncer.log
+        flusher = self.store.syncer.log
         self.store.close()
         self.durable = max(self.durable, flusher.flushed)
 
@@ -233,8 +233,8 @@ class Day:
         for queue, sent in before.items():
             in_order = sum(one.end_offset <= kept for one in sent)
             assert len(self.sent[queue]) == in_order, f"{queue} lost what others kept"
-        assert self.store.end_offset >= kept
-        flushed = self.store.engine.syncer.log.flushed
+        assert self.store.log.end >= kept
+        flushed = self.store.syncer.log.flushed
         assert flushed >= kept or not self.sync
         self.durable = max(min(self.durable, kept), min(flushed, kept))
         if flushed >= kept:

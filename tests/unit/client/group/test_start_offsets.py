@@ -47,7 +47,7 @@ async def one_queue(root: Path, messages: int = 5) -> AsyncIterator[Any]:
 
 def grown_old(broker: SimulatedBroker) -> None:
     """Its first messages are no longer in memory."""
-    broker.bench.store.is_offset_in_memory = lambda *_: False  # type: ignore[method-assign]
+    broker.bench.store.queries.is_offset_in_memory = lambda *_: False  # type: ignore[method-assign]
 
 
 @virtual

@@ -57,7 +57,7 @@ def target(tmp_path: Path) -> Path:
 def test_a_copy_of_an_open_store_has_what_was_put_before(
     store: MessageStore, root: Path, target: Path
 ) -> None:
-    end = store.end_offset
+    end = store.log.end
 
     def put_more(_what: str, _done: int) -> None:
         fill(store, COUNT, COUNT + 20)
@@ -67,7 +67,7 @@ def test_a_copy_of_an_open_store_has_what_was_put_before(
     records = check(target, report)
     assert [int(record.body[:4]) for record in records] == list(range(COUNT))
     assert (report.end, report.queues, report.topics, report.sound) == (end, 2, 1, True)
-    assert store.end_offset > end
+    assert store.log.end > end
     sizes = {path.stat().st_size for path in (target / "commitlog").iterdir()}
     assert sizes == {LOG_FILE}
     sizes = {path.stat().st_size for path in (target / "consumequeue").glob("*/*/*")}
@@ -228,7 +228,7 @@ def test_what_lies_before_an_offset_is_copied(
     assert len(check(target, report)) == 123
     inside = copied(root, target.with_name("inside"), until=border + 1)
     assert inside.end == records[124]
-    whole = copied(root, target.with_name("whole"), until=store.end_offset)
+    whole = copied(root, target.with_name("whole"), until=store.log.end)
     assert whole.records == COUNT
     copy = opened(target)
     assert numbers(copy) == list(range(123))

@@ -29,10 +29,10 @@ def fill(store: MessageStore, numbers: range) -> None:
 async def find(store: MessageStore, key: str, **more: Any) -> list[bytes]:
     """Bodies of the messages with a key, newest first."""
     asked = {"max_count": 100, "begin_ms": 0, "end_ms": FOREVER} | more
-    found = await store.engine.index.find("TopicTest", key, **asked)
+    found = await store.index.find("TopicTest", key, **asked)
     bodies = []
     for offset in found.offsets:
-        raw = store.record_at(offset)
+        raw = store.queries.record_at(offset)
         if raw is not None and key in {(record := RecordView(raw)).unique_id, *record.keys}:
             bodies.append(record.body)
     return bodies

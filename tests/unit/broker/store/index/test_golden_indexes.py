@@ -45,10 +45,10 @@ def manifest_of(golden: Path, name: str) -> dict[str, Any]:
 
 async def offsets_of(store: MessageStore, topic: str, key: str) -> list[int]:
     """Return the offsets of the messages with a key, without hash collisions."""
-    found = await store.engine.index.find(topic, key, max_count=1000, begin_ms=0, end_ms=FOREVER)
+    found = await store.index.find(topic, key, max_count=1000, begin_ms=0, end_ms=FOREVER)
     offsets = []
     for offset in found.offsets:
-        raw = store.record_at(offset)
+        raw = store.queries.record_at(offset)
         assert raw is not None
         record = RecordView(raw)
         if record.topic == topic and key in {record.unique_id, *record.keys}:

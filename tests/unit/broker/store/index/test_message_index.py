@@ -87,8 +87,8 @@ async def test_names_of_files_continue_when_the_clock_goes_back(
 async def test_index_files_of_deleted_messages_only_are_removed(store: MessageStore) -> None:
     fill(store, range(100))
     await check(store, range(100))
-    assert store.engine.index.drop_before(0) == 0
-    dropped = store.engine.index.drop_before(store.end_offset)
+    assert store.index.drop_before(0) == 0
+    dropped = store.index.drop_before(store.log.end)
     assert dropped == 5
     assert len(index_files(store)) == 1
     assert await find(store, "k99") == [b"k99"]
@@ -129,7 +129,7 @@ async def test_in_sync_mode_only_what_the_disk_has_is_found(tmp_path: Path) -> N
 async def test_queries_are_bounded_and_refused_when_the_store_closes(tmp_path: Path) -> None:
     store = opened(tmp_path / "store", limits=StoreLimits(max_index_queries=1), **SMALL)
     fill(store, range(3))
-    index = store.engine.index
+    index = store.index
     first = asyncio.ensure_future(find(store, "k1"))
     await asyncio.sleep(0)
     with pytest.raises(StoreBusy, match="try again"):

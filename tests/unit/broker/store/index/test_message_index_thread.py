@@ -31,7 +31,7 @@ async def test_the_thread_indexes_by_itself_when_the_store_is_idle(tmp_path: Pat
     store = opened(tmp_path / "store", limits=HASTY, **SMALL)
     store.start(asyncio.get_running_loop())
     fill(store, range(5))
-    await until(lambda: store.paths.index.exists() and store.engine.index.backlog_bytes == 0)
+    await until(lambda: store.paths.index.exists() and store.index.backlog_bytes == 0)
     assert index_files(store)
     store.close()
 
@@ -49,13 +49,13 @@ async def test_a_busy_store_is_not_indexed_until_the_backlog_is_large(
     store.start(asyncio.get_running_loop())
     assert await find(store, "k0") == []
     fill(store, range(5))
-    waiting = store.engine.index.backlog_bytes
+    waiting = store.index.backlog_bytes
     assert 0 < waiting < 2000
     await asyncio.sleep(0.1)
-    assert store.engine.index.backlog_bytes == waiting
+    assert store.index.backlog_bytes == waiting
     fill(store, range(5, 30))
     # The thread may have looked meanwhile: what came after that may be too little again.
-    await until(lambda: store.engine.index.backlog_bytes < 2000)
+    await until(lambda: store.index.backlog_bytes < 2000)
     store.close()
 
 
@@ -65,12 +65,12 @@ async def test_a_full_disk_stops_the_index_and_nothing_else(tmp_path: Path) -> N
     files.full, files.full_for = True, "/index/"
     store.start(asyncio.get_running_loop())
     fill(store, range(30))
-    await until(lambda: store.engine.index.trouble is not None)
-    assert "No space left" in str(store.engine.index.trouble)
+    await until(lambda: store.index.trouble is not None)
+    assert "No space left" in str(store.index.trouble)
     assert "index can't be written" not in str(store.why_not_writable)
     assert await find(store, "k3") == []
     files.full = False
-    await until(lambda: store.engine.index.trouble is None)
+    await until(lambda: store.index.trouble is None)
     await check(store, range(30))
     store.close()
 
@@ -81,7 +81,7 @@ async def test_an_internal_error_ends_indexing_and_nothing_else(
     store = opened(tmp_path / "store", limits=HASTY, **SMALL)
     monkeypatch.setattr(IndexBuilder, "step", lambda *_: 1 // 0)
     store.start(asyncio.get_running_loop())
-    await until(lambda: store.engine.index.trouble is not None)
-    assert "report this" in str(store.engine.index.trouble)
+    await until(lambda: store.index.trouble is not None)
+    assert "report this" in str(store.index.trouble)
     assert store.put(keyed("a")).status is PutStatus.OK
     store.close()

@@ -21,7 +21,7 @@ def store(tmp_path: Path) -> MessageStore:
 
 
 async def offsets_of(store: MessageStore, key: int) -> list[int]:
-    found = await store.engine.index.find(
+    found = await store.index.find(
         "TopicTest", f"key-{key}", max_count=10, begin_ms=0, end_ms=FOREVER
     )
     return found.offsets

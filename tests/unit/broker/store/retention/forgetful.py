@@ -64,7 +64,7 @@ def numbers(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) ->
 def log_names(store: MessageStore) -> list[int]:
     """Return the first offsets of the log files that exist and are in use."""
     names = sorted(int(path.name) for path in store.paths.commit_log.iterdir())
-    assert names[: len(store.engine.log.files)] == [f.start for f in store.engine.log.files]
+    assert names[: len(store.log.files)] == [f.start for f in store.log.files]
     return names
 
 
@@ -77,6 +77,6 @@ def queue_names(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0
 
 
 def queue_of(store: MessageStore, topic: str = "TopicTest", queue_id: int = 0) -> ConsumeQueue:
-    queue = store.engine.queues.get((topic, queue_id))
+    queue = store.queues.get((topic, queue_id))
     assert queue is not None
     return queue

@@ -56,7 +56,7 @@ class ForgetfulDay(Day):
     def act(self) -> None:
         if self.random.random() < 0.15:
             self.clock.advance(self.random.choice([60.0, 1200.0, RESERVED_SECONDS]))
-            self.store.engine.retention.step()
+            self.store.retention.step()
         else:
             super().act()
 
@@ -65,8 +65,8 @@ class ForgetfulDay(Day):
         oldest = self.clock.monotonic() - RESERVED_SECONDS
         kept = 0
         for queue in QUEUES:
-            sent, low = self.sent[queue], self.store.min_offset(*queue)
-            high = self.store.max_offset(*queue)
+            sent, low = self.sent[queue], self.store.queries.min_offset(*queue)
+            high = self.store.queries.max_offset(*queue)
             promised = sum(one.end_offset <= self.durable for one in sent)
             assert high <= len(sent), f"{queue} has messages that nobody sent"
             assert high >= self.seen[queue], f"the numbers of {queue} went back"
@@ -81,7 +81,7 @@ class ForgetfulDay(Day):
             self.sent[queue] = sent[:high]
             self.born[queue] = self.born[queue][:high]
             kept = max([kept, *(one.end_offset for one in self.sent[queue])])
-        assert self.store.end_offset >= kept
+        assert self.store.log.end >= kept
         self.durable = kept
         self.look()
 
@@ -149,5 +149,5 @@ def test_messages_that_have_not_expired_survive_a_power_cut(chunk: int) -> None:
         except BaseException:
             print(f"seed {seed}: POCKETMQ_CRASH_SEED={seed} replays it")  # noqa: T201
             raise
-        forgotten += sum(day.store.min_offset(*queue) for queue in QUEUES)
+        forgotten += sum(day.store.queries.min_offset(*queue) for queue in QUEUES)
     assert forgotten > 0

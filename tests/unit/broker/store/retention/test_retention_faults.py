@@ -21,17 +21,17 @@ def test_a_file_that_cannot_be_deleted_is_retried_and_holds_up_newer_ones(
     fill(store, 200, first=300)
     before = log_names(store)
     disk.remove_error = PermissionError(1, "Operation not permitted")
-    store.engine.retention.step()
-    assert store.start_offset > 0
+    store.retention.step()
+    assert store.log.start > 0
     assert sorted(int(path.name) for path in store.paths.commit_log.iterdir()) == before
     # One of the log and one of the queue; the others wait behind them.
-    assert store.engine.retention.failures == 2
+    assert store.retention.failures == 2
     disk.remove_error = None
-    store.engine.retention.step()
+    store.retention.step()
     assert len(list(store.paths.commit_log.iterdir())) == len(before)
     clock.advance(121)
-    store.engine.retention.step()
-    assert log_names(store)[0] == store.start_offset
+    store.retention.step()
+    assert log_names(store)[0] == store.log.start
 
 
 def test_an_unreadable_queue_keeps_its_beginning_and_serves_existing_messages(
@@ -45,9 +45,9 @@ def test_an_unreadable_queue_keeps_its_beginning_and_serves_existing_messages(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(module, "first_alive", fails)
-    store.engine.retention.step()
-    assert store.start_offset > 0
-    assert store.min_offset("TopicTest", 0) == 0
+    store.retention.step()
+    assert store.log.start > 0
+    assert store.queries.min_offset("TopicTest", 0) == 0
     assert store.get("TopicTest", 0, 0, 10).status is GetStatus.MESSAGE_WAS_REMOVING
     found = numbers(store)
     assert found == list(range(found[0], 400))
@@ -59,10 +59,10 @@ def test_a_damaged_first_record_leaves_the_age_to_the_next_file(
     fill(store, 200)
     clock.advance(73 * HOUR)
     fill(store, 200, first=200)
-    second = store.engine.log.files[1]
+    second = store.log.files[1]
     second.view[4:8] = b"\xff" * 4
-    store.engine.retention.step()
+    store.retention.step()
     # The first file's successor is known only by later records, not by its first.
-    assert store.start_offset > second.start
-    region: Region = store.engine.log.files[0].hold()
+    assert store.log.start > second.start
+    region: Region = store.log.files[0].hold()
     assert len(region.view) == LOG_FILE

@@ -16,25 +16,25 @@ def test_a_full_disk_deletes_unexpired_files_only_as_far_as_needed(
     store: MessageStore, disk: Disk
 ) -> None:
     fill(store, 600)
-    files = len(store.engine.log.files)
+    files = len(store.log.files)
     # Of 100 files' room 88 are taken: three have to go.
     disk.use = DiskUse(88 * LOG_FILE, 12 * LOG_FILE)
-    assert store.engine.retention.step() == store.config.limits.pressed_seconds
-    assert len(store.engine.log.files) == files - 3
-    assert store.engine.retention.stats.unexpired_files == 3
+    assert store.retention.step() == store.config.limits.pressed_seconds
+    assert len(store.log.files) == files - 3
+    assert store.retention.stats.unexpired_files == 3
     assert store.writable
-    low = store.min_offset("TopicTest", 0)
+    low = store.queries.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 600))
     disk.use = DiskUse(85 * LOG_FILE, 15 * LOG_FILE)
-    assert store.engine.retention.step() == 10.0
-    assert len(store.engine.log.files) == files - 3
+    assert store.retention.step() == 10.0
+    assert len(store.log.files) == files - 3
 
 
 def test_a_full_disk_refuses_with_path_and_limit_until_there_is_space(
     store: MessageStore, disk: Disk, clock: ManualClock
 ) -> None:
     disk.use = DiskUse(91, 9)
-    store.engine.retention.step()
+    store.retention.step()
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert refused.message == store.why_not_writable
@@ -42,10 +42,10 @@ def test_a_full_disk_refuses_with_path_and_limit_until_there_is_space(
     assert "the 90 % of diskSpaceWarningLevelRatio" in refused.message
     # Nothing else ends the refusal: neither time nor a successful allocation.
     clock.advance(5)
-    assert store.engine.preallocator.try_step() is False
+    assert store.preallocator.try_step() is False
     assert not store.writable
     disk.use = DiskUse(90, 10)
-    store.engine.retention.step()
+    store.retention.step()
     assert store.writable
     assert store.put(message()).status is PutStatus.OK
 
@@ -54,7 +54,7 @@ def test_a_disk_that_has_refused_stays_refused_when_it_is_measured(
     store: MessageStore, disk: Disk
 ) -> None:
     trouble = store.disk.refused(store.paths.root, OSError(28, "No space left on device"))
-    store.engine.retention.step()
+    store.retention.step()
     assert store.why_not_writable == trouble
     store.disk.accepted()
     assert store.writable
@@ -66,25 +66,25 @@ def test_a_reader_keeps_its_slices_and_their_space_is_waited_for(
     fill(store, 600)
     slices = store.get("TopicTest", 0, 0, 32).records
     bodies = [bytes(record.body) for run in slices for record in iter_records(run)]
-    files = len(store.engine.log.files)
+    files = len(store.log.files)
     disk.use = DiskUse(86 * LOG_FILE, 14 * LOG_FILE)
-    store.engine.retention.step()
-    assert len(store.engine.log.files) == files - 1
-    assert store.engine.retention.held_bytes == LOG_FILE
+    store.retention.step()
+    assert len(store.log.files) == files - 1
+    assert store.retention.held_bytes == LOG_FILE
     # The reader's file is deleted from the directory, and its space still counts as used.
-    store.engine.retention.step()
-    assert len(store.engine.log.files) == files - 1
+    store.retention.step()
+    assert len(store.log.files) == files - 1
     assert [bytes(record.body) for run in slices for record in iter_records(run)] == bodies
     clock.advance(121)
-    store.engine.retention.step()
-    assert len(store.engine.log.files) == files - 2
+    store.retention.step()
+    assert len(store.log.files) == files - 2
     del slices
     gc.collect()
-    assert store.engine.retention.held_bytes == 0
+    assert store.retention.held_bytes == 0
 
 
 def test_a_disk_whose_usage_is_unknown_is_not_too_full(store: MessageStore, disk: Disk) -> None:
     disk.use_error = OSError(5, "Input/output error")
-    store.engine.retention.step()
+    store.retention.step()
     assert store.writable
-    assert store.engine.retention.stats.places == ()
+    assert store.retention.stats.places == ()

@@ -23,16 +23,16 @@ async def test_a_cold_read_of_a_file_deleted_meanwhile_returns_the_new_beginning
     store.open()
     clock.advance(73 * HOUR)
     fill(store, 100, first=300)
-    store.engine.queues.close()
+    store.queues.close()
     cold = store.get("TopicTest", 0, 0, 10, wait=False)
     assert cold.status is GetStatus.COLD
-    reading = asyncio.ensure_future(store.get_async("me", "TopicTest", 0, 0, 10))
-    codes = asyncio.ensure_future(store.tags_codes("me", "TopicTest", 0, 0, 10))
+    reading = asyncio.ensure_future(store.cold_reads.get("me", "TopicTest", 0, 0, 10))
+    codes = asyncio.ensure_future(store.cold_reads.tags_codes("me", "TopicTest", 0, 0, 10))
     await asyncio.sleep(0)
-    store.engine.retention.step()
+    store.retention.step()
     result = await asyncio.wait_for(reading, 10)
     assert result.status is GetStatus.OFFSET_TOO_SMALL
-    assert result.next_offset == store.min_offset("TopicTest", 0) > 0
+    assert result.next_offset == store.queries.min_offset("TopicTest", 0) > 0
     assert await asyncio.wait_for(codes, 10) == []
 
 
@@ -50,9 +50,9 @@ async def test_the_thread_deletes_and_ends_with_the_store(
     fill(store, 100, first=300)
     store.start(asyncio.get_running_loop())
     async with asyncio.timeout(20):
-        while store.start_offset == 0:  # noqa: ASYNC110 - a thread does it
+        while store.log.start == 0:  # noqa: ASYNC110 - a thread does it
             await asyncio.sleep(0.01)
-    low = store.min_offset("TopicTest", 0)
+    low = store.queries.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 400))
     store.close()
 
@@ -75,10 +75,10 @@ async def test_nothing_is_deleted_soon_after_the_start_but_the_disk_is_checked(
     store.start(loop)
     await looks(6)
     assert not store.writable
-    assert store.start_offset == 0
+    assert store.log.start == 0
     clock.advance(61)
     await looks(6)
-    assert store.start_offset > 0
+    assert store.log.start > 0
     store.close()
 
 
@@ -95,6 +95,6 @@ async def test_a_store_closes_at_once_while_files_are_deleted(
     # The loop is not given back, so the thread waits for it.
     store.close()
     store.open()
-    low = store.min_offset("TopicTest", 0)
+    low = store.queries.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 400))
     store.close()

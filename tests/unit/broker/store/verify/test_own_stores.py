@@ -176,7 +176,7 @@ def test_no_store_is_a_one_line_error(tmp_path: Path) -> None:
 def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
     store = opened(root)
     wanted = {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)}
-    ends = {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)}
+    ends = {queue: store.queries.max_offset("TopicTest", queue) for queue in (0, 1, 2)}
     store.close()
     before = files_of(root)
     shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
@@ -191,7 +191,7 @@ def test_a_repaired_store_opens_and_continues_its_offsets(root: Path) -> None:
     assert {name: after[name] for name in queues} == {name: before[name] for name in queues}
     store = opened(root)
     assert {queue: bodies(store, queue_id=queue) for queue in (0, 1, 2)} == wanted
-    assert {queue: store.max_offset("TopicTest", queue) for queue in (0, 1, 2)} == ends
+    assert {queue: store.queries.max_offset("TopicTest", queue) for queue in (0, 1, 2)} == ends
     store.close()
     assert damage_in(both(root), root) == []
 
@@ -207,7 +207,7 @@ def test_an_index_of_another_size_is_only_a_note(root: Path) -> None:
 
 def test_a_queue_without_messages_keeps_its_next_offset(root: Path) -> None:
     store = opened(root)
-    end = store.max_offset("TopicTest", 1)
+    end = store.queries.max_offset("TopicTest", 1)
     fill(store, 300, topic="Other")
     store.close()
     # The log lost all of TopicTest to retention, and then its queue was lost.
@@ -220,7 +220,7 @@ def test_a_queue_without_messages_keeps_its_next_offset(root: Path) -> None:
     assert ("derived", "queue-short", "consumequeue/TopicTest/1", None) in damage_in(found, root)
     assert run_repair(root).after.findings.is_sound
     store = opened(root)
-    assert store.max_offset("TopicTest", 1) == end
+    assert store.queries.max_offset("TopicTest", 1) == end
     store.close()
 
 
