@@ -13,14 +13,15 @@ import json
 import os
 import re
 import sys
-from collections.abc import Awaitable, Collection
-from contextlib import suppress
+from collections.abc import Awaitable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging import LogRecord, makeLogRecord
 from logging.handlers import QueueListener, RotatingFileHandler
 from pathlib import Path
 from queue import Full, Queue
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -116,11 +117,14 @@ class AuditLog:
         return self._refused + self._file.failed
 
     async def close(self) -> None:
-        """Write the lines that wait, and close the file."""
-        stopping = asyncio.get_running_loop().run_in_executor(None, self._stop)
-        _, running = await asyncio.wait([stopping], timeout=STOP_SECONDS)
-        if running:
+        """Write the lines that wait, and close the file; give up after ``STOP_SECONDS``."""
+        # Not a thread of an executor, for which the interpreter would wait at its exit.
+        stopping = Thread(target=self._stop, daemon=True)
+        stopping.start()
+        await asyncio.to_thread(stopping.join, STOP_SECONDS)
+        if stopping.is_alive():
             _log.error("the disk of the audit log doesn't respond", lost=self._queue.qsize())
+            self._file.stream = None  # or ``logging.shutdown`` would flush it at exit
 
     def wrap(self, handler: Handler, audited: Collection[int], guard: Guard | None) -> Handler:
         """Return a handler that records the requests with these codes, and their results.
@@ -138,63 +142,56 @@ class AuditLog:
                 return handler(command, connection)
             account = guard.account_of(command, connection) if guard is not None else None
             # Before the handler runs, for the body is a view of a buffer.
-            facts = {
-                **_origin(command, connection),
-                "who": _shown(account),
-                **_contents(command),
-            }
-            try:
+            facts = {**_origin(command, connection, account), **_contents(command)}
+            with self._failures(facts):
                 answer = handler(command, connection)
-            except Exception as error:
-                self._changed(facts, "failed", str(error))
-                raise
             if answer is None or isinstance(answer, Command):
-                self._answered(facts, answer)
-                return answer
+                return self._answered(facts, answer)
             return self._later(facts, answer)
 
         return recording
 
     def denied(self, command: Command, connection: Connection, reason: str) -> None:
         """Record a denied request, whose access key is only what the request says."""
-        self._denials.write("denial", **_origin(command, connection), result="denied", text=reason)
+        key = command.fields.get(ACCESS_KEY) if command.values is None else None
+        facts = _origin(command, connection, key)
+        self._denials.write("denial", **facts, result="denied", text=reason)
+
+    @contextmanager
+    def _failures(self, facts: dict[str, Any]) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._changed(facts, "failed", str(error) or type(error).__name__)
+            raise
 
     async def _later(
         self, facts: dict[str, Any], answer: Awaitable[Command | None]
     ) -> Command | None:
-        try:
-            done = await answer
-        except BaseException as error:
-            self._changed(facts, "failed", str(error) or type(error).__name__)
-            raise
-        self._answered(facts, done)
-        return done
+        with self._failures(facts):
+            response = await answer
+        return self._answered(facts, response)
 
-    def _answered(self, facts: dict[str, Any], answer: Command | None) -> None:
+    def _answered(self, facts: dict[str, Any], answer: Command | None) -> Command | None:
         if answer is None:
             self._changed(facts, "unknown", "the client asked for no answer")
         elif answer.code == ResponseCode.SUCCESS:
             self._changed(facts, "ok")
         else:
             self._changed(facts, _name(answer.code, ResponseCode), answer.remark or "")
+        return answer
 
     def _changed(self, facts: dict[str, Any], result: str, text: str = "") -> None:
         self._write("change", **facts, result=result, **({"text": text[:MAX_BODY]} if text else {}))
 
     def _write(self, event: str, **facts: Any) -> None:
         time = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        if not facts.get("unreported"):
-            facts.pop("unreported", None)
-        line = json.dumps(
-            {
-                "time": time.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-                "server": self._name,
-                "event": event,
-                **facts,
-            }
-        )
+        stamp = time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        line = {"time": stamp, "server": self._name, "event": event, **facts}
+        if not line.get("unreported"):
+            line.pop("unreported", None)
         try:
-            self._queue.put_nowait(makeLogRecord({"msg": line}))
+            self._queue.put_nowait(makeLogRecord({"msg": json.dumps(line)}))
         except Full:
             self._refused += 1
             self._full.write(
@@ -211,7 +208,7 @@ class AuditLog:
 
 
 class AuditFile(RotatingFileHandler):
-    """The file of an audit log: private, and reopened after an error, or when it was moved.
+    """The file of an audit log: private, and opened for each line.
 
     Attributes:
         path: the file's path.
@@ -236,6 +233,7 @@ class AuditFile(RotatingFileHandler):
         self._trouble = RateLimitedLog(clock, _log.error, interval=60, burst=1)
         path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, maxBytes=max_bytes, backupCount=old_files, encoding="utf-8")
+        self._close_stream()
 
     def _open(self) -> TextIOWrapper:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -248,16 +246,22 @@ class AuditFile(RotatingFileHandler):
                     stream.write("\n")
         return stream
 
-    def emit(self, record: LogRecord) -> None:
-        """Write a line, to a new file if another program has moved or deleted the file."""
+    # One thread writes, so no lock is needed: ``logging.shutdown`` would wait for it at exit.
+
+    def handle(self, record: LogRecord) -> bool:
+        """Write a line."""
+        self.emit(record)
+        return True
+
+    def flush(self) -> None:
+        """Pass what is buffered to the operating system."""
         if self.stream is not None:
-            try:
-                moved = not os.path.samestat(self.path.stat(), os.fstat(self.stream.fileno()))
-            except OSError:
-                moved = True
-            if moved:
-                self._close_stream()
+            self.stream.flush()
+
+    def emit(self, record: LogRecord) -> None:
+        """Open the file, which another program may have moved, and write a line."""
         super().emit(record)
+        self._close_stream()
 
     def _close_stream(self) -> None:
         stream, self.stream = self.stream, None
@@ -266,7 +270,7 @@ class AuditFile(RotatingFileHandler):
                 stream.close()
 
     def handleError(self, record: LogRecord) -> None:  # noqa: ARG002, N802 - as logging has it
-        """Count a line that could not be written, and close the file; the next line reopens it."""
+        """Count a line that could not be written."""
         error = sys.exc_info()[1]
         self.failed += 1
         self._trouble.write(
@@ -275,7 +279,6 @@ class AuditFile(RotatingFileHandler):
             reason=getattr(error, "strerror", None) or str(error),
             lost=self.failed,
         )
-        self._close_stream()
 
 
 def audit_setting(text: str) -> str:
@@ -304,18 +307,13 @@ def own_file(setting: str, who: str) -> str:
     return str(path.with_name(f"{path.stem}-{who}{path.suffix}"))
 
 
-def _origin(command: Command, connection: Connection) -> dict[str, Any]:
-    key = command.fields.get(ACCESS_KEY) if command.values is None else None
+def _origin(command: Command, connection: Connection, who: str | None) -> dict[str, Any]:
     return {
-        "who": _shown(key),
+        "who": (who or "-")[:MAX_TEXT],
         "from": connection.remote_text,
         "action": _name(command.code, RequestCode, OwnRequestCode),
         "code": command.code,
     }
-
-
-def _shown(key: str | None) -> str:
-    return (key or "-")[:MAX_TEXT]
 
 
 def _contents(command: Command) -> dict[str, Any]:

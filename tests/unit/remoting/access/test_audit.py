@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import stat
-from logging import makeLogRecord
+import subprocess
+import sys
+from logging import Formatter, LogRecord, makeLogRecord
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -59,6 +62,18 @@ class Bench:
         """Close the log and return its lines."""
         await self.log.close()
         return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+
+class SlowFormatter(Formatter):
+    """Stands for a disk that takes until an event to write."""
+
+    def __init__(self, disk: Event) -> None:
+        super().__init__()
+        self.disk = disk
+
+    def format(self, record: LogRecord) -> str:
+        self.disk.wait()
+        return super().format(record)
 
 
 OK = Command.request(0).reply()
@@ -179,14 +194,44 @@ async def test_when_the_disk_is_too_slow_lines_are_lost_and_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(tmp_path / "audit.log", max_waiting=2)
-    bench.file.acquire()  # as a write that takes long
+    disk = Event()
+    bench.file.setFormatter(SlowFormatter(disk))
     for _ in range(10):
         assert bench.change(OK) is OK
-    bench.file.release()
+    disk.set()
     lines = await bench.lines()
     assert len(lines) + bench.log.lost == 10
     assert 2 <= len(lines) <= 3
     assert "too many lines of the audit log wait" in caplog.text
+
+
+HANGING = """
+import asyncio, os, sys
+from pathlib import Path
+from remoting.access import audit
+from remoting.protocol.command import Command
+from tests.unit.remoting.access.test_audit import Bench, OK
+
+async def main() -> None:
+    path = Path(sys.argv[1])
+    os.mkfifo(path)
+    os.open(path, os.O_RDWR)  # nobody reads: a write waits once the pipe is full
+    bench = Bench(path, max_bytes=0)
+    for _ in range(50):
+        bench.change(OK, body="x" * audit.MAX_BODY)
+    audit.STOP_SECONDS = 0.2
+    await bench.log.close()
+
+asyncio.run(main())
+print("closed", flush=True)
+"""
+
+
+def test_a_disk_that_hangs_delays_neither_the_stop_nor_the_exit(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HANGING, str(tmp_path / "audit.log")]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert process.stdout == "closed\n"
+    assert "the disk of the audit log doesn't respond" in process.stderr
 
 
 async def test_after_a_torn_line_the_next_one_begins_a_line(tmp_path: Path) -> None:
