@@ -26,12 +26,14 @@ from math import inf
 from typing import Any, Final, NamedTuple, cast
 
 from remoting.addresses import address_text
-from remoting.deadlines import Alarm, CloseReason, ConnectionDeadlines
+from remoting.counters import CloseReason
+from remoting.deadlines import Alarm, ConnectionDeadlines
 from remoting.endpoint import Endpoint, Feed, InFlightRequests
 from remoting.errors import AnswerTimeout, CommandTooLarge, ConnectionLost, TooManyRequests
 from remoting.limits import (
     END_OF_TLS_SECONDS,
     MAX_EXPIRY_CHECKS,
+    PAUSE_SHARE,
     SLICE_SECONDS,
     STALL_SECONDS,
 )
@@ -50,13 +52,10 @@ from remoting.protocol.frame import (
     encode_head,
 )
 from remoting.reading import LargeFrameReader, ReadPause, Reason
-from remoting.runtime.log import Log
 from remoting.security.tls import loss_reason
 
 _SIOCOUTQ: Final = 0x5411
 """Linux's request for the number of bytes in a socket's send queue (cf. tcp(7))."""
-
-_log = Log("remoting")
 
 
 class Connection(asyncio.Protocol):
@@ -258,8 +257,8 @@ class Connection(asyncio.Protocol):
             except FrameError as problem:
                 self._drop_bad_frame(problem)
                 return
-            except Exception:  # noqa: BLE001 - a feed's fault ends its connection, not the server
-                _log.exception("feed failed", remote=self.remote_text)
+            except Exception as fault:  # noqa: BLE001 - it ends the connection, not the server
+                self.endpoint.peer_log.write("feed failed", remote=self.remote_text, exc_info=fault)
                 self.close("its feed failed")
                 return
             finally:
@@ -278,7 +277,7 @@ class Connection(asyncio.Protocol):
             limits = self.endpoint.limits
             if (
                 len(inbox) > limits.read_ahead_bytes
-                or self._counters.bytes_held > limits.max_total_held_bytes // 2
+                or self._counters.bytes_held > limits.max_total_held_bytes * PAUSE_SHARE
             ):
                 self._read_pause.pause(Reason.BACKLOG)
             return
@@ -412,7 +411,7 @@ class Connection(asyncio.Protocol):
             and held * len(self.endpoint.connections) > limit
             and not self.closed
         ):
-            self._drop(CloseReason.OVER_MEMORY_SHARE)
+            self._drop(CloseReason.HOARDING)
 
     # Closing
 
@@ -463,14 +462,14 @@ class Connection(asyncio.Protocol):
         return loss_reason(failure, silent=silent, tls=self.is_tls)
 
     def _drop_bad_frame(self, problem: FrameError) -> None:
-        self._counters.dropped_bad_frame += 1
+        self._counters.dropped[CloseReason.BAD_FRAME] += 1
         self.endpoint.peer_log.write(
             "connection dropped", remote=self.remote_text, reason=str(problem)
         )
         self.close(f"invalid frame: {problem}")
 
     def _drop(self, verdict: CloseReason) -> None:
-        verdict.count(self._counters)
+        self._counters.dropped[verdict] += 1
         if verdict is not CloseReason.IDLE:
             self.endpoint.peer_log.write(
                 "connection dropped", remote=self.remote_text, reason=verdict.value

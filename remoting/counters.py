@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+
+class CloseReason(Enum):
+    """Why a connection is dropped; the value is the reason as text."""
+
+    BAD_FRAME = "a frame is undecodable, too large, or of a codec that was not agreed on"
+    IDLE = "idle for too long"
+    SLOW_FRAME = "a frame did not arrive whole in time"
+    SLOW_READER = "the peer does not read its answers"
+    HOARDING = "the connections hold too much memory, this one more than its share"
+    SLOW_CLOSE = "the peer did not read the last bytes"
+
+
+class TlsFailure(StrEnum):
+    """Why a TLS handshake failed."""
+
+    CERTIFICATE = "certificate"
+    """The client's certificate was refused or missing."""
+    CLOSED = "closed"
+    """The peer closed the connection during the handshake."""
+    CROWDED = "crowded"
+    """The oldest unfinished handshake was ended for a new one."""
+    INVALID = "invalid"
+    """What the peer sent is no TLS, or has no algorithm in common."""
+    PLAIN = "plain"
+    """Plain text on a port that accepts TLS only."""
+    REJECTED = "rejected"
+    """The peer refused the server's certificate, or its algorithms."""
+    SLOW = "slow"
+    """The handshake, or the first byte, did not arrive in time."""
+    VERSION = "version"
+    """The peer offered no TLS version from 1.2 on."""
 
 
 @dataclass(slots=True)
@@ -19,36 +53,11 @@ class Counters:
     connects_failed: int = 0
     connections_closed: int = 0
 
-    dropped_bad_frame: int = 0
-    """A frame was undecodable, too large, or of a codec that was not agreed on."""
-    dropped_idle: int = 0
-    dropped_slow_frame: int = 0
-    """A frame did not arrive whole in time."""
-    dropped_slow_reader: int = 0
-    """The peer did not read its answers."""
-    dropped_hoarding: int = 0
-    """It held more than its share of the memory for all connections."""
-    dropped_slow_close: int = 0
-    """The last bytes could not be sent within the close timeout."""
+    dropped: Counter[CloseReason] = field(default_factory=Counter)
 
     tls_accepted: int = 0
     """Handshakes that ended well."""
-    tls_failed_certificate: int = 0
-    """The client's certificate was refused or missing."""
-    tls_failed_closed: int = 0
-    """The peer closed the connection during the handshake."""
-    tls_failed_crowded: int = 0
-    """The oldest unfinished handshake was ended for a new one."""
-    tls_failed_invalid: int = 0
-    """What the peer sent is no TLS, or has no algorithm in common."""
-    tls_failed_plain: int = 0
-    """Plain text on a port that accepts TLS only."""
-    tls_failed_rejected: int = 0
-    """The peer refused the server's certificate, or its algorithms."""
-    tls_failed_slow: int = 0
-    """The handshake, or the first byte, did not arrive in time."""
-    tls_failed_version: int = 0
-    """The peer offered no TLS version from 1.2 on."""
+    tls_failed: Counter[TlsFailure] = field(default_factory=Counter)
 
     frames_in: int = 0
     bytes_in: int = 0
@@ -72,15 +81,3 @@ class Counters:
     """Gauge: bytes of incomplete or unprocessed frames, and of unsent answers."""
     tls_connections: int = 0
     """Gauge: open connections with TLS that were accepted."""
-
-    @property
-    def dropped(self) -> int:
-        """The number of connections dropped for any of the reasons above."""
-        return (
-            self.dropped_bad_frame
-            + self.dropped_idle
-            + self.dropped_slow_frame
-            + self.dropped_slow_reader
-            + self.dropped_hoarding
-            + self.dropped_slow_close
-        )

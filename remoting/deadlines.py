@@ -12,38 +12,13 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
-from enum import Enum
 from math import ceil, inf
 from typing import Final
 
-from remoting.counters import Counters
+from remoting.counters import CloseReason
 from remoting.limits import ConnectionLimits
 from remoting.runtime.clock import Clock
 from remoting.runtime.log import Log
-
-
-class CloseReason(Enum):
-    """Why a connection is dropped; the value is the reason as text."""
-
-    IDLE = "idle for too long"
-    SLOW_FRAME = "a frame did not arrive whole in time"
-    SLOW_READER = "the peer does not read its answers"
-    OVER_MEMORY_SHARE = "the connections hold too much memory, this one more than its share"
-    SLOW_CLOSE = "the peer did not read the last bytes"
-
-    def count(self, counters: Counters) -> None:
-        """Increment the counter of this reason."""
-        match self:
-            case CloseReason.IDLE:
-                counters.dropped_idle += 1
-            case CloseReason.SLOW_FRAME:
-                counters.dropped_slow_frame += 1
-            case CloseReason.SLOW_READER:
-                counters.dropped_slow_reader += 1
-            case CloseReason.OVER_MEMORY_SHARE:
-                counters.dropped_hoarding += 1
-            case CloseReason.SLOW_CLOSE:
-                counters.dropped_slow_close += 1
 
 
 class ConnectionDeadlines:

@@ -137,14 +137,14 @@ class Endpoint:
         if len(self.connections) >= self.max_connections:
             return f"refused: {self.max_connections} connections are open, which is the limit"
         if self.address_is_full(host):
-            most = self.max_connections_per_address
-            return f"refused: {most} connections from its address are open, which is the limit"
+            limit = self.max_connections_per_address
+            return f"refused: {limit} connections from its address are open, which is the limit"
         return "" if self.room is None else self.room.reason_to_refuse()
 
     def address_is_full(self, host: str) -> bool:
         """Return whether an address has as many connections as it may have."""
-        most = self.max_connections_per_address
-        return most > 0 and self._by_address.get(network_of(host), 0) >= most
+        limit = self.max_connections_per_address
+        return limit > 0 and self._by_address.get(network_of(host), 0) >= limit
 
     async def _answered(self, timeout: float) -> None:
         """Wait at most ``timeout`` seconds until no answers are deferred."""

@@ -63,8 +63,11 @@ LEAST_TOTAL_BYTES: Final = 2 * MAX_FRAME_BYTES
 
 MAX_TOTAL_HELD_BYTES: Final = 512 * 1024 * 1024
 """Bytes of incomplete frames and unsent answers of all connections, or ``MEMORY_SHARE`` if that is
-less. Above it, connections that hold more than their share of it are dropped; above half of it,
-each connection reads no more until it has processed what it has read."""
+less. Above it, connections that hold more than their share of it are dropped."""
+
+PAUSE_SHARE: Final = 1 / 2
+"""The share of ``MAX_TOTAL_HELD_BYTES`` above which each connection reads no more until it has
+processed what it has read."""
 
 UNSENT_TIMEOUT: Final = 30.0
 """How long a peer may stay above the high-water mark before it is dropped."""
@@ -126,9 +129,9 @@ RECEIVE_BUFFER_BYTES: Final = 256 * 1024
 """Initial size of a blocking connection's receive buffer, which grows to the largest frame."""
 
 
-def total_bytes(most: int, memory: int) -> int:
-    """Return ``most``, or ``MEMORY_SHARE`` of ``memory`` if that is less."""
-    return min(most, max(LEAST_TOTAL_BYTES, int(memory * MEMORY_SHARE)))
+def total_bytes(limit: int, memory: int) -> int:
+    """Return ``limit``, or ``MEMORY_SHARE`` of ``memory`` if that is less."""
+    return min(limit, max(LEAST_TOTAL_BYTES, int(memory * MEMORY_SHARE)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from remoting.addresses import address_text
 from remoting.connection import Connection
+from remoting.counters import TlsFailure
 from remoting.endpoint import Endpoint
 from remoting.limits import ServerLimits
 from remoting.runtime.log import Log
@@ -81,9 +82,11 @@ class TlsListener:
             OSError: it can't listen there.
         """
         loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = await loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
         try:
-            for family, _, _, _, address in dict.fromkeys(found):
+            for family, _, _, _, address in dict.fromkeys(addresses):
                 sock = socket.create_server(address[:2], family=family, backlog=backlog)
                 self.sockets.append(sock)
                 sock.setblocking(False)
@@ -139,7 +142,9 @@ class TlsListener:
             if rest <= 0:
                 oldest.cancel()
                 self._forget(oldest)
-                self._failed("crowded", remote, "ended for a new one: too many are unfinished")
+                self._failed(
+                    TlsFailure.CROWDED, remote, "ended for a new one: too many are unfinished"
+                )
                 return
             self._one_ended.clear()
             with suppress(TimeoutError):
@@ -178,7 +183,9 @@ class TlsListener:
                     elif not first:
                         return False
                     elif self._tls.enforcing:
-                        self._failed("plain", peer, "no TLS, and tls.server.mode is enforcing")
+                        self._failed(
+                            TlsFailure.PLAIN, peer, "no TLS, and tls.server.mode is enforcing"
+                        )
                         return False
                 owned = True
                 await asyncio.get_running_loop().connect_accepted_socket(
@@ -193,10 +200,8 @@ class TlsListener:
             self._failed(reason, peer, text)
         return owned
 
-    def _failed(self, reason: str, peer: str, text: str) -> None:
-        counters = self._endpoint.counters
-        name = f"tls_failed_{reason}"
-        setattr(counters, name, getattr(counters, name) + 1)
+    def _failed(self, reason: TlsFailure, peer: str, text: str) -> None:
+        self._endpoint.counters.tls_failed[reason] += 1
         self._endpoint.peer_log.write("TLS handshake failed", remote=peer, reason=text)
 
 
@@ -221,21 +226,24 @@ async def _readable(sock: socket.socket) -> None:
         loop.remove_reader(sock)
 
 
-def _why_failed(failure: OSError) -> tuple[str, str]:
-    """Return the reason in ``Counters.tls_failed_<reason>``, and the text for the log."""
+def _why_failed(failure: OSError) -> tuple[TlsFailure, str]:
+    """Return the reason to count, and the text for the log."""
     if isinstance(failure, ssl.SSLCertVerificationError):
-        return "certificate", f"its certificate is refused: {failure.verify_message}"
+        return TlsFailure.CERTIFICATE, f"its certificate is refused: {failure.verify_message}"
     if isinstance(failure, ssl.SSLError) and not isinstance(failure, ssl.SSLEOFError):
         name = failure.reason or ""
         words = name.lower().replace("_", " ") or str(failure)
         if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-            return "certificate", "it has no certificate; tls.server.need.client.auth is require"
+            return (
+                TlsFailure.CERTIFICATE,
+                "it has no certificate; tls.server.need.client.auth is require",
+            )
         if name in _OLD_VERSIONS:
-            return "version", "it offers no TLS version from 1.2 on"
+            return TlsFailure.VERSION, "it offers no TLS version from 1.2 on"
         if "ALERT" in name:
-            return "rejected", f"it refuses this server: {words}"
-        return "invalid", words
+            return TlsFailure.REJECTED, f"it refuses this server: {words}"
+        return TlsFailure.INVALID, words
     # asyncio's own timeout of handshakes is a ConnectionAbortedError.
     if isinstance(failure, TimeoutError | ConnectionAbortedError):
-        return "slow", "it did not end in time"
-    return "closed", "closed by the peer; it may not trust this server's certificate"
+        return TlsFailure.SLOW, "it did not end in time"
+    return TlsFailure.CLOSED, "closed by the peer; it may not trust this server's certificate"

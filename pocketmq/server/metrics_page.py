@@ -7,7 +7,6 @@ page is made from them in the thread of the scrape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -21,6 +20,7 @@ from broker.store.retention_policy import used_limits
 from broker.traffic.counts import BYTES, DEAD, GROUP_GET, MESSAGES, TOPIC_PUT
 from broker.traffic.quotas import QuotaKind
 from pocketmq.server.process import Durations, RequestTimes
+from remoting.counters import CloseReason, TlsFailure
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
 from remoting.runtime.docs import DOCS
@@ -145,11 +145,6 @@ def _by(counts: Mapping[str, float]) -> Iterable[Sample]:
     return [((name,), count) for name, count in counts.items()]
 
 
-def _by_suffix(counters: Counters | BrokerCounters, prefix: str) -> Iterable[Sample]:
-    names = [one.name for one in fields(counters) if one.name.startswith(prefix)]
-    return [((name.removeprefix(prefix),), getattr(counters, name)) for name in names]
-
-
 def _traffic(broker: Broker, kind: str, column: int) -> Iterable[Sample]:
     traffic = broker.state.traffic
     # The first items have series of their own: which these are must not change.
@@ -167,6 +162,18 @@ def _traffic(broker: Broker, kind: str, column: int) -> Iterable[Sample]:
             yield [OTHERS] * width, others
 
     return counts()
+
+
+def _transactions(counters: BrokerCounters) -> Iterable[Sample]:
+    return _by(
+        {
+            "prepared": counters.transactions_prepared,
+            "committed": counters.transactions_committed,
+            "rolled_back": counters.transactions_rolled_back,
+            "refused": counters.transactions_refused,
+            "discarded": counters.transactions_discarded,
+        }
+    )
 
 
 def _waiting(broker: Broker) -> Iterable[Sample]:
@@ -258,9 +265,10 @@ _COUNTERS: Final[Sequence[Metric[Counters]]] = (
     Metric(COUNTER, "requests_paused", "Times that a connection had too many requests.",
         lambda c: c.requests_paused),
     Metric(COUNTER, "peers_dropped", "Connections closed because of their peer, by reason.",
-        lambda c: _by_suffix(c, "dropped_"), ("reason",)),
+        lambda c: _by({reason.name.lower(): c.dropped[reason] for reason in CloseReason}),
+        ("reason",)),
     Metric(COUNTER, "tls_handshakes_failed", "TLS handshakes that failed, by reason.",
-        lambda c: _by_suffix(c, "tls_failed_"), ("reason",)),
+        lambda c: _by({reason: c.tls_failed[reason] for reason in TlsFailure}), ("reason",)),
 )
 _SERVER: Final[Sequence[Metric[NameServer | Broker]]] = (
     Metric(GAUGE, "open_to_network",
@@ -302,9 +310,10 @@ _BROKER_COUNTERS: Final[Sequence[Metric[BrokerCounters]]] = (
     Metric(COUNTER, "messages_out_bytes", "Bytes of the records delivered.",
         lambda c: c.bytes_pulled),
     Metric(COUNTER, "pulls", "Pull requests by outcome.",
-        lambda c: _by_suffix(c, "pulls_"), ("outcome",)),
+        lambda c: _by({"found": c.pulls_found, "missed": c.pulls_missed, "parked": c.pulls_parked}),
+        ("outcome",)),
     Metric(COUNTER, "replies", "Replies by whether the client that asked took them.",
-        lambda c: _by_suffix(c, "replies_"), ("outcome",)),
+        lambda c: _by({"pushed": c.replies_pushed, "failed": c.replies_failed}), ("outcome",)),
     Metric(COUNTER, "commits_backwards", "Commits that moved an offset backwards.",
         lambda c: c.commits_backwards),
     Metric(COUNTER, "requests_not_supported", "Requests with a code that is not supported.",
@@ -320,7 +329,7 @@ _BROKER_COUNTERS: Final[Sequence[Metric[BrokerCounters]]] = (
     Metric(COUNTER, "timers_delivered", "Timer messages delivered.", lambda c: c.timers_delivered),
     Metric(COUNTER, "timers_recalled", "Timer messages recalled.", lambda c: c.timers_recalled),
     Metric(COUNTER, "transactions", "Half messages stored, and what became of them.",
-        lambda c: _by_suffix(c, "transactions_"), ("outcome",)),
+        _transactions, ("outcome",)),
     Metric(COUNTER, "transaction_checks", "Producers asked about a half message.",
         lambda c: c.transaction_checks),
     Metric(COUNTER, "transaction_checks_without_producer",
@@ -439,7 +448,7 @@ _BROKER: Final[Sequence[Metric[Broker]]] = (
     Metric(COUNTER, "group_findings_begun", "Findings since the start, by kind.",
         lambda b: _by({kind: b.state.findings.begun[kind] for kind in FindingKind}), ("kind",)),
     Metric(GAUGE, "registered", "1 while the broker is registered with this name server.",
-        lambda b: _by({one.address: one.registered for one in b.registration.states})
+        lambda b: _by({state.address: state.registered for state in b.registration.states})
         if b.registration else [], ("nameserver",)),
 )
 # fmt: on

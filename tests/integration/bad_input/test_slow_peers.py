@@ -19,6 +19,7 @@ from broker.config import BrokerConfig
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from pocketmq.server.process import private_megabytes
+from remoting.counters import CloseReason
 from remoting.limits import UNSENT_HIGH_WATER_BYTES
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -151,7 +152,7 @@ async def test_a_frame_that_trickles_is_dropped(here: Here, name: str) -> None:
             writer.write(bytes((byte,)))
             await asyncio.sleep(0.02)
         assert await dropped
-    assert server.counters.dropped_slow_frame == 1
+    assert server.counters.dropped[CloseReason.SLOW_FRAME] == 1
 
 
 async def test_a_peer_that_never_reads_is_dropped_and_uses_little_memory_until_then(
@@ -168,7 +169,7 @@ async def test_a_peer_that_never_reads_is_dropped_and_uses_little_memory_until_t
         while not greedy.closed:
             most = max(most, greedy.unsent_bytes)
             await asyncio.sleep(0.01)
-    assert server.counters.dropped_slow_reader == 1
+    assert server.counters.dropped[CloseReason.SLOW_READER] == 1
     assert most <= 2 * UNSENT_HIGH_WATER_BYTES + 2 * PULL_BYTES, "of 2 GB asked for"
 
 
@@ -179,7 +180,7 @@ async def test_peers_that_use_too_much_memory_together_are_dropped(here: Here, n
     async with raw(server.address) as (_, first), raw(server.address) as (_, second):
         for writer in (first, second):
             writer.write(unfinished)
-        await until(lambda: server.counters.dropped_hoarding >= 1)
+        await until(lambda: server.counters.dropped[CloseReason.HOARDING] >= 1)
     await until(lambda: server.counters.bytes_held < MIB)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from broker.app import Broker
 from broker.errors import StartError
+from remoting.counters import CloseReason
 from remoting.protocol.bodies import encode as encode_body
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
@@ -216,7 +217,7 @@ async def test_a_header_in_msgpack_is_denied_and_is_not_offered(broker: Broker) 
     with pytest.raises(asyncio.IncompleteReadError):
         await ask(broker, command, USER)
 
-    assert broker.counters.dropped_bad_frame == 1
+    assert broker.counters.dropped[CloseReason.BAD_FRAME] == 1
 
 
 async def test_names_of_1_mb_are_not_kept(broker: Broker) -> None:

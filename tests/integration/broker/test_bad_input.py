@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from remoting.counters import CloseReason
 from remoting.errors import ConnectionLost
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
@@ -55,7 +56,7 @@ async def test_garbage_drops_the_connection_and_the_broker_continues(broker, con
     writer.write(junk)
     assert await asyncio.wait_for(reader.read(), TIMEOUT) == b""
     writer.close()
-    assert broker.counters.dropped_bad_frame == 1
+    assert broker.counters.dropped[CloseReason.BAD_FRAME] == 1
     assert (await (await connect(broker)).send()).code == 0
 
 

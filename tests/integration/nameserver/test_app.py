@@ -17,6 +17,7 @@ from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from nameserver.state import StateFileError
 from remoting.blocking import BlockingConnection
+from remoting.counters import CloseReason
 from remoting.errors import BindFailed, ConnectFailed
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.stats import TopicList
@@ -109,7 +110,7 @@ async def test_garbage_ends_its_connection_only(new_server: NewServer, client: A
     assert await reader.read() == b""
     writer.close()
     await writer.wait_closed()
-    assert server.counters.dropped_bad_frame == 1
+    assert server.counters.dropped[CloseReason.BAD_FRAME] == 1
     assert await client.route(server, "t") is None
 
 

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from remoting.counters import CloseReason
 from remoting.limits import UNSENT_HIGH_WATER_BYTES, ServerLimits
 from remoting.pool import ConnectionPool
 from remoting.protocol.codes import SerializeType
@@ -51,7 +52,7 @@ async def test_a_client_that_never_reads_is_not_read_from_and_dropped_in_time() 
         while not connection.closed:
             most = max(most, connection.unsent_bytes)
             await asyncio.sleep(0.01)
-        await until(lambda: server.counters.dropped_slow_reader == 1)
+        await until(lambda: server.counters.dropped[CloseReason.SLOW_READER] == 1)
         # What was written before, what is written at once, and the answer that was one too many.
         assert most <= 2 * UNSENT_HIGH_WATER_BYTES + 2 * LARGE_BYTES, "of 250 MiB asked for"
         assert server.counters.frames_in < 100
@@ -76,7 +77,7 @@ async def test_a_client_that_reads_late_gets_everything() -> None:
         while received < count * LARGE_BYTES:
             received += len(await reader.read(1 << 20))
         assert server.counters.frames_in == count
-        assert server.counters.dropped == 0
+        assert server.counters.dropped == {}
 
 
 async def test_a_client_is_dropped_when_too_much_is_sent_to_it() -> None:
@@ -89,7 +90,7 @@ async def test_a_client_is_dropped_when_too_much_is_sent_to_it() -> None:
         for _ in range(100):
             connection.send_bytes(bytes(LARGE_BYTES))
         await until(lambda: connection.closed)
-        assert server.counters.dropped_slow_reader == 1
+        assert server.counters.dropped[CloseReason.SLOW_READER] == 1
         assert server.counters.bytes_out < 100 * LARGE_BYTES
 
 
@@ -108,7 +109,7 @@ async def test_a_frame_that_never_ends_is_dropped() -> None:
             await asyncio.sleep(0.02)
         assert await dropped
         assert await ended(reader)
-        assert server.counters.dropped_slow_frame == 2
+        assert server.counters.dropped[CloseReason.SLOW_FRAME] == 2
 
 
 async def test_many_large_frames_that_never_end_do_not_fill_the_memory() -> None:
@@ -119,7 +120,7 @@ async def test_many_large_frames_that_never_end_do_not_fill_the_memory() -> None
         unfinished = encode(Command.request(ECHO, body=bytes(1 << 20)))[: 1 << 19]
         for _, writer in greedy:
             writer.write(unfinished)
-        await until(lambda: server.counters.dropped_hoarding >= 2)
+        await until(lambda: server.counters.dropped[CloseReason.HOARDING] >= 2)
         await until(lambda: 0 < server.counters.bytes_held <= 1 << 20)
         modest.write(encode(Command.request(ECHO))[-1:])
         assert (await read_command(modest_reader)).code == 0
@@ -128,7 +129,7 @@ async def test_many_large_frames_that_never_end_do_not_fill_the_memory() -> None
 async def test_an_idle_connection_is_closed() -> None:
     async with a_server(idle_timeout=0.5) as server, raw(server.address) as (reader, _):
         assert await ended(reader)
-        assert server.counters.dropped_idle == 1
+        assert server.counters.dropped[CloseReason.IDLE] == 1
 
 
 @pytest.mark.parametrize("length", [1001, 1 << 24, 0x7FFF_FFFF, 0xFFFF_FFFF, 3, 0])
@@ -136,7 +137,7 @@ async def test_an_oversize_or_impossible_frame_is_dropped_by_its_length(length: 
     async with a_server(max_frame_bytes=1000) as server, raw(server.address) as (reader, writer):
         writer.write(struct.pack(">I", length))
         assert await ended(reader)
-        assert server.counters.dropped_bad_frame == 1
+        assert server.counters.dropped[CloseReason.BAD_FRAME] == 1
 
 
 async def test_garbage_is_dropped() -> None:
@@ -145,7 +146,7 @@ async def test_garbage_is_dropped() -> None:
             async with raw(server.address) as (reader, writer):
                 writer.write(b"\0\0\1\0" + bytes((number % 4,)) + os.urandom(300))
                 assert await ended(reader)
-        assert server.counters.dropped_bad_frame == 20
+        assert server.counters.dropped[CloseReason.BAD_FRAME] == 20
         assert not server.connections
 
 
@@ -155,7 +156,7 @@ async def test_a_msgpack_frame_without_agreement_is_dropped() -> None:
         command.serialize = SerializeType.MSGPACK
         writer.write(encode(command))
         assert await ended(reader)
-        assert server.counters.dropped_bad_frame == 1
+        assert server.counters.dropped[CloseReason.BAD_FRAME] == 1
 
 
 async def test_a_flood_on_one_connection_does_not_starve_another() -> None:

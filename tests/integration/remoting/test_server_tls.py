@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from remoting.blocking import BlockingConnection
+from remoting.counters import CloseReason, TlsFailure
 from remoting.errors import BindFailed, ConnectFailed, ConnectionLost
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
@@ -131,7 +132,7 @@ async def test_versions_before_1_2_are_refused(pair: Pair) -> None:
             old.minimum_version, old.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
         with pytest.raises(ConnectFailed, match="the TLS handshake ended early"):
             await call(server, old)
-        await until(lambda: server.counters.tls_failed_version == 1)
+        await until(lambda: server.counters.tls_failed[TlsFailure.VERSION] == 1)
 
 
 async def test_an_enforcing_port_closes_plain_connections_and_says_why(
@@ -144,7 +145,7 @@ async def test_an_enforcing_port_closes_plain_connections_and_says_why(
         ):
             await call(server, None)
         await call(server, Tls(ca=pair.cert))
-        assert server.counters.tls_failed_plain == 1
+        assert server.counters.tls_failed[TlsFailure.PLAIN] == 1
     (line,) = [text for text in caplog.messages if "handshake" in text]
     assert "no TLS, and tls.server.mode is enforcing" in line
 
@@ -156,7 +157,7 @@ async def test_a_port_without_tls_closes_a_hello_and_says_why(
         with pytest.raises(ConnectFailed, match="the TLS handshake ended early"):
             await call(server, Tls(ca=pair.cert))
         await call(server, None)
-        assert server.counters.dropped_bad_frame == 1
+        assert server.counters.dropped[CloseReason.BAD_FRAME] == 1
     (line,) = [text for text in caplog.messages if "dropped" in text]
     assert "a TLS handshake, but TLS is off here: set tls.server.certPath" in line
 
@@ -202,7 +203,7 @@ async def test_a_broken_handshake_ends_in_time_and_leaves_nothing(
                 writer.write_eof()
             await call(server, Tls(ca=pair.cert))
             assert await ended(reader)
-        await until(lambda: getattr(server.counters, f"tls_failed_{reason}") == 1)
+        await until(lambda: server.counters.tls_failed[reason] == 1)
 
 
 async def test_a_peer_that_closes_before_its_first_byte_is_no_failure(
@@ -226,7 +227,7 @@ async def test_of_too_many_handshakes_the_oldest_is_ended(pair: Pair) -> None:
         writer.write(client_hello()[:100])
         await call(server, Tls(ca=pair.cert))
         assert await ended(first)
-        assert server.counters.tls_failed_crowded == 1
+        assert server.counters.tls_failed[TlsFailure.CROWDED] == 1
         assert server.handshakes == 1
 
 
@@ -236,7 +237,7 @@ async def test_when_many_connect_at_once_all_get_their_turn(pair: Pair) -> None:
             for number in range(40):
                 group.create_task(call(server, Tls(ca=pair.cert) if number % 2 else None))
         assert server.counters.tls_accepted == 20
-        assert server.counters.tls_failed_crowded == 0
+        assert server.counters.tls_failed[TlsFailure.CROWDED] == 0
 
 
 async def test_handshakes_leave_room_for_connections_of_the_process(pair: Pair) -> None:
@@ -246,7 +247,7 @@ async def test_handshakes_leave_room_for_connections_of_the_process(pair: Pair) 
     async with Server(Services(), tls=server_tls(pair), limits=limits) as server:
         async with AsyncExitStack() as stack:
             silent = [await stack.enter_async_context(raw(server.address)) for _ in range(20)]
-            await until(lambda: server.counters.tls_failed_crowded == 4)
+            await until(lambda: server.counters.tls_failed[TlsFailure.CROWDED] == 4)
             assert room.waiting == server.handshakes == 16
             await call(server, None)
             for reader, _ in silent[:4]:
@@ -292,7 +293,7 @@ async def test_a_client_with_tls_that_never_reads_is_dropped_in_time(pair: Pair)
             return sock
 
         with await asyncio.to_thread(ask_for_much):
-            await until(lambda: server.counters.dropped_slow_reader == 1)
+            await until(lambda: server.counters.dropped[CloseReason.SLOW_READER] == 1)
             assert server.counters.frames_in < 100
 
 
@@ -335,7 +336,7 @@ async def test_certificates_of_clients_are_verified(
         for refused in (Tls(ca=pair.cert), stranger):
             with pytest.raises((ConnectFailed, ConnectionLost), match="certificate"):
                 await call(server, refused)
-        await until(lambda: server.counters.tls_failed_certificate == 2)
+        await until(lambda: server.counters.tls_failed[TlsFailure.CERTIFICATE] == 2)
     assert "it has no certificate; tls.server.need.client.auth is require" in caplog.text
     assert "its certificate is refused: self-signed certificate" in caplog.text
     old = self_signed(folder, "old", days=-1)
@@ -354,7 +355,7 @@ async def test_an_optional_certificate_may_be_missing_but_not_wrong(
         await call(server, Tls(ca=pair.cert, cert=member.cert, key=member.key))
         with pytest.raises((ConnectFailed, ConnectionLost)):
             await call(server, Tls(ca=pair.cert, cert=pair.cert, key=pair.key))
-        await until(lambda: server.counters.tls_failed_certificate == 1)
+        await until(lambda: server.counters.tls_failed[TlsFailure.CERTIFICATE] == 1)
 
 
 async def test_a_changed_file_of_authorities_is_used(
@@ -378,4 +379,4 @@ async def test_a_client_that_refuses_the_server_is_counted(pair: Pair, member: P
     async with serving(server_tls(pair)) as server:
         with pytest.raises(ConnectFailed, match="its certificate is refused"):
             await asyncio.to_thread(BlockingConnection, server.address, tls=Tls(ca=member.cert))
-        await until(lambda: server.counters.tls_failed_rejected == 1)
+        await until(lambda: server.counters.tls_failed[TlsFailure.REJECTED] == 1)

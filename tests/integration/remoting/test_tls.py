@@ -15,6 +15,7 @@ import pytest
 
 from remoting.blocking import BlockingConnection
 from remoting.connection import Connection
+from remoting.counters import CloseReason
 from remoting.endpoint import Endpoint
 from remoting.errors import ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
@@ -241,7 +242,7 @@ async def test_closing_does_not_wait_for_a_server_that_leaves_its_stream_open(pa
         async with ConnectionPool(tls=Tls(ca=pair.cert)) as pool:
             address = f"127.0.0.1:{listener.getsockname()[1]}"
             await pool.request(address, Command.request(ECHO), timeout=10)
-        assert pool.counters.dropped_slow_close == 0
+        assert pool.counters.dropped[CloseReason.SLOW_CLOSE] == 0
         ended.set()
         await serving
 

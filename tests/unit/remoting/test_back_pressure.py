@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 import pytest
 
 from remoting.connection import Connection
-from remoting.counters import Counters
+from remoting.counters import CloseReason, Counters
 from remoting.endpoint import BUSY
 from remoting.errors import ConnectionLost, TooManyRequests
 from remoting.limits import ConnectionLimits
@@ -73,7 +73,7 @@ async def test_above_the_hard_limit_the_peer_is_dropped() -> None:
         peer.connection.send_bytes(bytes(999))
     await turns()
     assert peer.transport.aborted
-    assert peer.counters.dropped_slow_reader == 1
+    assert peer.counters.dropped[CloseReason.SLOW_READER] == 1
     peer.vanish()
 
 
@@ -85,7 +85,7 @@ async def test_a_peer_that_stays_above_the_mark_is_dropped_in_time() -> None:
     assert not peer.connection.closed
     peer.wait(0.2)
     assert peer.transport.aborted
-    assert peer.counters.dropped_slow_reader == 1
+    assert peer.counters.dropped[CloseReason.SLOW_READER] == 1
 
 
 async def test_a_peer_that_catches_up_is_kept() -> None:
@@ -128,7 +128,7 @@ async def test_the_peer_that_uses_most_memory_is_dropped() -> None:
     assert not modest.connection.closed
     greedy.connection.send_bytes(bytes(1000))
     assert greedy.transport.aborted
-    assert greedy.counters.dropped_hoarding == 1
+    assert greedy.counters.dropped[CloseReason.HOARDING] == 1
     greedy.vanish()
     assert greedy.counters.bytes_held == 1500
 
@@ -172,7 +172,7 @@ async def test_a_close_with_unread_output_is_aborted() -> None:
     assert not peer.transport.aborted
     peer.wait(2)
     assert peer.transport.aborted
-    assert peer.counters.dropped_slow_close == 1
+    assert peer.counters.dropped[CloseReason.SLOW_CLOSE] == 1
 
 
 class Slow:
@@ -310,7 +310,7 @@ async def test_simultaneous_input_is_read_as_fast_as_it_is_processed() -> None:
     await turns(20)
     assert all(one.transport.reading for one in peers)
     assert [len(one.written()) for one in peers] == [10] * 8
-    assert counters.bytes_held == counters.dropped_hoarding == 0
+    assert counters.bytes_held == counters.dropped[CloseReason.HOARDING] == 0
 
 
 async def test_a_slice_ends_when_its_time_is_up() -> None:

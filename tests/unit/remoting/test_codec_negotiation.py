@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from remoting.counters import CloseReason
 from remoting.protocol.codes import RequestCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.errors import HeaderError
@@ -108,7 +109,7 @@ async def test_a_msgpack_frame_without_agreement_ends_the_connection(*, serving:
     command.serialize = SerializeType.MSGPACK
     peer.arrive(command)
     assert peer.connection.closed
-    assert peer.counters.dropped_bad_frame == 1
+    assert peer.counters.dropped[CloseReason.BAD_FRAME] == 1
     assert "agreement" in peer.connection.close_reason
 
 

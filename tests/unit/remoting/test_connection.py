@@ -10,10 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.connection import Connection
+from remoting.counters import CloseReason
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import FrameError
 from remoting.protocol.frame import GATHER_BYTES, Frame, cut, encode
+from remoting.runtime.log import MAX_PER_SECOND
 from tests.unit.remoting.transcripts import Peer, echo, read_all, request, turns
 
 
@@ -96,7 +98,7 @@ async def test_garbage_ends_the_connection_and_is_counted(garbage: bytes) -> Non
     assert [answer.opaque for answer in peer.written()] == [1], "what came before it was done"
     assert peer.connection.closed
     assert "invalid frame" in peer.connection.close_reason
-    assert peer.counters.dropped_bad_frame == 1
+    assert peer.counters.dropped[CloseReason.BAD_FRAME] == 1
     peer.connection.data_received(encode(request(opaque=2)))
     assert peer.written() == []
 
@@ -107,7 +109,7 @@ async def test_garbage_behind_an_incomplete_frame_ends_the_connection_too() -> N
     peer.connection.data_received(whole[:6])
     peer.connection.data_received(whole[6:] + b"\x7f\xff\xff\xff")
     assert peer.connection.closed
-    assert peer.counters.dropped_bad_frame == 1
+    assert peer.counters.dropped[CloseReason.BAD_FRAME] == 1
 
 
 async def test_an_owner_may_bring_its_own_feed() -> None:
@@ -147,13 +149,25 @@ async def test_a_faulty_feed_ends_its_connection_only(fault: str) -> None:
     assert peer.connection.close_reason == "its feed failed"
 
 
+async def test_feeds_that_fail_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    def feed(_buffer: bytes, _position: int) -> int:
+        raise KeyError("a fault")
+
+    endpoint = Peer(feed_factory=lambda _connection: feed).endpoint
+    for _ in range(2 * MAX_PER_SECOND):
+        Peer(endpoint=endpoint).arrive(request())
+    failures = [record for record in caplog.records if "feed failed" in record.message]
+    assert len(failures) == MAX_PER_SECOND
+    assert all(record.exc_info for record in failures)
+
+
 async def test_a_feed_may_refuse_a_frame() -> None:
     def feed(_buffer: bytes, _position: int) -> int:
         raise FrameError("not here")
 
     peer = Peer(feed_factory=lambda _connection: feed)
     peer.arrive(request())
-    assert peer.counters.dropped_bad_frame == 1
+    assert peer.counters.dropped[CloseReason.BAD_FRAME] == 1
 
 
 async def test_a_draining_endpoint_sends_answers_and_accepts_no_requests() -> None:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from remoting.counters import CloseReason
 from remoting.deadlines import ConnectionDeadlines
 from remoting.limits import ConnectionLimits
 from remoting.protocol.command import Command
@@ -22,7 +23,7 @@ async def test_an_idle_connection_is_closed_after_its_time() -> None:
     assert not peer.connection.closed
     peer.wait(2)
     assert peer.connection.closed
-    assert peer.counters.dropped_idle == 1
+    assert peer.counters.dropped[CloseReason.IDLE] == 1
     assert peer.connection.close_reason == "idle for too long"
 
 
@@ -46,7 +47,7 @@ async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     await future
     for _ in range(3):
         peer.wait(121)
-    assert peer.counters.dropped_idle == 1
+    assert peer.counters.dropped[CloseReason.IDLE] == 1
 
 
 async def test_a_connection_with_a_running_handler_is_not_idle() -> None:
@@ -69,7 +70,7 @@ async def test_a_frame_that_trickles_in_ends_the_connection() -> None:
     assert not peer.connection.closed
     peer.wait(1.1)
     assert peer.connection.closed
-    assert peer.counters.dropped_slow_frame == 1
+    assert peer.counters.dropped[CloseReason.SLOW_FRAME] == 1
 
 
 async def test_every_frame_has_the_whole_time() -> None:
@@ -98,7 +99,7 @@ async def test_a_frame_is_not_late_while_reading_is_paused() -> None:
     assert not peer.connection.closed
     peer.transport.take(1000)
     peer.wait(31)
-    assert peer.counters.dropped_slow_frame == 1
+    assert peer.counters.dropped[CloseReason.SLOW_FRAME] == 1
 
 
 @pytest.mark.parametrize("since", [0.0, 10.0])

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from remoting.counters import CloseReason
 from remoting.limits import BEGIN_BYTES, LARGE_REST_BYTES, ConnectionLimits
 from remoting.protocol.frame import encode
 from remoting.reading import BufferPool
@@ -161,7 +162,7 @@ async def test_a_large_frame_that_does_not_arrive_ends_the_connection(peer: Peer
         peer.wait(14)
     assert not peer.connection.closed
     peer.wait(3)
-    assert peer.counters.dropped_slow_frame == 1
+    assert peer.counters.dropped[CloseReason.SLOW_FRAME] == 1
     peer.vanish()
     assert peer.counters.bytes_held == 0
 
@@ -184,7 +185,7 @@ async def test_garbage_after_a_large_frame_ends_the_connection(peer: Peer) -> No
     peer.transport.reads(large()[BEGIN_BYTES:])
     peer.transport.reads(b"\x7f\xff\xff\xff\x00\x00\x00\x00")
     assert len(peer.written()) == 1
-    assert peer.counters.dropped_bad_frame == 1
+    assert peer.counters.dropped[CloseReason.BAD_FRAME] == 1
     assert peer.connection.closed
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from remoting import errors
 from remoting.addresses import address_text, network_of, parse_address
-from remoting.counters import Counters
 from remoting.runtime import tasks as loop
 from remoting.runtime.clock import SystemClock
 from remoting.runtime.log import MAX_PER_SECOND, Log, RateLimitedLog
@@ -130,10 +129,6 @@ def test_a_disabled_log_line_is_not_formatted(caplog: pytest.LogCaptureFixture) 
     caplog.set_level("ERROR", logger="pocketmq.part")
     Log("part").warning("unseen")
     assert caplog.records == []
-
-
-def test_all_drops_add_up() -> None:
-    assert Counters(dropped_idle=1, dropped_bad_frame=2, dropped_slow_reader=4).dropped == 7
 
 
 def test_the_loop_runs_a_coroutine_to_its_result() -> None:
