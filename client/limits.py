@@ -263,6 +263,10 @@ FIRST_COMMIT_TRIES: Final = 5
 """Attempts at the first commit for a topic until the broker has stored it: a concurrent first
 commit of another member can overwrite it."""
 
+MAX_FIRST_COMMITS: Final = 10_000
+"""First commits that a client remembers as stored; beyond that it drops all of them, and reads the
+next commit of each group and topic back again."""
+
 CARRIED_COMMIT: Final = 0.2
 """Time that a broker may take from a pull to the commit it carries. Apache's brokers have separate
 thread pools for pulls and commits, so a later commit may be stored first."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from functools import partial
+from weakref import WeakValueDictionary
 
 from client.errors import UsageError
-from client.limits import FIRST_COMMIT_TRIES, MAX_TIME_WALK
+from client.limits import FIRST_COMMIT_TRIES, MAX_FIRST_COMMITS, MAX_TIME_WALK, REPORT_PERIOD
 from client.network.context import ClientContext
 from client.network.remote import FOUND_OR_NOT, read_answer, read_header
 from client.network.routes import address_of
@@ -34,10 +35,10 @@ from remoting.protocol.headers.pull import (
     QueueRequestHeader,
 )
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.clock import SystemClock
+from remoting.runtime.log import Log, RateLimitedLog
 
-
-def _offset_table(answer: Command) -> dict[str, dict[int, int]]:
-    return decode(ConsumerOffsetSerializeWrapper, answer.body).offset_table
+_log = Log("client")
 
 
 class Offsets:
@@ -46,13 +47,20 @@ class Offsets:
     All callers that commit for one group must share an object, because it keeps their commits in
     order: Apache's brokers serve requests with several threads, and of two concurrent commits the
     older one may be stored last.
+
+    Args:
+        max_first_commits: see ``MAX_FIRST_COMMITS``.
     """
 
-    def __init__(self, context: ClientContext) -> None:
+    def __init__(
+        self, context: ClientContext, *, max_first_commits: int = MAX_FIRST_COMMITS
+    ) -> None:
         self._context = context
-        self._committing: dict[tuple[str, MessageQueue], asyncio.Lock] = {}
-        self._first: dict[tuple[str, str, str], asyncio.Lock] = {}
+        self._max_first_commits = max_first_commits
+        # Locks exist for as long as a commit holds them or waits for them.
+        self._locks: WeakValueDictionary[tuple[object, ...], asyncio.Lock] = WeakValueDictionary()
         self._begun: set[tuple[str, str, str]] = set()
+        self._unseen = RateLimitedLog(SystemClock(), _log.warning, interval=REPORT_PERIOD, burst=1)
 
     async def minimum(self, queue: MessageQueue) -> int:
         """Return the offset of the oldest message that is not deleted."""
@@ -111,8 +119,10 @@ class Offsets:
         0 from no committed offset.
         """
         answer = await self._ask(queue, RequestCode.GET_ALL_CONSUMER_OFFSET, None, group=group)
-        table = read_answer(answer, _offset_table, queue)
-        return table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
+        offsets = read_answer(
+            answer, lambda answer: decode(ConsumerOffsetSerializeWrapper, answer.body), queue
+        )
+        return offsets.offset_table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
     async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         """Commit an offset for a group; the broker has it when this returns.
@@ -121,20 +131,35 @@ class Offsets:
         and is read back: if several first commits reach an Apache broker at once, even from
         different members, the broker may lose all but one (cf. ConsumerOffsetManager.commitOffset).
         """
-        async with self._committing.setdefault((group, queue), asyncio.Lock()):
-            key = (group, queue.topic, queue.broker_name)
-            if key in self._begun:
+        async with self._locks.setdefault((group, queue), asyncio.Lock()):
+            topic = (group, queue.topic, queue.broker_name)
+            if topic in self._begun:
                 await self._commit(queue, group, offset)
                 return
-            async with self._first.setdefault(key, asyncio.Lock()):
-                for _ in range(FIRST_COMMIT_TRIES):
-                    await self._commit(queue, group, offset)
-                    stored = await self.committed(queue, group)
-                    # A 4.x broker may answer 0 if nothing is committed: then only a commit of 0
-                    # is accepted as stored.
-                    if stored or stored == offset:
-                        break
-                self._begun.add(key)
+            async with self._locks.setdefault(topic, asyncio.Lock()):
+                if not await self._commit_and_read_back(queue, group, offset):
+                    self._unseen.write(
+                        "the broker doesn't show a committed offset, so the group may repeat "
+                        "messages; check that the group exists there, and its consumerOffset.json",
+                        group=group,
+                        queue=str(queue),
+                        offset=offset,
+                    )
+                    return
+                if len(self._begun) >= self._max_first_commits:
+                    self._begun.clear()
+                self._begun.add(topic)
+
+    async def _commit_and_read_back(self, queue: MessageQueue, group: str, offset: int) -> bool:
+        """Commit until the broker shows an offset. Returns whether it does."""
+        for _ in range(FIRST_COMMIT_TRIES):
+            await self._commit(queue, group, offset)
+            stored = await self.committed(queue, group)
+            # A 4.x broker may answer 0 if nothing is committed: then only a commit of 0 is
+            # accepted as stored.
+            if stored or stored == offset:
+                return True
+        return False
 
     async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
         header = commit_header(queue, group, offset)

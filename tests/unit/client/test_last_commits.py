@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -237,6 +238,50 @@ async def test_a_first_commit_that_stays_invisible_is_not_repeated_forever() -> 
     table = Table(forgets=1000)
     await Offsets(table).commit(QUEUE, "g", 5)
     assert table.commits == FIRST_COMMIT_TRIES
+
+
+@virtual
+async def test_a_first_commit_that_was_never_seen_is_logged_and_checked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    table: Any = Table(forgets=FIRST_COMMIT_TRIES)
+    offsets = Offsets(table)
+    await offsets.commit(QUEUE, "g", 5)
+    assert "check that the group exists there" in caplog.text
+    assert f"queue={QUEUE}" in caplog.text
+    assert table.offsets == {}
+    await offsets.commit(QUEUE, "g", 6)
+    assert (table.offsets, table.queries) == ({QUEUE.queue_id: 6}, FIRST_COMMIT_TRIES + 1)
+    await offsets.commit(QUEUE, "g", 7)
+    assert table.queries == FIRST_COMMIT_TRIES + 1
+
+
+@virtual
+async def test_finished_commits_leave_no_locks() -> None:
+    table: Any = Table()
+    offsets = Offsets(table)
+
+    def locks() -> int:
+        gc.collect()
+        return sum(isinstance(one, asyncio.Lock) for one in gc.get_objects())
+
+    before = locks()
+    queues = [MessageQueue(f"T{number % 10}", "a", number) for number in range(100)]
+    await asyncio.gather(*(offsets.commit(queue, "g", 5) for queue in queues))
+    assert locks() == before
+
+
+@virtual
+async def test_the_first_commits_that_are_remembered_are_limited() -> None:
+    table: Any = Table()
+    offsets = Offsets(table, max_first_commits=3)
+    for number in range(4):
+        await offsets.commit(MessageQueue(f"T{number}", "a", 0), "g", 5)
+    assert table.queries == 4
+    await offsets.commit(MessageQueue("T3", "a", 0), "g", 6)
+    assert table.queries == 4
+    await offsets.commit(MessageQueue("T0", "a", 0), "g", 6)
+    assert (table.queries, table.commits) == (5, 6)
 
 
 @virtual
