@@ -154,10 +154,13 @@ class AssignmentManager:
         for first in range(0, len(queues), CHANGED_AT_ONCE):
             changes = []
             for queue in queues[first : first + CHANGED_AT_ONCE]:
-                if queue not in self._wanted:
+                # While earlier portions were waited for, another task may have given up this queue
+                # or taken it.
+                held = queue in self._owned or queue in self._taking
+                if held and queue not in self._wanted:
                     self._give_up(queue, deadline)
                     changes.append(self._giving_up[queue])
-                elif queue not in self._giving_up and queue not in self._taking:
+                elif queue in self._wanted and not held and queue not in self._giving_up:
                     self._take(queue)
                     changes.append(self._taking[queue])
             if changes:
@@ -189,6 +192,8 @@ class AssignmentManager:
     # Taking
 
     def _take(self, queue: MessageQueue) -> None:
+        assert queue not in self._owned
+        assert queue not in self._taking
         self._taking[queue] = self._tasks.spawn(self._taken(queue), f"taking {queue}")
 
     async def _taken(self, queue: MessageQueue) -> None:

@@ -90,11 +90,13 @@ class Rebalancer:
                 except PocketMQError as error:
                     failed[topic] = error
                     unclear.add(topic)
+        # Leave out the largest topics until the rest fits.
         for topic, count in Counter(queue.topic for queue in share).most_common():
             if len(share) <= MAX_QUEUES_HELD:
                 break
             failed[topic] = Unavailable(
-                f"the member's share is {count} queues, and it reads at most {MAX_QUEUES_HELD}",
+                f"the member's share of the topic is {count} queues, and it reads at most "
+                f"{MAX_QUEUES_HELD} in all",
                 topic=topic,
                 group=self._group,
                 hint="start more members, or give the topic fewer queues",
