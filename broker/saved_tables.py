@@ -14,7 +14,8 @@ brokerSettings.json       settings changed by UPDATE_BROKER_CONFIG on every chan
 ========================  ======================================  ===========================
 
 The formats are RocketMQ's, so each broker can start with the other's files. RocketMQ has no
-``queueLocks.json``, ``brokerName.json`` and ``brokerSettings.json``.
+``queueLocks.json``, ``brokerName.json`` and ``brokerSettings.json``. Each file has a backup
+``<name>.bak``, see ``remoting.runtime.durable_file``.
 
 A changed table is copied on the event loop's thread, and encoded and written in a worker thread. A
 shallow copy is enough, because values are replaced and never modified. Changes that arrive during a
@@ -27,6 +28,7 @@ False.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -42,10 +44,10 @@ from broker.filters.table import ConsumerFilters
 from broker.groups.offsets import ConsumerOffsets
 from broker.groups.queue_locks import LockTable, SavedLocks
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.state_file import load_json, save_json
 from broker.store.os_files import Files
+from broker.store.results import StoreError
 from broker.topics.table import TopicTable
-from remoting.protocol.bodies import encode
+from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.body import Body, MapParts
 from remoting.protocol.bodies.group import (
     ConsumerFilterWrapper,
@@ -57,6 +59,8 @@ from remoting.protocol.bodies.topic import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from remoting.protocol.errors import BodyError
+from remoting.runtime import durable_file
 from remoting.runtime.clock import Clock, epoch_ms, monotonic_ms
 from remoting.runtime.settings import ConfigError
 from remoting.runtime.settings import name as valid_name
@@ -68,6 +72,59 @@ SHORTEST_REST: Final = 0.005
 """Seconds; a shorter pause after a write is skipped."""
 
 _log = structlog.get_logger("broker")
+
+
+def load_json(path: Path, files: Files) -> tuple[object, str | None]:
+    """Read a file, or its backup if the file is missing, empty or damaged (cf. ConfigManager).
+
+    Unlike ``durable_file.load``, this doesn't pass over a file that can't be read: an older table
+    in its place would move consumers back.
+
+    Returns:
+        The value, None for an empty table, and a warning for the log. Like RocketMQ, the broker
+        starts with an empty table if the file is damaged and there is no backup.
+
+    Raises:
+        StoreError: a file can't be read, or the backup is needed and damaged.
+    """
+    backup = durable_file.backup_of(path)
+    text = _read(path, files)
+    wrong = f"{path} is missing" if text is None else f"{path} is empty"
+    if text is not None and text.strip():
+        try:
+            return relaxed_json.loads(text), None
+        except (BodyError, ValueError) as error:
+            wrong = f"{path} is damaged ({error})"
+    old = _read(backup, files)
+    if old is not None and old.strip():
+        try:
+            value = relaxed_json.loads(old)
+        except (BodyError, ValueError) as error:
+            raise StoreError(
+                f"{wrong} and its backup is damaged too ({error}): put {path.name} back from a"
+                f" copy, or remove it and {backup.name} to begin with an empty one"
+            ) from error
+        with contextlib.suppress(OSError):
+            files.replace(path, old, backup=False)
+        return value, f"{wrong}, so its backup {backup.name} was taken"
+    if text is None and old is None:
+        return None, None
+    return None, f"{wrong} and has no backup, so an empty one was taken"
+
+
+def _read(path: Path, files: Files) -> bytes | None:
+    try:
+        return files.read(path)
+    except OSError as error:
+        raise StoreError(
+            f"{path} can't be read ({error.strerror or error}): check the owner of the file"
+        ) from error
+
+
+def save_json(path: Path, files: Files, text: bytes) -> None:
+    """Write a file and its backup durably. Raises ``OSError``; the old version stays then."""
+    files.make_directory(path.parent, durable=True)
+    files.replace(path, text, backup=True)
 
 
 class SavedTable:
@@ -404,13 +461,13 @@ class SavedTables:
 
     def _load(self, name: str, kind: type[BodyT]) -> BodyT | None:
         path = self._directory / name
-        loaded = load_json(path, files=self._files)
-        if loaded.warning is not None:
-            _log.warning("state file", problem=loaded.warning)
-        if loaded.value is None:
+        value, warning = load_json(path, self._files)
+        if warning is not None:
+            _log.warning("state file", problem=warning)
+        if value is None:
             return None
         try:
-            return msgspec.convert(loaded.value, kind, strict=False)
+            return msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
             raise StartError(
                 f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
@@ -463,7 +520,7 @@ class SavedTables:
         )
 
     def _writer(self, name: str) -> Callable[[bytes], None]:
-        return partial(save_json, self._directory / name, files=self._files)
+        return partial(save_json, self._directory / name, self._files)
 
     def _copy_topics(self) -> Callable[[], bytes]:
         table, version = self.topics.table.copy(), self.topics.data_version

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broker.state_file import load_json, save_json
+from broker.saved_tables import load_json, save_json
 from tests.unit.broker.store.simulated_disk import ROOT, PowerCut, SimulatedDisk
 
 PATH = ROOT / "config" / "consumerOffset.json"
@@ -23,12 +23,12 @@ def text_of(version: int) -> bytes:
 
 def save_all(disk: SimulatedDisk, first: int, saved: list[int]) -> None:
     for version in range(first, first + VERSIONS):
-        save_json(PATH, text_of(version), files=disk)
+        save_json(PATH, disk, text_of(version))
         saved.append(version)
 
 
 def version_on(disk: SimulatedDisk) -> int:
-    value, _ = load_json(PATH, files=disk)
+    value, _ = load_json(PATH, disk)
     if value is None:
         return 0
     assert isinstance(value, dict)
@@ -62,12 +62,12 @@ def test_a_disk_that_fails_leaves_a_whole_version() -> None:
         random = Random(seed)
         disk = SimulatedDisk(random)
         disk.make_directory(ROOT, durable=True)
-        save_json(PATH, text_of(1), files=disk)
+        save_json(PATH, disk, text_of(1))
         disk.faults = dict.fromkeys(("create", "write", "sync", "name"), 0.2)
         saved = 1
         for version in range(2, 8):
             with contextlib.suppress(OSError):
-                save_json(PATH, text_of(version), files=disk)
+                save_json(PATH, disk, text_of(version))
                 saved = version
         disk.faults = {}
         assert saved <= version_on(disk)

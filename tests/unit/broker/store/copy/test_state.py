@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from broker.state_file import save_json
+from broker.saved_tables import save_json
+from broker.store.os_files import Files
 from broker.storetools.copy import rest
 from broker.storetools.view import StoreView
 from remoting.protocol.bodies import relaxed_json
@@ -114,7 +115,7 @@ def test_offsets_are_read_first_and_topics_last(root: Path, target: Path) -> Non
     def change(what: str, _: int) -> None:
         if what == "copying the log":
             for name in ("consumerOffset.json", "topics.json"):
-                save_json(root / "config" / name, b'{"offsetTable":{"New@g":{0:1}}}')
+                save_json(root / "config" / name, Files(), b'{"offsetTable":{"New@g":{0:1}}}')
 
     copied(root, target, change)
     assert "New@g" not in table(target, "consumerOffset.json")
