@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from broker.filters.expressions import Values
+from broker.filters.expressions import EvaluationError, SqlError, Values
 from broker.filters.parser import Parser
-from broker.filters.values import EvaluationError, SqlError
 from broker.limits import FILTER_STEPS, MAX_SUBSCRIPTION_LENGTH, SHORT_SUBSCRIPTION_LENGTH
 from remoting.protocol import core
 from remoting.protocol.errors import RecordError
@@ -40,8 +39,8 @@ def plain_property_rows(data: memoryview, names: tuple[bytes, ...]) -> _Rows:
         except RecordError:
             return rows
         text = bytes(data[topic_end + 2 : end])
-        found = [properties.find(text, name) for name in names]
-        values = [None if one is None else one.decode("utf-8", "replace") for one in found]
+        raw = [properties.find(text, name) for name in names]
+        values = [None if value is None else value.decode("utf-8", "replace") for value in raw]
         rows.append((end - at, values))
         at = end
 
@@ -146,7 +145,7 @@ def compiled(text: str) -> SqlFilter:
         SqlError: the text is no expression.
     """
     is_short = len(text) <= SHORT_SUBSCRIPTION_LENGTH
-    found = (_compile_short if is_short else _compile_long)(text)
-    if isinstance(found, SqlError):
-        raise SqlError(str(found))
-    return found
+    outcome = (_compile_short if is_short else _compile_long)(text)
+    if isinstance(outcome, SqlError):
+        raise SqlError(str(outcome))
+    return outcome

@@ -14,8 +14,8 @@ import msgspec
 
 from broker.errors import LimitReached, is_tag_type
 from broker.filters.bloom import bloom_of, is_valid
+from broker.filters.expressions import SqlError
 from broker.filters.sql import SQL92, SqlFilter, compiled
-from broker.filters.values import SqlError
 from broker.limits import FILTER_BYTES_PER_CHARACTER, LIMITS, BrokerLimits
 from remoting.protocol.bodies.group import (
     ConsumerFilterData,
@@ -107,12 +107,12 @@ class ConsumerFilters:
                     data.dead_time = max(now_ms - _LOAD_MS, data.born_time)
                 if not is_valid(data.bloom_filter_data):
                     data.bloom_filter_data = bloom_of(group, topic)
-                found = None
+                compiled_filter = None
                 try:
-                    found = compile_filter(data.expression_type, data.expression)
+                    compiled_filter = compile_filter(data.expression_type, data.expression)
                 except SqlError as error:
                     problems.append(f"the filter of group {group} for topic {topic}: {error}")
-                self._put(GroupFilter(data, found))
+                self._put(GroupFilter(data, compiled_filter))
         return problems
 
     def register(
@@ -125,11 +125,11 @@ class ConsumerFilters:
         """
         wrong = None
         topics = set()
-        for one in subscriptions:
-            topics.add(one.topic)
-            if not is_tag_type(one.expression_type) and one.sub_string:
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
                 try:
-                    self._register(group, one, now_ms)
+                    self._register(group, subscription, now_ms)
                 except SqlError as error:
                     wrong = error
         for topic in self._topics.get(group, set()) - topics:
@@ -166,34 +166,34 @@ class ConsumerFilters:
             }
         )
 
-    def _register(self, group: str, one: SubscriptionData, now_ms: int) -> None:
+    def _register(self, group: str, subscription: SubscriptionData, now_ms: int) -> None:
         """Register one filter. Raises ``SqlError``; the group then has no filter of the topic."""
-        old = self.get(one.topic, group)
+        old = self.get(subscription.topic, group)
         if old is not None:
             data = old.data
-            is_newer = one.sub_version > data.client_version
-            is_same = one.sub_string == data.expression and old.filter is not None
+            is_newer = subscription.sub_version > data.client_version
+            is_same = subscription.sub_string == data.expression and old.filter is not None
             if not is_newer or is_same:
-                if one.sub_version >= data.client_version and (is_newer or old.is_dead):
-                    data.client_version = one.sub_version
+                if subscription.sub_version >= data.client_version and (is_newer or old.is_dead):
+                    data.client_version = subscription.sub_version
                     data.dead_time = 0 if old.is_dead else data.dead_time
                     self.version += 1
                 return
             self._remove(old)
-        found = compile_filter(one.expression_type, one.sub_string)
-        self._make_room(_weight(one.sub_string), group, one.topic, now_ms)
+        compiled_filter = compile_filter(subscription.expression_type, subscription.sub_string)
+        self._make_room(_weight(subscription.sub_string), group, subscription.topic, now_ms)
         self._put(
             GroupFilter(
                 ConsumerFilterData(
                     consumer_group=group,
-                    topic=one.topic,
-                    expression=one.sub_string,
+                    topic=subscription.topic,
+                    expression=subscription.sub_string,
                     expression_type=SQL92,
                     born_time=now_ms,
-                    client_version=one.sub_version,
-                    bloom_filter_data=bloom_of(group, one.topic),
+                    client_version=subscription.sub_version,
+                    bloom_filter_data=bloom_of(group, subscription.topic),
                 ),
-                found,
+                compiled_filter,
             )
         )
 

@@ -19,8 +19,8 @@ from broker.errors import (
     remark_of,
     without_filter,
 )
+from broker.filters.expressions import SqlError
 from broker.filters.table import compile_filter
-from broker.filters.values import SqlError
 from broker.group_monitor import GroupMonitor, GroupNotifier
 from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
 from broker.groups.health import conflicts_of_newcomer, same_id

@@ -20,9 +20,9 @@ import structlog
 from broker.delivery.long_poll import ParkedPull
 from broker.delivery.redelivery import ExistingTopics
 from broker.errors import FAQ, RequestRefused, is_tag_type, remark_of, without_filter
+from broker.filters.expressions import SqlError
 from broker.filters.sql import SqlFilter
 from broker.filters.table import compile_filter
-from broker.filters.values import SqlError
 from broker.limits import (
     BYTES_PER_CHARACTER,
     DEFAULT_PULL_BYTES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 
+from broker.filters.expressions import EvaluationError, SqlError
 from broker.filters.sql import SqlFilter
-from broker.filters.values import EvaluationError, SqlError
 from remoting.access import patterns
 from remoting.access.accounts import AclError, dump, load, rules_of
 from remoting.protocol import bodies, frame

@@ -8,8 +8,8 @@ import pytest
 
 from broker.errors import LimitReached
 from broker.filters.bloom import bloom_of
+from broker.filters.expressions import SqlError
 from broker.filters.table import ConsumerFilters
-from broker.filters.values import SqlError
 from broker.limits import BrokerLimits
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import ConsumerFilterWrapper

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.filters.expressions import EvaluationError, SqlError
 from broker.filters.sql import SqlFilter
-from broker.filters.values import EvaluationError, SqlError
 
 GOLDEN = Path(__file__).parents[3] / "golden"
 CASES = json.loads((GOLDEN / "sql92.json").read_text())

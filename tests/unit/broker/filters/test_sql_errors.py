@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from broker.filters.expressions import EvaluationError, SqlError
 from broker.filters.sql import SqlFilter
-from broker.filters.values import EvaluationError, SqlError
 
 CASES = json.loads(Path(__file__).with_name("cases_of_5_3_3.json").read_text())
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.filters.expressions import EvaluationError, SqlError
 from broker.filters.sql import SqlFilter, compiled
-from broker.filters.values import EvaluationError, SqlError
 from broker.limits import MAX_FILTER_DEPTH, MAX_FILTER_OPERANDS, MAX_SUBSCRIPTION_LENGTH
 
 
