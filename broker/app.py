@@ -205,7 +205,7 @@ class Broker:
         rights = permissions(self.state)
         self.guard = await self._make_guard(rights) if self.config.acl_enable else None
         self.processors = Processors.of(self.state, guard=self.guard)
-        await self.processors.transactions.load()
+        await self.state.transactions.load()
         self.store.dispatcher.on_arrival = self._arrived
         self.store.dispatcher.watched = self.state.long_polls.queues
         table = self.processors.table()
@@ -213,7 +213,7 @@ class Broker:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
         handler: Handler = RequestDispatcher(self.state, table)
         if self.audit is not None:
-            # What needs an administrator is what is recorded.
+            # Audit exactly the codes that need an administrator.
             administrative = table.keys() - rights.needs.keys()
             handler = self.audit.wrap(handler, administrative, self.guard)
         self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
@@ -222,6 +222,7 @@ class Broker:
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
+        self._start_engines()
         self._spawn_tasks()
         assert self._registration is not None
         await self._registration.start()
@@ -415,7 +416,6 @@ class Broker:
 
     def _spawn_tasks(self) -> None:
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
-        delays_seconds = self.config.flush_delay_offset_interval_ms / 1000
 
         def save_filters() -> None:
             keep_ms = self.state.config.filter_data_clean_time_span_ms
@@ -429,15 +429,9 @@ class Broker:
             ("scan clients", SCAN_SECONDS, self.processors.clients.scan),
             ("sample rates", SAMPLE_SECONDS, self.processors.stats.sample),
             ("check groups", STEP_SECONDS, self.processors.monitor.step),
-            ("save delays", delays_seconds, self._delays.save),
             ("save filters", FILTERS_SECONDS, save_filters),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
-        self._supervisor.spawn(self._delays.run(), "delayed messages")
-        if self._timers is not None:
-            self._supervisor.spawn(self._timers.run(), "timers")
-            self._supervisor.spawn(self._timers.run_saves(), "save timers")
-        self._supervisor.spawn(self.processors.transactions.run(), "transactions")
         self._supervisor.spawn(self.processors.stats.run(), "sample traffic")
         if self.guard is not None:
             self._supervisor.spawn(self._watch_accounts(self.guard), "accounts")
@@ -447,6 +441,23 @@ class Broker:
             self._supervisor.spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None
         self._supervisor.spawn(self._registration.join(), "registration")
+
+    def _start_engines(self) -> None:
+        """Start what stores messages on its own: a broker that only copies another runs none."""
+        spawn = self._supervisor.spawn
+        save_seconds = self.config.flush_delay_offset_interval_ms / 1000
+        spawn(self._delays.run(), "delayed messages")
+        spawn(_each(save_seconds, self._delays.save), "save delays")
+        if self._timers is not None:
+            spawn(self._timers.run(), "timers")
+            spawn(self._timers.run_saves(), "save timers")
+        spawn(self.state.transactions.run(self.processors.transactions.ask), "transactions")
+
+    def _save_engines(self) -> None:
+        """Save the progress of the engines when their tasks have ended; blocks."""
+        self._delays.save_all()
+        if self._timers is not None:
+            self._timers.save_all()
 
     # events while serving
 
@@ -492,9 +503,7 @@ class Broker:
             await audit.close()
         if self._serving:
             self._serving = False
-            self._delays.save_all()
-            if self._timers is not None:
-                self._timers.save_all()
+            self._save_engines()
             await self._tables.flush()
         if self._store_open:
             self._store_open = False

@@ -11,6 +11,7 @@ otherwise, as in RocketMQ.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,8 +20,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar, Final
 
-from broker.delivery.schedule import DEFAULT_LEVELS, delay_levels, parse_levels
-from broker.limits import LIMITS, MAX_ROLL_WINDOW_SLOTS, MAX_TIMER_SECONDS, BrokerLimits
+from broker.limits import (
+    LIMITS,
+    MAX_DELAY_LEVELS,
+    MAX_DELAY_MS,
+    MAX_ROLL_WINDOW_SLOTS,
+    MAX_TIMER_SECONDS,
+    BrokerLimits,
+)
 from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from broker.traffic.quotas import NO_LIMITS, QuotaRates, RatesByKind, parse_rates
@@ -212,6 +219,12 @@ CONSUME_QUEUE_ENTRY_BYTES: Final = 20
 _HOUR_MS: Final = 3600 * 1000
 _DAY_MS: Final = 24 * _HOUR_MS
 _LAST_HOUR: Final = 23
+_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": _HOUR_MS, "d": _DAY_MS}
+_DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
+
+DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""RocketMQ's 18 delay levels."""
+
 _FIRST_DELAY_MS: Final = 60_000
 """Delay after the start before the first deletion (cf. DefaultMessageStore.addScheduleTask)."""
 _GIB: Final = 1 << 30
@@ -231,6 +244,29 @@ def _hours_of_the_day(text: str) -> str:
     if max(map(int, hours)) > _LAST_HOUR:
         raise ValueError("must be hours of the day from 0 to 23, with ; between them: 04;16")
     return ";".join(hours)
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Return the delays of the levels in ms, from level 1 on.
+
+    Raises:
+        ValueError: the value is invalid; the text continues "messageDelayLevel ...".
+    """
+    words = [_DELAY.fullmatch(word) for word in text.split()]
+    levels = [int(word[1]) * _UNITS_MS[word[2]] for word in words if word is not None]
+    if not 0 < len(levels) == len(words) <= MAX_DELAY_LEVELS:
+        raise ValueError(
+            f"must be 1 to {MAX_DELAY_LEVELS} delays with a blank in between, each a number and "
+            f"one of s m h d, such as 1s 30s 5m"
+        )
+    if not 0 < min(levels) <= max(levels) <= MAX_DELAY_MS:
+        raise ValueError(f"must have delays of 1s to {MAX_DELAY_MS // _DAY_MS}d")
+    return tuple(levels)
+
+
+def _delay_levels(text: str) -> str:
+    parse_levels(text)
+    return text
 
 
 def name_of_host(hostname: str) -> str:
@@ -361,7 +397,7 @@ class BrokerConfig(TlsServerSettings):
         "maxMessageSize", integer(1024, MAX_FRAME_BYTES - MAX_HEADER_BYTES), 4 * 1024 * 1024
     )
     check_crc_on_recover: bool = setting("checkCRCOnRecover", boolean, True)
-    message_delay_level: str = setting("messageDelayLevel", delay_levels, DEFAULT_LEVELS)
+    message_delay_level: str = setting("messageDelayLevel", _delay_levels, DEFAULT_LEVELS)
     timer_wheel_enable: bool = setting("timerWheelEnable", boolean, True)
     timer_max_delay_sec: int = setting(
         "timerMaxDelaySec", integer(1, MAX_TIMER_SECONDS), 3 * 24 * 3600

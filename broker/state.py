@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 from broker.delivery.long_poll import LongPolls
+from broker.delivery.transactions import TransactionEngine
 from broker.filters.table import ConsumerFilters
 from broker.groups.consumers import ConsumerTable
 from broker.groups.health import GroupIssues
@@ -17,12 +18,12 @@ from broker.groups.offsets import ConsumerOffsets
 from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
-from broker.topics.table import TopicTable
+from broker.topics.table import READ_WRITE, TopicTable
 from broker.traffic.counts import DEAD, Traffic, add, key_of
 from broker.traffic.totals import BrokerCounters
 from remoting.addresses import address_text
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
-from remoting.protocol.bodies.topic import DataVersion
+from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_of
 from remoting.runtime.clock import Clock, monotonic_ms
@@ -109,6 +110,7 @@ class BrokerState:
     """Delay level -> queue offset of its next message; a live view."""
     timers: Timers | None = None
     """The waiting timer messages; None without ``timerWheelEnable``."""
+    transactions: TransactionEngine = field(init=False)
     config_version: DataVersion = field(default_factory=DataVersion)
     started_ms: int = 0
     offsets_lost: bool = False
@@ -129,6 +131,14 @@ class BrokerState:
         self.consumers = ConsumerTable(limits)
         self.producers = ProducerTable(limit=limits.memberships)
         self.findings = GroupIssues(self.clock, limit=limits.findings)
+        self.transactions = TransactionEngine(
+            self.store,
+            self.clock,
+            self.counters,
+            self.offsets,
+            lambda: self.config,
+            self.create_topic,
+        )
         self.long_polls = LongPolls(
             self.clock.monotonic(),
             limit=self.config.max_parked_pulls,
@@ -190,3 +200,16 @@ class BrokerState:
         if self.groups.data_version is not before:
             self.changes.groups_changed()
         return config
+
+    def create_topic(self, name: str, queues: int = 1, *, sys_flag: int = 0) -> TopicConfig:
+        """Return one of the broker's topics, for retries and the like; create it if needed.
+
+        Raises:
+            LimitReached: there are too many topics.
+        """
+        topic, created = self.topics.create_fixed(
+            name, queues, READ_WRITE, self.clock.now_ms(), sys_flag=sys_flag
+        )
+        if created:
+            self.changes.topics_changed([name], paced=True)
+        return topic

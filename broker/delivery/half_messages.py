@@ -1,11 +1,11 @@
-"""Half messages: what a transactional message is until its producer has ended the transaction.
+"""Half messages: transactional messages whose transaction is still open.
 
 A half message waits in RMQ_SYS_TRANS_HALF_TOPIC, queue 0. Its record differs from the message that
 was sent in its topic, its queue, its system flag and two properties. The message that is committed
-has the half message's properties unchanged. An op message in RMQ_SYS_TRANS_OP_HALF_TOPIC has the
-queue offset of a half message that is done with as its body (cf. TransactionalMessageBridge).
+has the half message's properties unchanged. An op message in RMQ_SYS_TRANS_OP_HALF_TOPIC closes a
+half message: its body is the half message's queue offset (cf. TransactionalMessageBridge).
 
-``HalfMessages`` is which half messages are open, without I/O. A check stores a half message again,
+``HalfMessages`` tracks which half messages are open. No I/O. A check stores a half message again,
 at a new offset; the producer may still end it at the old one.
 """
 
@@ -26,6 +26,8 @@ from remoting.protocol.message.view import RecordView
 QUEUE: Final = 0
 """Half topic, op topic and the topic of discarded half messages have this queue only."""
 
+PGROUP: Final = properties.PGROUP.encode()
+
 _CHECK_TIMES: Final = properties.TRANSACTION_CHECK_TIMES.encode()
 _REAL_TOPIC: Final = properties.REAL_TOPIC.encode()
 _REAL_QID: Final = properties.REAL_QID.encode()
@@ -41,7 +43,7 @@ _OFFSET_DIGITS: Final = 19
 
 
 def to_half(message: PendingMessage) -> None:
-    """Make a message a half message of itself; changed in place."""
+    """Turn a message into its half message, in place."""
     text = properties.append(message.properties, _REAL_TOPIC, message.topic.encode())
     message.properties = properties.append(text, _REAL_QID, b"%d" % message.queue_id)
     message.sys_flag &= ~TRANSACTION_MASK
@@ -73,12 +75,12 @@ def op_message(offset: int, now_ms: int) -> PendingMessage:
 
 
 def op_offsets(body: bytes | memoryview) -> list[int]:
-    """Queue offsets in an op message: one, or several with commas as 5.x writes them."""
+    """Return the queue offsets in an op message: one, or several with commas as 5.x writes them."""
     parts = bytes(body).split(b",")
     return [int(part) for part in parts if part.isdigit() and len(part) < _OFFSET_DIGITS]
 
 
-def again(record: RecordView, check_times: int) -> PendingMessage:
+def recheck_copy(record: RecordView, check_times: int) -> PendingMessage:
     """Return the half message to store before the ``check_times``-th check of its producer."""
     text = replaced(record.properties_text, _CHECK_TIMES, b"%d" % check_times)
     return copied(record, names.HALF_TOPIC, QUEUE, text, record.reconsume_times)
@@ -91,21 +93,21 @@ def discarded(record: RecordView) -> PendingMessage:
 
 
 def check_times_of(record: RecordView) -> int:
-    """How often the producer was asked about a half message."""
+    """Return how often the producer was asked about a half message."""
     value = properties.find(record.properties_text, _CHECK_TIMES)
     return int(value) if value is not None and value.isdigit() and len(value) < MAX_DIGITS else 0
 
 
-def takes_a_place(record: RecordView) -> bool:
-    """Whether a record may be stored in place of a half message; see ``takes_place_of``."""
+def may_replace_half(record: RecordView) -> bool:
+    """Return whether a record may replace a half message; see ``replaces_half_message``."""
     if record.topic == names.HALF_TOPIC:
         return properties.find(record.properties_text, _CHECK_TIMES) is not None
     is_committed = record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
     return is_committed or record.topic == names.CHECK_MAX_TIME_TOPIC
 
 
-def takes_place_of(record: RecordView, half: RecordView) -> bool:
-    """Whether a record is a half message committed, stored again by a check, or discarded."""
+def replaces_half_message(record: RecordView, half: RecordView) -> bool:
+    """Return whether a record is ``half`` committed, stored again by a check, or discarded."""
     return record.physical_offset > half.physical_offset and _unchanged(record) == _unchanged(half)
 
 
@@ -116,13 +118,13 @@ def _unchanged(record: RecordView) -> tuple[object, ...]:
 
 
 class HalfMessages:
-    """Which half messages are open: one byte for each since the oldest open one.
+    """Tracks which half messages are open, in one byte for each since the oldest open one.
 
     Args:
-        begin: all half messages below this queue offset are done with.
-        op_begin: all op messages below this one are of half messages below ``begin``.
-        max_moved: half messages that a check stored again and of which the former offset is
-            remembered. One that is forgotten can't be ended there: its producer is asked once more.
+        begin: all half messages below this queue offset are closed.
+        op_begin: all op messages below this offset close half messages below ``begin``.
+        max_moved: limit of re-stored half messages that can still be ended at their old offset.
+            The producers of others are asked once more.
     """
 
     __slots__ = (
@@ -141,7 +143,7 @@ class HalfMessages:
         self.op_begin = op_begin
         self._done = bytearray()
         self._done_count = 0
-        # By op message, the last half message that it is of.
+        # Highest half-message offset closed by each op message.
         self._ops = array("q")
         # Of half messages that were stored again: former offset -> offset, and the other way.
         self._moved: dict[int, int] = {}
@@ -149,7 +151,7 @@ class HalfMessages:
         self._max_moved = max_moved
 
     def is_open(self, offset: int) -> bool:
-        """Whether a half message is not done with; it may not have been stored."""
+        """Return whether a half message is not closed; it may not have been stored."""
         at = offset - self.begin
         return at >= 0 and not (at < len(self._done) and self._done[at])
 
@@ -159,17 +161,17 @@ class HalfMessages:
         return offset if self.is_open(offset) else None
 
     def next_open(self, offset: int) -> int:
-        """Return the first offset from ``offset`` on that is not done with, without a loop."""
+        """Return the first open offset from ``offset`` on, without a loop."""
         at = self._done.find(0, max(offset - self.begin, 0))
         return max(offset, self.begin + (len(self._done) if at < 0 else at))
 
     def count_open(self, end: int) -> int:
-        """How many of the half messages below ``end`` are open."""
+        """Return how many of the half messages below ``end`` are open."""
         return max(end - self.begin - self._done_count, 0)
 
     @property
     def window(self) -> int:
-        """Half messages that take memory here: those from the oldest open one on."""
+        """How many half messages take memory here: all since the oldest open one."""
         return len(self._done)
 
     def op_stored(self, offsets: Iterable[int]) -> None:
@@ -202,10 +204,10 @@ class HalfMessages:
                 del self._moved[former]
 
     def advance(self, first: int) -> bool:
-        """Move ``begin`` past what is done with, at least to ``first``; whether anything moved.
+        """Move ``begin`` past closed half messages; return whether anything moved.
 
         Args:
-            first: the first half message that the store still has.
+            first: the first half message that the store still has, and the least ``begin``.
         """
         before = self.begin, self.op_begin
         # Zero bytes and what was not marked yet are open.

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from broker.limits import MAX_DELAY_LEVELS, MAX_DELAY_MS
 from broker.store.os_files import Files, Region
 from remoting.protocol.disk.delays import FILE_BYTES, FILE_NAME, decode, encode
 from remoting.protocol.message import properties
@@ -43,41 +42,8 @@ if TYPE_CHECKING:
     from broker.store.engine import MessageStore
 
 
-DEFAULT_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""RocketMQ's 18 levels."""
-
-_UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAY: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,10}")
 DELAY_KEY: Final = properties.DELAY.encode()
-
-
-def delay_levels(text: str) -> str:
-    """Check the value of ``messageDelayLevel`` and return it; a parser for the settings.
-
-    Raises:
-        ValueError: the value is invalid; the text continues "messageDelayLevel ...".
-    """
-    parse_levels(text)
-    return text
-
-
-def parse_levels(text: str) -> tuple[int, ...]:
-    """Return the delays of the levels in ms, from level 1 on.
-
-    Raises:
-        ValueError: the value is invalid; the text continues "messageDelayLevel ...".
-    """
-    found = [_DELAY.fullmatch(word) for word in text.split()]
-    levels = [int(match[1]) * _UNITS_MS[match[2]] for match in found if match is not None]
-    if not 0 < len(levels) == len(found) <= MAX_DELAY_LEVELS:
-        raise ValueError(
-            f"must be 1 to {MAX_DELAY_LEVELS} delays with a blank in between, each a number and "
-            f"one of s m h d, such as 1s 30s 5m"
-        )
-    if not 0 < min(levels) <= max(levels) <= MAX_DELAY_MS:
-        raise ValueError(f"must have delays of 1s to {MAX_DELAY_MS // _UNITS_MS['d']}d")
-    return tuple(levels)
 
 
 def level_of(text: bytes) -> int:

@@ -21,7 +21,7 @@ from broker.groups.producers import ClientChannel
 from broker.limits import MAX_QUEUES_DESCRIBED, MAX_QUEUES_PER_TOPIC
 from broker.processors.offload import Answer, Offload, sliced
 from broker.state import BrokerState
-from broker.topics.table import READ_WRITE, UNIT_SUB_FLAG
+from broker.topics.table import UNIT_SUB_FLAG
 from remoting.protocol import names
 from remoting.protocol.bodies import clients, decode, encode
 from remoting.protocol.bodies.description import (
@@ -355,9 +355,4 @@ def _fixed(state: BrokerState, name: str, queues: int, flag: int) -> TopicConfig
             f"the group's name is too long for its topic {name[:40]}...: a topic has at most "
             f"{MAX_TOPIC_LENGTH} characters",
         )
-    topic, made = state.topics.create_fixed(
-        name, queues, READ_WRITE, state.clock.now_ms(), sys_flag=flag
-    )
-    if made:
-        state.changes.topics_changed([name], paced=True)
-    return topic
+    return state.create_topic(name, queues, sys_flag=flag)

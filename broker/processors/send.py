@@ -30,7 +30,6 @@ from broker.delivery.schedule import level_of
 from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_text
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
-from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from broker.topics.pace import NewTopics, NotYet
@@ -124,19 +123,16 @@ class SendProcessor:
         "_quotas",
         "_state",
         "_timers",
-        "_transactions",
     )
 
     def __init__(
         self,
         state: BrokerState,
-        transactions: TransactionProcessor,
         timers: TimerProcessor,
         quotas: Quotas,
     ) -> None:
         self._state = state
         self._quotas = quotas
-        self._transactions = transactions
         self._timers = timers
         self._added = added_properties(state.config)
         self._extra = answer_fields(state.config)
@@ -286,7 +282,7 @@ class SendProcessor:
             text = without_delay(text)
         message = self._message(connection, header, target, command.body, text)
         if half:
-            self._transactions.prepare(message)
+            self._state.transactions.prepare(message)
         elif level > 0:
             postpone(message, level, self._levels_ms)
         elif due_ms is not None:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.errors import RequestRefused
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
-from broker.processors.transactions import TransactionProcessor
 from broker.state import BrokerState
 from broker.store.results import StoreError
 from broker.traffic.counts import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
@@ -112,18 +111,16 @@ class StatsProcessor:
         lags: the lag by group and topic at the last sample, of at most ``lag_pairs``.
     """
 
-    __slots__ = ("_offload", "_quotas", "_state", "_transactions", "lags", "rates")
+    __slots__ = ("_offload", "_quotas", "_state", "lags", "rates")
 
     def __init__(
         self,
         state: BrokerState,
         offload: Offload,
-        transactions: TransactionProcessor,
         quotas: Quotas,
     ) -> None:
         self._offload = offload
         self._state = state
-        self._transactions = transactions
         self._quotas = quotas
         self.rates = Rates()
         self.lags: dict[tuple[str, str], SampledLag] = {}
@@ -189,8 +186,8 @@ class StatsProcessor:
         table = {
             **runtime_info(self._state, self.rates),
             # For our doctor.
-            "pocketmqTransactionsOpen": str(self._transactions.open_count),
-            "pocketmqTransactionsOldestMs": str(self._transactions.oldest_ms),
+            "pocketmqTransactionsOpen": str(self._state.transactions.open_count),
+            "pocketmqTransactionsOldestMs": str(self._state.transactions.oldest_ms),
             "pocketmqTransactionsDiscarded": str(counters.transactions_discarded),
             "pocketmqTransactionChecksWithoutProducer": str(
                 counters.transaction_checks_without_producer

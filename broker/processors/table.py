@@ -86,16 +86,15 @@ class Processors:
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
-        transactions = TransactionProcessor(state, guard)
         timers = TimerProcessor(state)
         pulls = PullProcessor(state, offsets, quotas, guard)
         callbacks = ClientCallbackProcessor(state, offload)
         return cls(
             offload,
             quotas,
-            SendProcessor(state, transactions, timers, quotas),
+            SendProcessor(state, timers, quotas),
             SendBackProcessor(state, quotas),
-            transactions,
+            TransactionProcessor(state, guard),
             timers,
             pulls,
             ClientProcessor(state, monitor, GroupNotifier(state, monitor, call_later), account_of),
@@ -104,7 +103,7 @@ class Processors:
             TopicProcessor(state, offload, pulls, callbacks),
             GroupProcessor(state, offload, monitor),
             SettingsProcessor(state),
-            StatsProcessor(state, offload, transactions, quotas),
+            StatsProcessor(state, offload, quotas),
             QueryProcessor(state, offload),
             monitor,
         )

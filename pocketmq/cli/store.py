@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from broker.delivery.schedule import DEFAULT_LEVELS, parse_levels
+from broker.config import DEFAULT_LEVELS, parse_levels
 from broker.store.results import StoreError
 from broker.storetools.copy.copying import CopyReport, copy_store
 from broker.storetools.verify.check import CheckOptions, Report, check

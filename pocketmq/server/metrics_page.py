@@ -194,7 +194,7 @@ def _lags(broker: Broker, field: str) -> Iterable[Sample]:
 
 def _oldest_seconds(broker: Broker) -> float:
     # As of the last check: looking for it at each scrape would read the store.
-    oldest_ms = broker.processors.transactions.oldest_ms
+    oldest_ms = broker.state.transactions.oldest_ms
     return max(broker.state.clock.now_ms() - oldest_ms, 0) / 1000 if oldest_ms else 0
 
 
@@ -399,7 +399,7 @@ _BROKER: Final[Sequence[Metric[Broker]]] = (
     Metric(GAUGE, "timers_late_seconds", "How late the first of these is.",
         lambda b: b.state.timers.overdue()[1] if b.state.timers else None),
     Metric(GAUGE, "transactions_open", "Half messages that are neither committed nor rolled back.",
-        lambda b: b.processors.transactions.open_count),
+        lambda b: b.state.transactions.open_count),
     Metric(GAUGE, "transaction_oldest_seconds",
         "Age of the oldest half message that was open at the last check.", _oldest_seconds),
     Metric(HISTOGRAM, "fsync_seconds", "How long fdatasync of the commit log took.",

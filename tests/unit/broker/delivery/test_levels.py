@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig
-from broker.delivery.schedule import DEFAULT_LEVELS, level_for, level_of, parse_levels
+from broker.config import DEFAULT_LEVELS, BrokerConfig, parse_levels
+from broker.delivery.schedule import level_for, level_of
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from remoting.runtime.settings import ConfigError
 

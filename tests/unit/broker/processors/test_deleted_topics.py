@@ -155,7 +155,7 @@ def test_its_open_transactions_end_without_a_message(bench):
     late(bench)
     check(bench)
     assert ops(bench) == [first[0], second[0]]
-    assert bench.processors.transactions.open_count == 0
+    assert bench.state.transactions.open_count == 0
 
 
 def test_a_discarded_transaction_of_it_is_not_checked_again(make_bench):

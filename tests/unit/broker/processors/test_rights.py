@@ -80,7 +80,7 @@ def test_a_check_of_a_half_message_goes_only_to_accounts_that_may_publish_to_its
 
     def check() -> None:
         bench.clock.advance(bench.state.config.transaction_timeout_ms / 1000 + 1)
-        asyncio.run(bench.processors.transactions.check())
+        asyncio.run(bench.state.transactions.check(bench.processors.transactions.ask))
 
     ask(bench, heartbeat("spy", producers=["pg"]), ALICE, spy)
     check()

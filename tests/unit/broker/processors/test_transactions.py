@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.delivery.transactions import GROUP
 from broker.limits import BrokerLimits
-from broker.processors.transactions import GROUP
 from broker.store.results import PendingMessage
 from remoting.errors import CommandTooLarge, ConnectionLost
 from remoting.protocol import names
@@ -64,7 +64,7 @@ def end(bench: Bench, place: tuple[int, int], kind: int, **fields: Any) -> Comma
 
 
 def check(bench: Bench) -> None:
-    asyncio.run(bench.processors.transactions.check())
+    asyncio.run(bench.state.transactions.check(bench.processors.transactions.ask))
 
 
 def late(bench: Bench, ms: int = TIMEOUT_MS + 1) -> None:
@@ -110,7 +110,7 @@ def test_a_transactional_message_is_stored_in_the_half_topic_and_is_not_visible(
     }
     assert bodies(bench) == []
     assert bench.state.counters.transactions_prepared == 1
-    assert bench.processors.transactions.open_count == 1
+    assert bench.state.transactions.open_count == 1
 
 
 def test_the_answer_has_the_queue_that_was_asked_for_and_the_half_messages_offset(bench):
@@ -195,7 +195,7 @@ def test_a_rollback_leaves_an_op_message_only(bench):
     end(bench, half(bench), ROLLBACK)
     assert bodies(bench) == []
     assert ops(bench) == [0]
-    assert bench.processors.transactions.open_count == 0
+    assert bench.state.transactions.open_count == 0
 
 
 @pytest.mark.parametrize("kind", [UNKNOWN, 4, 1, -1])
@@ -203,7 +203,7 @@ def test_another_outcome_changes_nothing(bench, kind):
     answer = end(bench, half(bench), kind)
     assert answer.code == (ResponseCode.SUCCESS if kind == UNKNOWN else ResponseCode.SYSTEM_ERROR)
     assert ops(bench) == []
-    assert bench.processors.transactions.open_count == 1
+    assert bench.state.transactions.open_count == 1
 
 
 @pytest.mark.parametrize(("first", "second"), [(COMMIT, COMMIT), (ROLLBACK, COMMIT)])
@@ -350,7 +350,7 @@ def test_without_a_producer_it_waits_for_the_next_check(bench):
     late(bench)
     check(bench)
     assert bench.state.counters.transaction_checks_without_producer == 1
-    assert bench.processors.transactions.oldest_ms > 0
+    assert bench.state.transactions.oldest_ms > 0
     connection = producer(bench)
     late(bench)
     check(bench)
@@ -369,7 +369,7 @@ def test_a_producer_that_can_not_be_asked_does_not_end_the_check(bench, error):
         half(bench, **born_now(bench))
     late(bench)
     check(bench)
-    assert bench.processors.transactions.open_count == 2
+    assert bench.state.transactions.open_count == 2
 
 
 def test_after_the_last_check_it_goes_to_the_topic_of_discarded_ones(make_bench):
@@ -383,7 +383,7 @@ def test_after_the_last_check_it_goes_to_the_topic_of_discarded_ones(make_bench)
     (record,) = stored(bench, names.CHECK_MAX_TIME_TOPIC)
     assert record.stored_body == b"order"
     assert record.properties["TRANSACTION_CHECK_TIMES"] == "2"
-    assert bench.processors.transactions.open_count == 0
+    assert bench.state.transactions.open_count == 0
     assert bench.state.counters.transactions_discarded == 1
 
 
@@ -399,7 +399,7 @@ def test_what_a_full_disk_refuses_is_checked_and_discarded_later(make_bench):
             check(bench)
             discarded = stored(bench, names.CHECK_MAX_TIME_TOPIC)
             assert (len(asked(connection)), len(discarded)) == expected
-    assert bench.processors.transactions.open_count == 0
+    assert bench.state.transactions.open_count == 0
 
 
 def test_one_older_than_what_the_store_keeps_is_discarded(make_bench):
@@ -435,7 +435,7 @@ def test_properties_without_room_for_the_number_of_checks_hold_up_no_check(make_
     whole = f"{text}\x02{ADDED_TEXT}".encode()
     message = PendingMessage("T", 2, b"order", whole, sys_flag=4)
     message.born_timestamp_ms = bench.clock.now_ms()
-    bench.processors.transactions.prepare(message)
+    bench.state.transactions.prepare(message)
     stored_at = bench.store.put(message)
     place = (stored_at.queue_offset, stored_at.physical_offset)
     half(bench, **born_now(bench))
@@ -443,7 +443,7 @@ def test_properties_without_room_for_the_number_of_checks_hold_up_no_check(make_
     check(bench)
     expected = [3, 1, 4] if left < 26 else [3, 4, 5]
     assert [one.tran_state_table_offset for one in asked(connection)] == expected
-    assert bench.processors.transactions.open_count == 3
+    assert bench.state.transactions.open_count == 3
     for ask in connection.pushed:
         (record,) = iter_records(memoryview(ask.body))
         assert record.stored_body == b"order"
@@ -465,7 +465,7 @@ def test_a_half_message_larger_than_the_limit_of_now_holds_up_no_check(make_benc
     assert [one.tran_state_table_offset for one in asked(connection)] == [0, 2]
     late(after, 73 * 3_600_000)
     check(after)
-    assert after.processors.transactions.open_count == 0
+    assert after.state.transactions.open_count == 0
     assert [record.stored_body for record in stored(after, names.CHECK_MAX_TIME_TOPIC)] == [
         b"order"
     ]
@@ -553,7 +553,7 @@ def test_apaches_transactions_come_to_the_same_end(make_bench):
     places[asked_there.fields["commitLogOffset"]] = fields_of(asked_here)["commitLogOffset"]
     bench.ask(at_our_place(commit.request, places))
     assert [bodies_of(bench, queue) for queue in (2, 0)] == [[b"commit me"], [b"check me"]]
-    assert bench.processors.transactions.open_count == 1
+    assert bench.state.transactions.open_count == 1
 
 
 def at_our_place(request: Command, places: dict[str, str]) -> Command:
@@ -614,7 +614,7 @@ def test_an_open_one_is_checked_from_the_beginning(bench):
     record = stored(bench, names.HALF_TOPIC)[-1]
     assert resume(bench, record.offset_id).code == ResponseCode.SUCCESS
     assert stored(bench, names.HALF_TOPIC)[-1].properties["TRANSACTION_CHECK_TIMES"] == "0"
-    assert bench.processors.transactions.open_count == 1
+    assert bench.state.transactions.open_count == 1
 
 
 @pytest.mark.parametrize("text", [None, "", "nonsense", "7F000001000051AF0000000000000008"])
@@ -648,7 +648,7 @@ def restarted(make_bench: Any, bench: Bench) -> Bench:
         offset = bench.state.offsets.query(GROUP, topic, 0)
         if offset >= 0:
             after.state.offsets.commit(GROUP, topic, 0, offset)
-    asyncio.run(after.processors.transactions.load())
+    asyncio.run(after.state.transactions.load())
     return after
 
 
@@ -657,7 +657,7 @@ def test_a_restart_finds_what_is_open_and_what_has_ended(make_bench, bench):
     end(bench, places[3], COMMIT)
     end(bench, places[0], ROLLBACK)
     after = restarted(make_bench, bench)
-    assert after.processors.transactions.open_count == 3
+    assert after.state.transactions.open_count == 3
     assert end(after, places[3], COMMIT).code == ResponseCode.SYSTEM_ERROR
     assert end(after, places[1], COMMIT).code == ResponseCode.SUCCESS
     assert bodies(after) == [b"3", b"1"]
@@ -671,7 +671,7 @@ def test_checks_commit_what_is_done_with_and_a_restart_begins_there(make_bench, 
     assert bench.state.offsets.query(GROUP, names.HALF_TOPIC, 0) == 2
     assert bench.state.offsets.query(GROUP, names.OP_HALF_TOPIC, 0) == 2
     after = restarted(make_bench, bench)
-    assert after.processors.transactions.open_count == 1
+    assert after.state.transactions.open_count == 1
 
 
 def test_a_broker_without_transactions_commits_no_offsets(bench):
@@ -686,14 +686,14 @@ def test_op_messages_of_5_x_are_read(make_bench, bench):
     put_op(bench, b"3,0,1")
     put_op(bench, b"junk,,99999999999999999999999")
     after = restarted(make_bench, bench)
-    assert after.processors.transactions.open_count == 2
+    assert after.state.transactions.open_count == 2
 
 
 def test_op_messages_of_half_messages_that_do_not_exist_end_no_later_ones(make_bench, bench):
     half(bench)
     put_op(bench, b"1,999999999999999999")
     after = restarted(make_bench, bench)
-    assert after.processors.transactions.open_count == 1
+    assert after.state.transactions.open_count == 1
     assert end(after, half(after), COMMIT).code == ResponseCode.SUCCESS
     assert bodies(after) == [b"order"]
 
@@ -718,7 +718,7 @@ def test_a_check_that_was_not_noted_asks_once_not_twice(make_bench, bench):
     check(bench)
     bench.state.offsets.remove_group(GROUP)
     after = restarted(make_bench, bench)
-    assert after.processors.transactions.open_count == 1
+    assert after.state.transactions.open_count == 1
 
 
 # --- what a kill between two records leaves
@@ -742,7 +742,7 @@ def cut_off(
     after.clock.jump(bench.clock.now_ms() - after.clock.now_ms())
     after.store.disk.measured(too_full)
     after.state.offsets.commit(GROUP, names.HALF_TOPIC, 0, done)
-    asyncio.run(after.processors.transactions.load())
+    asyncio.run(after.state.transactions.load())
     return after
 
 
@@ -757,7 +757,7 @@ def ends_behind(bench: Bench, begin: int) -> list[int]:
 def lives(bench: Bench) -> int:
     """How many transactions are open, committed or discarded."""
     discarded = stored(bench, names.CHECK_MAX_TIME_TOPIC)
-    return bench.processors.transactions.open_count + len(bodies(bench)) + len(discarded)
+    return bench.state.transactions.open_count + len(bodies(bench)) + len(discarded)
 
 
 def check_again(bench: Bench) -> None:
@@ -821,7 +821,7 @@ def test_one_that_apaches_broker_stored_again_last_stays_open(make_bench, bench)
     begin = bench.store.log.end
     check_again(bench)
     after = cut_off(make_bench, bench, ends_behind(bench, begin)[0], done=1)
-    assert after.processors.transactions.open_count == 1
+    assert after.state.transactions.open_count == 1
     assert ops(after) == []
 
 
@@ -830,7 +830,7 @@ def test_a_copy_of_a_committed_message_ends_no_transaction(make_bench, bench):
     half(bench)
     bench.store.put(PendingMessage("%RETRY%g", 0, b"order", b"A\x01b", sys_flag=COMMIT))
     after = cut_off(make_bench, bench, bench.store.log.end)
-    assert after.processors.transactions.open_count == 1
+    assert after.state.transactions.open_count == 1
 
 
 def test_a_start_on_a_full_disk_ends_it_and_stores_the_op_message_later(make_bench, bench):
