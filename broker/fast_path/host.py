@@ -17,7 +17,7 @@ from broker.fast_path.read_pass import PullPlan, ReadPass, SendPlan
 from broker.fast_path.templates import SendAnswers, found_template, make
 from broker.groups.consumers import ConsumerGroup
 from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
-from broker.processors.send import SendHeader, added_properties, answer_fields
+from broker.processors.send import added_properties, answer_fields, read_header
 from broker.processors.table import Processors
 from broker.state import BrokerState
 from broker.store.results import GetResult, GetStatus
@@ -33,7 +33,6 @@ from remoting.protocol.headers.pull import (
     PullMessageRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.headers.send import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from remoting.protocol.message.record import (
     HOST_BYTES_V4,
     HOSTS_V6_MASK,
@@ -155,11 +154,7 @@ class Host:
         """Return the plan for sends with such a header; None if they take the slow path."""
         try:
             command = _command(codec, header)
-            fields: SendHeader
-            if command.code == RequestCode.SEND_MESSAGE:
-                fields = command.read(SendMessageRequestHeader)
-            else:
-                fields = command.read(SendMessageRequestHeaderV2)
+            fields = read_header(command)
             if fields.sys_flag & TRANSACTION_MASK or fields.sys_flag < 0:
                 return None
             if not self._may(command, connection):
@@ -304,10 +299,7 @@ class Host:
 
     def pulled(self, pulls: int, messages: int, size: int) -> None:
         """Count pulls that were answered from windows."""
-        counters = self._state.counters
-        counters.pulls_found += pulls
-        counters.messages_pulled += messages
-        counters.bytes_pulled += size
+        self._state.counters.pulled(pulls, messages, size)
         self._reader.took(pulls, messages, size)
 
     def pull(
@@ -332,10 +324,7 @@ class Host:
             return None
         serialize = SerializeType(codec)
         if result.status is GetStatus.FOUND:
-            counters = state.counters
-            counters.pulls_found += 1
-            counters.messages_pulled += result.count
-            counters.bytes_pulled += result.size
+            state.counters.pulled(1, result.count, result.size)
             state.traffic.got(header.consumer_group, header.topic, result.count, result.size)
             return self._encode_found(serialize, result, opaque)
         held = HeldPull(

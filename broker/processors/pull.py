@@ -464,10 +464,7 @@ class PullProcessor:
         }
 
     def _found(self, held: HeldPull, result: GetResult) -> None:
-        counters = self._state.counters
-        counters.pulls_found += 1
-        counters.messages_pulled += result.count
-        counters.bytes_pulled += result.size
+        self._state.counters.pulled(1, result.count, result.size)
         take(held.allowance, result.count, result.size)
         header = held.header
         self._state.traffic.got(header.consumer_group, header.topic, result.count, result.size)

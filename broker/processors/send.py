@@ -1,6 +1,6 @@
 """Sends: codes 10, 310 and 320 (cf. SendMessageProcessor).
 
-``_admit`` checks whether a send is allowed. The properties are stored as a 4.9 broker stores them:
+``admit`` checks whether a send is allowed. The properties are stored as a 4.9 broker stores them:
 CLUSTER is added, with ``traceTopicEnable`` also what 5.x adds for traces, and WAIT is removed from
 single messages without a delay. The store copies the body directly from the receive buffer. With
 ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH it waits until the message is on disk,
@@ -32,16 +32,14 @@ from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
 from broker.state import BrokerState
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
-from broker.topics.pace import NewTopics, NotYet
+from broker.topics.pace import NewTopics, TopicDelayed
 from broker.traffic.quotas import Allowance, Quotas, take
-from remoting.errors import RemotingError
 from remoting.protocol import names
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command, Extra
+from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.send import (
-    ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
@@ -65,13 +63,8 @@ _log = structlog.get_logger("broker")
 
 _MULTI_TAG: Final = "MULTI_TAG"
 _WAIT: Final = properties.WAIT.encode()
-_REPLY_TO_CLIENT: Final = properties.REPLY_TO_CLIENT.encode()
-_PUSH_REPLY_TIME: Final = properties.PUSH_REPLY_TIME.encode()
 _UNIQ_KEY: Final = properties.UNIQ_KEY.encode()
 _TRAN_MSG: Final = properties.TRAN_MSG.encode()
-
-REPLY_SECONDS: Final = 10.0
-"""How long a client has to take a reply (cf. Broker2Client.callClient)."""
 
 _CODES: Final = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -79,8 +72,19 @@ _CODES: Final = {
     PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 
+REFUSALS: Final = (RequestRefused, LimitReached, BodyError)
+"""The exceptions that refuse a send."""
+
 Reply = Command | Awaitable[Command | None] | None
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
+
+
+def read_header(command: Command) -> SendHeader:
+    """Read the header of a send or a reply: the oldest code of each has long names."""
+    if command.code in {RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE}:
+        return command.read(SendMessageRequestHeader)
+    return command.read(SendMessageRequestHeaderV2)
+
 
 _packed_host = lru_cache(maxsize=4096)(host_bytes)
 
@@ -103,8 +107,8 @@ def added_properties(config: BrokerConfig) -> bytes:
     )
 
 
-class _Target(NamedTuple):
-    """The topic and queue of an admitted message, whether it is a dead letter, and its quotas."""
+class SendTarget(NamedTuple):
+    """Where an admitted message goes, whether it is a dead letter, and its quotas."""
 
     config: TopicConfig
     queue_id: int
@@ -140,113 +144,21 @@ class SendProcessor:
         self._new_topics = NewTopics(state.clock, state.config.limits)
 
     def send(self, command: Command, connection: Connection) -> Reply:
-        """Handle SEND_MESSAGE, which has a header with long names."""
-        return self._serve(command, connection, command.read(SendMessageRequestHeader))
-
-    def send_v2(self, command: Command, connection: Connection) -> Reply:
-        """Handle SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: a header with one-letter names."""
-        return self._serve(command, connection, command.read(SendMessageRequestHeaderV2))
+        """Handle SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE."""
+        return self._serve(command, connection, read_header(command))
 
     def _serve(
         self, command: Command, connection: Connection, header: SendHeader, *, paced: bool = True
     ) -> Reply:
         try:
-            target = self._admit(command, connection, header, paced=paced)
+            target = self.admit(command, connection, header, paced=paced)
             if header.batch:
                 return self._put_batch(command, connection, header, target)
             return self._put_one(command, connection, header, target)
-        except NotYet as wait:
+        except TopicDelayed as wait:
             return self._serve_when_ready(command, connection, header, wait.ready)
-        except RequestRefused as refused:
-            return self._refuse(command, refused.code, refused.remark, refused.extra)
-        except LimitReached as error:
-            return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
-        except BodyError as error:
-            return self._refuse(command, ResponseCode.MESSAGE_ILLEGAL, str(error))
-
-    async def reply(self, command: Command, connection: Connection) -> Command | None:
-        """SEND_REPLY_MESSAGE: pass an answer on to the client that asked for it."""
-        return await self._pass_on(command, connection, command.read(SendMessageRequestHeader))
-
-    async def reply_v2(self, command: Command, connection: Connection) -> Command | None:
-        """SEND_REPLY_MESSAGE_V2: the same, with one-letter names."""
-        return await self._pass_on(command, connection, command.read(SendMessageRequestHeaderV2))
-
-    async def _pass_on(
-        self, command: Command, connection: Connection, header: SendHeader
-    ) -> Command | None:
-        """Push a reply to its client, then store it (cf. ReplyMessageProcessor).
-
-        It is stored whether the client took it or not, and the answer says whether it did.
-        """
-        try:
-            target = self._admit(command, connection, header, paced=False)
-        except RequestRefused as refused:
-            return self._refuse(command, refused.code, refused.remark, refused.extra)
-        except LimitReached as error:
-            return self._refuse(command, ResponseCode.SYSTEM_ERROR, str(error))
-        # The receive buffer is not ours any more once the client is waited for.
-        body = bytes(command.body)
-        text = (header.properties or "").encode("utf-8", "replace")
-        message = self._message(connection, header, target, body, text)
-        failure = await self._push_reply(header, message, connection)
-        message_id, queue_offset = "0", 0
-        if self._state.config.store_reply_message_enable:
-            result = self._state.store.put(message)
-            if result.status is PutStatus.OK:
-                message_id = self._offset_id(result.physical_offset)
-                queue_offset = result.queue_offset
-                self._count(message.topic, 1, len(body), result, target.allowance)
-        reply = self._reply(command, message_id, target.queue_id, queue_offset, text)
-        if failure is None:
-            self._state.counters.replies_pushed += 1
-        else:
-            self._state.counters.replies_failed += 1
-            reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, failure
-        return reply
-
-    async def _push_reply(
-        self, header: SendHeader, message: PendingMessage, connection: Connection
-    ) -> str | None:
-        """Send a reply to the client that its properties name; why it did not take it, else None.
-
-        The texts are RocketMQ's.
-        """
-        client_id = properties.find(message.properties, _REPLY_TO_CLIENT)
-        if client_id is None:
-            return "reply message properties[REPLY_TO_CLIENT] is null"
-        name = client_id.decode("utf-8", "replace")
-        asker = self._state.producers.find(name)
-        if asker is None:
-            return f"push reply message fail, channel of <{name}> not found."
-        now_ms = self._state.clock.now_ms()
-        # Only the pushed properties have it; RocketMQ stores the reply as it was sent.
-        text = properties.append(message.properties, _PUSH_REPLY_TIME, b"%d" % now_ms)
-        request = Command.request(
-            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-            ReplyMessageRequestHeader(
-                producer_group=header.producer_group,
-                topic=message.topic,
-                default_topic=header.default_topic,
-                default_topic_queue_nums=header.default_topic_queue_nums,
-                queue_id=message.queue_id,
-                sys_flag=header.sys_flag,
-                born_timestamp=header.born_timestamp,
-                flag=header.flag,
-                properties=text.decode("utf-8", "replace"),
-                reconsume_times=header.reconsume_times or 0,
-                unit_mode=header.unit_mode or False,
-                born_host=connection.remote_text,
-                store_host=self._state.address,
-                store_timestamp=now_ms,
-            ),
-            body=bytes(message.body),
-        )
-        try:
-            answer = await asker.request(request, timeout=REPLY_SECONDS)
-        except (RemotingError, ValueError):
-            return f"push reply message to {name}fail."
-        return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {name}fail."
+        except REFUSALS as error:
+            return self.refuse(command, error)
 
     async def _serve_when_ready(
         self,
@@ -262,7 +174,7 @@ class SendProcessor:
     # one message
 
     def _put_one(
-        self, command: Command, connection: Connection, header: SendHeader, target: _Target
+        self, command: Command, connection: Connection, header: SendHeader, target: SendTarget
     ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
         wait = _waits(text)
@@ -280,7 +192,7 @@ class SendProcessor:
         _leave_room(target, text)
         if target.dead:
             text = without_delay(text)
-        message = self._message(connection, header, target, command.body, text)
+        message = self.message(connection, header, target, command.body, text)
         if half:
             self._state.transactions.prepare(message)
         elif level > 0:
@@ -291,7 +203,7 @@ class SendProcessor:
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
-        self._count(message.topic, 1, len(command.body), result, target.allowance)
+        self.count(message.topic, 1, len(command.body), result, target.allowance)
         self._state.counters.messages_delayed += level > 0 or due_ms is not None
         self._state.counters.transactions_prepared += half
         if target.dead:
@@ -300,18 +212,19 @@ class SendProcessor:
             return None
         message_id = self._offset_id(result.physical_offset)
         handle = None if due_ms is None else self._timers.handle_of(message, due_ms)
-        reply = self._reply(command, message_id, target.queue_id, result.queue_offset, text, handle)
+        reply = self.answer(command, message_id, target.queue_id, result.queue_offset, text, handle)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
-    def _message(
+    def message(
         self,
         connection: Connection,
         header: SendHeader,
-        target: _Target,
+        target: SendTarget,
         body: bytes | memoryview,
         text: bytes,
         flag: int | None = None,
     ) -> PendingMessage:
+        """Return the message to store for a send; ``text`` are its properties."""
         flags = header.sys_flag
         if target.config.topic_filter_type == _MULTI_TAG:
             flags |= MULTI_TAGS
@@ -331,7 +244,7 @@ class SendProcessor:
     # many messages
 
     def _put_batch(
-        self, command: Command, connection: Connection, header: SendHeader, target: _Target
+        self, command: Command, connection: Connection, header: SendHeader, target: SendTarget
     ) -> Reply:
         text = (header.properties or "").encode("utf-8", "replace")
         if self._is_half(header, text, target, 0):
@@ -359,21 +272,21 @@ class SendProcessor:
                 )
             _leave_room(target, joined)
             messages.append(
-                self._message(connection, header, target, element.body, joined, element.flag)
+                self.message(connection, header, target, element.body, joined, element.flag)
             )
         result = self._state.store.put_batch(messages)
         if result.status is not PutStatus.OK:
             code = _CODES.get(result.status, ResponseCode.SYSTEM_ERROR)
             raise RequestRefused(code, result.message)
         name, body_bytes = target.config.topic_name, len(command.body)
-        self._count(name, len(messages), body_bytes, result, target.allowance)
+        self.count(name, len(messages), body_bytes, result, target.allowance)
         if target.dead:
             for message in messages:
                 self._record_dead_letter(message, connection)
         if command.is_oneway:
             return None
         message_ids = ",".join(map(self._offset_id, result.physical_offsets))
-        reply = self._reply(command, message_ids, target.queue_id, result.queue_offset, text)
+        reply = self.answer(command, message_ids, target.queue_id, result.queue_offset, text)
         return self._when_safe(reply, target, result.end_offset, wait=wait)
 
     def _record_dead_letter(self, message: PendingMessage, connection: Connection) -> None:
@@ -404,14 +317,14 @@ class SendProcessor:
             # The slow path refuses it, and counts the refusal.
             return False
         try:
-            self._admit(command, connection, header, paced=False)
+            self.admit(command, connection, header, paced=False)
         except (RequestRefused, LimitReached):
             return False
         return True
 
-    def _admit(
+    def admit(
         self, command: Command, connection: Connection, header: SendHeader, *, paced: bool
-    ) -> _Target:
+    ) -> SendTarget:
         """Check whether a message may be stored, create its topic if needed, return its target.
 
         Args:
@@ -423,7 +336,7 @@ class SendProcessor:
         Raises:
             RequestRefused: the message may not be stored.
             LimitReached: its topic can't be created.
-            NotYet: its topic may not be created yet; only if ``paced``.
+            TopicDelayed: its topic may not be created yet; only if ``paced``.
         """
         config = self._state.config
         opens_ms = config.start_accept_send_request_timestamp_ms
@@ -448,7 +361,8 @@ class SendProcessor:
         # Before the topic is created: what is refused for now changes nothing.
         allowance = self._quotas.of_send(command, connection, header.topic)
         if topic is None:
-            if paced and self._may_make(header):
+            is_retry = header.topic.startswith(names.RETRY_PREFIX)
+            if paced and (is_retry or self._state.topics.template(header.default_topic)):
                 self._new_topics.check(connection, header.topic)
             topic = self._make_topic(header)
         if header.queue_id >= max(topic.write_queue_nums, topic.read_queue_nums):
@@ -460,9 +374,9 @@ class SendProcessor:
         if header.topic.startswith(names.RETRY_PREFIX) and self._is_dead(command, header):
             group = header.topic.removeprefix(names.RETRY_PREFIX)
             dead = dead_letter_topic(self._state, group)
-            return _Target(dead, 0, dead=True, allowance=allowance)
+            return SendTarget(dead, 0, dead=True, allowance=allowance)
         queue_id = self._queue(topic, header.queue_id)
-        return _Target(topic, queue_id, dead=False, allowance=allowance)
+        return SendTarget(topic, queue_id, dead=False, allowance=allowance)
 
     def _queue(self, topic: TopicConfig, queue_id: int) -> int:
         if queue_id >= 0:
@@ -474,10 +388,6 @@ class SendProcessor:
                 f"`pocketmq topic update {topic.topic_name} --queues N`",
             )
         return self._state.random.randrange(topic.write_queue_nums)
-
-    def _may_make(self, header: SendHeader) -> bool:
-        is_retry = header.topic.startswith(names.RETRY_PREFIX)
-        return is_retry or self._state.topics.template(header.default_topic) is not None
 
     def _make_topic(self, header: SendHeader) -> TopicConfig:
         state = self._state
@@ -513,7 +423,7 @@ class SendProcessor:
             settings, header.reconsume_times or 0, header.max_reconsume_times, command.version
         )
 
-    def _is_half(self, header: SendHeader, text: bytes, target: _Target, level: int) -> bool:
+    def _is_half(self, header: SendHeader, text: bytes, target: SendTarget, level: int) -> bool:
         """Whether a message is a half message (cf. SendMessageProcessor).
 
         A dead letter and a retry may still have TRAN_MSG; they belong to no open transaction.
@@ -557,7 +467,7 @@ class SendProcessor:
 
     # answers
 
-    def _reply(
+    def answer(
         self,
         command: Command,
         message_id: str,
@@ -566,6 +476,7 @@ class SendProcessor:
         text: bytes,
         recall_handle: str | None = None,
     ) -> Command:
+        """Return the answer to a stored message with the properties ``text``."""
         unique_id = properties.find(text, _UNIQ_KEY)
         return command.reply(
             header=SendMessageResponseHeader(
@@ -578,15 +489,18 @@ class SendProcessor:
             extra=self._extra,
         )
 
-    def _refuse(
-        self, command: Command, code: int, remark: str, extra: Extra = ()
-    ) -> Command | None:
+    def refuse(self, command: Command, error: Exception) -> Command:
+        """Return the answer to a send that fails with one of ``REFUSALS``, and count it."""
         self._state.counters.sends_failed += 1
-        if command.is_oneway:
-            return None
-        return command.reply(code, remark, extra=(*self._extra, *extra))
+        if isinstance(error, RequestRefused):
+            return command.reply(error.code, error.remark, extra=(*self._extra, *error.extra))
+        is_illegal = isinstance(error, BodyError)
+        code = ResponseCode.MESSAGE_ILLEGAL if is_illegal else ResponseCode.SYSTEM_ERROR
+        return command.reply(code, str(error), extra=self._extra)
 
-    def _when_safe(self, reply: Command, target: _Target, end_offset: int, *, wait: bool) -> Reply:
+    def _when_safe(
+        self, reply: Command, target: SendTarget, end_offset: int, *, wait: bool
+    ) -> Reply:
         change = self._state.changes.topic_pending(target.config.topic_name)
         if not (wait and self._state.store.config.defers):
             return reply if change is None else _after(change, reply)
@@ -604,7 +518,7 @@ class SendProcessor:
     def _offset_id(self, physical_offset: int) -> str:
         return ids.offset_id_of(self._state.packed_host, physical_offset)
 
-    def _count(
+    def count(
         self,
         topic: str,
         messages: int,
@@ -612,6 +526,7 @@ class SendProcessor:
         result: PutResult | BatchPutResult,
         allowance: Allowance,
     ) -> None:
+        """Count stored messages, and take them from the quotas."""
         counters = self._state.counters
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
@@ -646,7 +561,7 @@ def _report_made(topic: TopicConfig, asked: int) -> None:
     )
 
 
-def _leave_room(target: _Target, text: bytes) -> None:
+def _leave_room(target: SendTarget, text: bytes) -> None:
     """Refuse a message whose properties have no room for those of a retry.
 
     Raises:

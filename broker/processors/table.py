@@ -23,6 +23,7 @@ from broker.processors.offload import Answer, Handler, Offload
 from broker.processors.offsets import OffsetProcessor
 from broker.processors.pull import PullProcessor
 from broker.processors.queries import QueryProcessor
+from broker.processors.replies import ReplyProcessor
 from broker.processors.send import SendProcessor
 from broker.processors.send_back import SendBackProcessor
 from broker.processors.settings import SettingsProcessor
@@ -54,6 +55,7 @@ class Processors:
     quotas: Quotas
     send: SendProcessor
     send_back: SendBackProcessor
+    replies: ReplyProcessor
     transactions: TransactionProcessor
     timers: TimerProcessor
     pull: PullProcessor
@@ -87,13 +89,15 @@ class Processors:
         offload = Offload(state.store, state.config.limits.reads_per_request)
         offsets = OffsetProcessor(state, monitor, offload)
         timers = TimerProcessor(state)
+        sends = SendProcessor(state, timers, quotas)
         pulls = PullProcessor(state, offsets, quotas, guard)
         callbacks = ClientCallbackProcessor(state, offload)
         return cls(
             offload,
             quotas,
-            SendProcessor(state, timers, quotas),
+            sends,
             SendBackProcessor(state, quotas),
+            ReplyProcessor(state, sends),
             TransactionProcessor(state, guard),
             timers,
             pulls,
@@ -113,11 +117,11 @@ class Processors:
         offload = self.offload.wrap
         return {
             RequestCode.SEND_MESSAGE: self.send.send,
-            RequestCode.SEND_MESSAGE_V2: self.send.send_v2,
-            RequestCode.SEND_BATCH_MESSAGE: self.send.send_v2,
+            RequestCode.SEND_MESSAGE_V2: self.send.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send.send,
             RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back.send_back,
-            RequestCode.SEND_REPLY_MESSAGE: self.send.reply,
-            RequestCode.SEND_REPLY_MESSAGE_V2: self.send.reply_v2,
+            RequestCode.SEND_REPLY_MESSAGE: self.replies.reply,
+            RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.reply,
             RequestCode.RECALL_MESSAGE: self.timers.recall,
             RequestCode.END_TRANSACTION: self.transactions.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from remoting.connection import Connection
 
 
-class NotYet(Exception):
+class TopicDelayed(Exception):
     """Raised when a new topic may not be created yet.
 
     Attributes:
@@ -65,7 +65,7 @@ class NewTopics:
         """Count a topic that a connection is about to create.
 
         Raises:
-            NotYet: the send must wait.
+            TopicDelayed: the send must wait.
             RequestRefused: it would wait too long, or too many sends of the connection wait.
         """
         limits = self._limits
@@ -93,7 +93,7 @@ class NewTopics:
             loop = asyncio.get_running_loop()
             ready = waiting.ready[name] = loop.create_future()
             loop.call_later(at - now, waiting.call, name)
-        raise NotYet(ready)
+        raise TopicDelayed(ready)
 
     async def wait(self, connection: Connection, ready: asyncio.Future[None], size: int) -> None:
         """Wait with a request of ``size`` bytes until its topic may be created."""

@@ -42,6 +42,12 @@ class BrokerCounters:
     replies_failed: int = 0
     requests_not_supported: int = 0
 
+    def pulled(self, pulls: int, messages: int, size: int) -> None:
+        """Count pulls that returned messages."""
+        self.pulls_found += pulls
+        self.messages_pulled += messages
+        self.bytes_pulled += size
+
     def totals(self) -> Totals:
         """Return the counters for which rates are computed."""
         return Totals(
