@@ -156,8 +156,18 @@ RETRY_AFTER_MAX: Final = 60.0
 REPORT_PERIOD: Final = 30.0
 """Minimum time between two log lines about the same lasting problem."""
 
-MAX_DELAY_LEVEL: Final = 18
-"""The number of delay levels in a broker's default configuration (cf. messageDelayLevel)."""
+DELAY_LEVELS: Final = (
+    *(1, 5, 10, 30),
+    *(60, 120, 180, 240, 300, 360, 420, 480, 540, 600),
+    *(1200, 1800, 3600, 7200),
+)
+"""The default delay levels in seconds, from level 1 on.
+
+A broker may be configured with other levels (``messageDelayLevel``); the client can't see them.
+"""
+
+MAX_DELAY_LEVEL: Final = len(DELAY_LEVELS)
+"""The highest level that a producer accepts by default."""
 
 AUTO_COMMIT_PERIOD: Final = 5.0
 """Between automatic commits (cf. persistConsumerOffsetInterval)."""

@@ -18,6 +18,7 @@ from client.errors import SendError
 from client.events import ConsumptionPaused
 from client.message import Message, Receipt, Reply
 from client.positions import Duration, Position
+from client.producer.producer import MessageArguments, SendArguments
 from client.producer.requests import Answerable
 from client.producer.transactions import Transactions
 from client.serde import Serde
@@ -615,21 +616,7 @@ class Producer(Generic[T]):
         """
 
     @overload
-    def send(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
-    ) -> Receipt: ...
+    def send(self, topic: str, body: T, **arguments: Unpack[SendArguments]) -> Receipt: ...
     @overload
     def send_nowait(
         self, message: Message[T], /, *, timeout: Duration | None = None
@@ -646,19 +633,7 @@ class Producer(Generic[T]):
 
     @overload
     def send_nowait(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[SendArguments]
     ) -> Future[Receipt]: ...
     @overload
     def send_oneway(self, message: Message[T], /, *, timeout: Duration | None = None) -> None:
@@ -671,21 +646,7 @@ class Producer(Generic[T]):
         """
 
     @overload
-    def send_oneway(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
-    ) -> None: ...
+    def send_oneway(self, topic: str, body: T, **arguments: Unpack[SendArguments]) -> None: ...
     def send_batch(
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt]:
@@ -730,16 +691,7 @@ class Producer(Generic[T]):
 
     @overload
     def transaction(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[MessageArguments]
     ) -> Transaction[T]: ...
     def recall(self, handle: str) -> str:
         """Recall a message before its time of delivery.
@@ -775,18 +727,7 @@ class Producer(Generic[T]):
         """
 
     @overload
-    def request(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout: Duration | None = None,
-    ) -> Reply[T]: ...
+    def request(self, topic: str, body: T, **arguments: Unpack[MessageArguments]) -> Reply[T]: ...
     def reply(
         self, request: Answerable, body: T, *, properties: Mapping[str, str] | None = None
     ) -> None:

@@ -12,16 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, Protocol
 
 from client.errors import DeadLetter, RetryLater
-
-DELAY_LEVELS: Final = (
-    *(1, 5, 10, 30),
-    *(60, 120, 180, 240, 300, 360, 420, 480, 540, 600),
-    *(1200, 1800, 3600, 7200),
-)
-"""The default delay levels in seconds, from level 1 on.
-
-A broker may be configured with other levels (``messageDelayLevel``); the client can't see them.
-"""
+from client.limits import DELAY_LEVELS
 
 FIRST_RETRY_LEVEL: Final = 3
 """The default delay level of a first retry; each further retry uses the next level."""

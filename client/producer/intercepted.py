@@ -53,7 +53,7 @@ class Intercepted(Generic[T]):
         """
 
         async def innermost(given: Message[Any]) -> Receipt:
-            given = await self._timed.ready(given)
+            given = await self._timed.require_timers(given)
             columns = self._preparer.prepare(given, timeout, system=system)
             await self._buffer.reserve(columns)
             return await self._buffer.accept(columns)[0]
@@ -65,7 +65,7 @@ class Intercepted(Generic[T]):
         """Send one message oneway. Raises the errors of that and of the interceptors."""
 
         async def innermost(given: Message[Any]) -> None:
-            given = await self._timed.ready(given)
+            given = await self._timed.require_timers(given)
             await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
 
         await around(innermost, self._oneway_sends)(message)

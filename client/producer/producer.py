@@ -6,7 +6,7 @@ import asyncio
 from asyncio import _get_running_loop
 from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from client.config import (
     Addresses,
@@ -40,6 +40,29 @@ DEFAULT_GROUP = "pocketmq-producer"
 
 YIELD_MESSAGES = 1024
 """``send_many`` yields to the event loop after this many, so that preparing and sending overlap."""
+
+
+class MessageArguments(TypedDict, total=False):
+    """Keyword arguments of a send: attributes of ``Message``, and the send's own timeout.
+
+    The overloads name them here, once. The implementations have them as parameters, which calls
+    from a loop over many messages need for their speed.
+    """
+
+    tag: str | None
+    keys: Iterable[str]
+    properties: Mapping[str, str] | None
+    sharding_key: str | None
+    queue: MessageQueue | None
+    timeout: Duration | None
+
+
+class SendArguments(MessageArguments, total=False):
+    """Keyword arguments of sends that may be delayed."""
+
+    delay_level: int
+    delay: Duration | None
+    deliver_at: datetime | None
 
 
 class Producer(ClientPart, Generic[T]):
@@ -156,21 +179,7 @@ class Producer(ClientPart, Generic[T]):
     async def send(self, message: Message[T], /, *, timeout: Duration | None = None) -> Receipt: ...
 
     @overload
-    async def send(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
-    ) -> Receipt: ...
+    async def send(self, topic: str, body: T, **arguments: Unpack[SendArguments]) -> Receipt: ...
 
     async def send(
         self,
@@ -230,19 +239,7 @@ class Producer(ClientPart, Generic[T]):
 
     @overload
     def send_nowait(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[SendArguments]
     ) -> asyncio.Future[Receipt]: ...
 
     def send_nowait(
@@ -293,19 +290,7 @@ class Producer(ClientPart, Generic[T]):
 
     @overload
     async def send_oneway(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        delay_level: int = 0,
-        delay: Duration | None = None,
-        deliver_at: datetime | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[SendArguments]
     ) -> None: ...
 
     async def send_oneway(
@@ -337,7 +322,7 @@ class Producer(ClientPart, Generic[T]):
         if self._intercepted is not None:
             await self._intercepted.send_oneway(message, timeout)
         else:
-            message = await self._timed.ready(message)
+            message = await self._timed.require_timers(message)
             await self._buffer.write_oneway(self._preparer.prepare(message, timeout))
 
     async def send_batch(
@@ -380,7 +365,7 @@ class Producer(ClientPart, Generic[T]):
         waiting: list[asyncio.Future[Receipt] | SendError] = []
         for number, given in enumerate(messages, 1):
             try:
-                message = await self._timed.ready(given) if is_timed(given) else given
+                message = await self._timed.require_timers(given) if is_timed(given) else given
                 future = self._add(message, timeout)
                 waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
@@ -412,7 +397,7 @@ class Producer(ClientPart, Generic[T]):
         return task
 
     async def _send_timed(self, message: Message[T], timeout: Duration | None) -> Receipt:
-        message = await self._timed.ready(message)
+        message = await self._timed.require_timers(message)
         return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:
@@ -462,16 +447,7 @@ class Producer(ClientPart, Generic[T]):
 
     @overload
     def transaction(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[MessageArguments]
     ) -> Transaction[T]: ...
 
     def transaction(
@@ -555,16 +531,7 @@ class Producer(ClientPart, Generic[T]):
 
     @overload
     async def request(
-        self,
-        topic: str,
-        body: T,
-        *,
-        tag: str | None = None,
-        keys: Iterable[str] = (),
-        properties: Mapping[str, str] | None = None,
-        sharding_key: str | None = None,
-        queue: MessageQueue | None = None,
-        timeout: Duration | None = None,
+        self, topic: str, body: T, **arguments: Unpack[MessageArguments]
     ) -> Reply[T]: ...
 
     async def request(

@@ -1,8 +1,7 @@
-"""Messages with a time of delivery: which brokers can hold them, and recalls.
+"""Messages with a time of delivery: which brokers have timers, and recalls.
 
-A broker without timers ignores the property and delivers such a message at once. So the brokers of
-a topic are asked first, once each: RocketMQ 5 reports its version, and PocketMQ serves
-RECALL_MESSAGE.
+The brokers of a topic are asked before the first such message, once each; see
+``client.wire.timers``.
 """
 
 from __future__ import annotations
@@ -12,41 +11,37 @@ from typing import Final, TypeVar
 
 from client.config import ProducerOptions
 from client.errors import NoRoute, SendError, UsageError
-from client.limits import MAX_BROKERS_KNOWN
+from client.limits import DELAY_LEVELS, MAX_BROKERS_KNOWN
 from client.message import Message
 from client.network.context import ClientContext
 from client.network.remote import read_header
 from client.network.routes import address_of
 from client.producer.columns import is_timed, timer_property
-from remoting.protocol.codes import RequestCode, ResponseCode
+from client.wire.timers import has_timers, timer_probe
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.headers.send import RecallMessageRequestHeader, RecallMessageResponseHeader
 from remoting.protocol.message import properties, recall_handle
 from remoting.protocol.queue import MessageQueue
 
 T = TypeVar("T")
 
-LAST_VERSION_WITHOUT_TIMERS: Final = 411
-"""V4_9_9 in RocketMQ's list of versions."""
-
-DEFAULT_LEVELS_SECONDS: Final = (
-    *(1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200),
-)
-"""RocketMQ's delay levels, from level 1 on."""
-
 _ANY_ANSWER: Final = range(2**31)
 
 
 class TimedSends:
-    """What a producer knows of its brokers' timers."""
+    """Remembers which brokers of a producer have timers, and sends recalls."""
 
     def __init__(self, context: ClientContext, group: str, options: ProducerOptions) -> None:
         self._context = context
         self._group = group
         self._options = options
-        self._known: dict[str, bool] = {}
+        self._timers: dict[str, bool] = {}
+        """By broker address, whether it has timers."""
 
-    async def ready(self, message: Message[T]) -> Message[T]:
-        """Return the message to send, once all brokers that may get it are known to have timers.
+    async def require_timers(self, message: Message[T]) -> Message[T]:
+        """Return the message to send, after checking all brokers that may get it.
+
+        It is the same one, or one with a delay level for brokers without timers.
 
         Raises:
             UsageError: the time is invalid.
@@ -78,28 +73,19 @@ class TimedSends:
         return message
 
     async def _has_timers(self, address: str, queue: MessageQueue) -> bool:
-        known = self._known.get(address)
-        if known is None:
-            # A recall without a handle changes nothing.
+        if address not in self._timers:
             answer = await self._context.remote.call(
                 address,
                 RequestCode.RECALL_MESSAGE,
-                RecallMessageRequestHeader(
-                    producer_group=self._group, topic=queue.topic, recall_handle=""
-                ),
+                timer_probe(queue.topic, self._group),
                 accept=_ANY_ANSWER,
-                topic=queue.topic,
                 queue=queue,
                 group=self._group,
             )
-            known = (
-                answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                or answer.version > LAST_VERSION_WITHOUT_TIMERS
-            )
-            if len(self._known) >= MAX_BROKERS_KNOWN:
-                self._known.clear()
-            self._known[address] = known
-        return known
+            if len(self._timers) >= MAX_BROKERS_KNOWN:
+                self._timers.clear()
+            self._timers[address] = has_timers(answer)
+        return self._timers[address]
 
     def _with_level(self, message: Message[T]) -> Message[T]:
         """Return the message with the next delay level. Raises UsageError if there is none."""
@@ -107,12 +93,12 @@ class TimedSends:
         wait_ms = value
         if name == properties.TIMER_DELIVER_MS:
             wait_ms = value - self._context.clock.now_ms()
-        levels = enumerate(DEFAULT_LEVELS_SECONDS, 1)
-        level = next((number for number, each in levels if each * 1000 >= wait_ms), None)
+        levels = enumerate(DELAY_LEVELS, 1)
+        level = next((level for level, seconds in levels if seconds * 1000 >= wait_ms), None)
         if level is None:
             raise UsageError(
                 f"the message is due in {wait_ms // 1000} s, and the longest delay level is "
-                f"{DEFAULT_LEVELS_SECONDS[-1]} s",
+                f"{DELAY_LEVELS[-1]} s",
                 topic=message.topic,
                 hint="send it later, or to a broker that has timers",
             )
@@ -123,29 +109,29 @@ class TimedSends:
     async def recall(self, handle: str) -> str:
         """Recall a message; see ``Producer.recall``."""
         try:
-            found = recall_handle.decode(handle)
+            recalled = recall_handle.decode(handle)
         except ValueError as error:
             raise UsageError(
                 str(error), hint="give the recall_handle of the message's receipt"
             ) from None
         route = await self._context.routes.to_write(
-            found.topic, self._options.default_queues, self._options.timeout
+            recalled.topic, self._options.default_queues, self._options.timeout
         )
-        queue = MessageQueue(found.topic, found.broker_name, 0)
-        if route.master(found.broker_name) is None:
+        queue = MessageQueue(recalled.topic, recalled.broker_name, 0)
+        address = route.master(recalled.broker_name)
+        if address is None:
             raise NoRoute(
                 "the broker of the message is not in the route",
-                topic=found.topic,
-                broker=found.broker_name,
+                topic=recalled.topic,
+                broker=recalled.broker_name,
                 hint="start it, or recall the message later",
             )
         answer = await self._context.remote.call(
-            address_of(route, queue),
+            address,
             RequestCode.RECALL_MESSAGE,
             RecallMessageRequestHeader(
-                producer_group=self._group, topic=found.topic, recall_handle=handle
+                producer_group=self._group, topic=recalled.topic, recall_handle=handle
             ),
-            topic=found.topic,
             queue=queue,
             group=self._group,
         )

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from client.network.routes import FaultTable, RoundRobin
 from client.wire.backoff import Backoff, retry_after
 from client.wire.send_verdict import SendVerdict
+from client.wire.timers import has_timers, timer_probe
 from remoting.blocking import BlockingConnection
 from remoting.errors import ConnectFailed, ConnectionLost, RemotingError
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.send import RecallMessageRequestHeader, SendMessageRequestHeaderV2
+from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.queue import MessageQueue
 from spark_connector.connections import Lease
@@ -133,10 +134,6 @@ class Channel:
         self._messages = self._bytes = 0
         self._lease.__exit__(type(failure) if failure else None, failure, None)
         return lost
-
-
-LAST_VERSION_WITHOUT_TIMERS = 411
-"""The version number of the last 4.x brokers; those of 5.x have higher ones (cf. MQVersion)."""
 
 
 @dataclass(slots=True)
@@ -330,14 +327,9 @@ class ParcelDispatcher:
         queue = delivery.queue
         assert queue is not None
         if channel.address not in self._timers:
-            # A recall without a handle changes nothing. PocketMQ and the later 5.x serve recalls.
-            header = RecallMessageRequestHeader(topic=queue.topic, recall_handle="")
-            probe = Command.request(RequestCode.RECALL_MESSAGE, header)
+            probe = Command.request(RequestCode.RECALL_MESSAGE, timer_probe(queue.topic))
             answer = channel.request(probe, timeout=self._timeout)
-            self._timers[channel.address] = (
-                answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                or answer.version > LAST_VERSION_WITHOUT_TIMERS
-            )
+            self._timers[channel.address] = has_timers(answer)
         if not self._timers[channel.address]:
             raise ConnectorError(
                 f"row {delivery.parcel.first_row} of the task has a deliverTimestamp to come, and "
