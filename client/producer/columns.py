@@ -227,8 +227,8 @@ class Preparer(Generic[T]):
         now_ms: Callable[[], int],
         monotonic: Callable[[], float],
     ) -> None:
-        self._options = options
-        self._serde: Serde[Any] = serde
+        self.options = options
+        self.serde = serde
         self._id_bytes = id_bytes
         self._now_ms = now_ms
         self._monotonic = monotonic
@@ -250,8 +250,8 @@ class Preparer(Generic[T]):
         check_topic(topic)
         data, sys_flag = self._body(topic, message.body), 0
         tail = self._tail(message, system or {})
-        kind = self._options.compress
-        if compressing and kind is not None and len(data) >= self._options.compress_over_bytes:
+        kind = self.options.compress
+        if compressing and kind is not None and len(data) >= self.options.compress_over_bytes:
             packed, packed_flag = compress(data, kind)
             # If compression doesn't shrink the body, it would only cost the readers CPU time.
             if len(packed) < len(data):
@@ -261,7 +261,7 @@ class Preparer(Generic[T]):
                 f"flag can't be {message.flag}", topic=topic, hint="use 32 signed bits"
             )
         half = TRANSACTION_PREPARED if properties.TRAN_MSG in (system or {}) else 0
-        limit = self._options.timeout if timeout is None else seconds(timeout)
+        limit = self.options.timeout if timeout is None else seconds(timeout)
         columns = MessageColumns(
             topic,
             _lane(message),
@@ -307,14 +307,13 @@ class Preparer(Generic[T]):
         return batch
 
     def _body(self, topic: str, body: T) -> bytes:
-        if self._serde is raw:
+        serde: Serde[Any] = self.serde
+        if serde is raw:
             return check_body(topic, body)
         try:
-            data = self._serde.dumps(body)
+            data = serde.dumps(body)
         except Exception as error:
-            raise UsageError(
-                f"{self._serde!r} can't write this body: {error}", topic=topic
-            ) from error
+            raise UsageError(f"{serde!r} can't write this body: {error}", topic=topic) from error
         return check_body(topic, data)
 
     def _tail(self, message: Message[T], system: Mapping[str, str]) -> str:
@@ -326,12 +325,12 @@ class Preparer(Generic[T]):
         if message.delay_level:
             if (
                 type(message.delay_level) is not int
-                or not 0 < message.delay_level <= self._options.max_delay_level
+                or not 0 < message.delay_level <= self.options.max_delay_level
             ):
                 raise UsageError(
                     f"delay_level can't be {message.delay_level!r}",
                     topic=topic,
-                    hint=f"use 1 to {self._options.max_delay_level}; for brokers with more levels"
+                    hint=f"use 1 to {self.options.max_delay_level}; for brokers with more levels"
                     " give the producer max_delay_level=",
                 )
             level = message.delay_level

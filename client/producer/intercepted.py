@@ -11,7 +11,6 @@ from client.errors import Outcome, PocketMQError, SendError, as_send_error
 from client.interceptors import Interceptor, around
 from client.message import Message, Receipt
 from client.positions import Duration
-from client.producer.columns import Preparer
 from client.producer.send_buffer import SendBuffer
 from client.producer.timed import TimedSends
 from remoting.protocol.message.properties import TRAN_MSG
@@ -26,15 +25,11 @@ class Intercepted(Generic[T]):
     """The send methods of a producer that has interceptors."""
 
     def __init__(
-        self,
-        preparer: Preparer[T],
-        buffer: SendBuffer,
-        timed: TimedSends,
-        interceptors: Sequence[Interceptor],
+        self, buffer: SendBuffer, timed: TimedSends, interceptors: Sequence[Interceptor]
     ) -> None:
-        self._timed = timed
-        self._preparer = preparer
         self._buffer = buffer
+        self._prepare = buffer.preparer.prepare
+        self._timed = timed
         self._sends = [each.send for each in interceptors]
         self._half_sends = [each.send_half for each in interceptors]
         self._oneway_sends = [each.send_oneway for each in interceptors]
@@ -52,11 +47,10 @@ class Intercepted(Generic[T]):
             system: see ``Preparer.prepare``.
         """
 
-        async def innermost(given: Message[Any]) -> Receipt:
-            given = await self._timed.require_timers(given)
-            columns = self._preparer.prepare(given, timeout, system=system)
-            await self._buffer.reserve(columns)
-            return await self._buffer.accept(columns)[0]
+        async def innermost(message: Message[Any]) -> Receipt:
+            message = await self._timed.require_timers(message)
+            columns = self._prepare(message, timeout, system=system)
+            return await (await self._buffer.put(columns))[0]
 
         half = system is not None and TRAN_MSG in system
         return await around(innermost, self._half_sends if half else self._sends)(message)
@@ -64,9 +58,9 @@ class Intercepted(Generic[T]):
     async def send_oneway(self, message: Message[T], timeout: Duration | None) -> None:
         """Send one message oneway. Raises the errors of that and of the interceptors."""
 
-        async def innermost(given: Message[Any]) -> None:
-            given = await self._timed.require_timers(given)
-            await self._buffer.write_oneway(self._preparer.prepare(given, timeout))
+        async def innermost(message: Message[Any]) -> None:
+            message = await self._timed.require_timers(message)
+            await self._buffer.write_oneway(self._prepare(message, timeout))
 
         await around(innermost, self._oneway_sends)(message)
 
@@ -81,18 +75,18 @@ class Intercepted(Generic[T]):
         through: dict[int, Message[Any]] = {}
         failures: list[Exception] = []
         ended: set[int] = set()
-        all_known = asyncio.Event()
+        all_arrived = asyncio.Event()
         sent: asyncio.Future[dict[int, asyncio.Future[Receipt]]]
         sent = asyncio.get_running_loop().create_future()
 
-        def known() -> None:
+        def arrived() -> None:
             if len(through.keys() | ended) == len(messages):
-                all_known.set()
+                all_arrived.set()
 
-        async def one(number: int, message: Message[T]) -> Receipt | None:
-            async def innermost(given: Message[Any]) -> Receipt:
-                through.setdefault(number, given)
-                known()
+        async def send_one(number: int, message: Message[T]) -> Receipt | None:
+            async def innermost(message: Message[Any]) -> Receipt:
+                through.setdefault(number, message)
+                arrived()
                 return await (await asyncio.shield(sent))[number]
 
             try:
@@ -102,11 +96,11 @@ class Intercepted(Generic[T]):
                 return None
             finally:
                 ended.add(number)
-                known()
+                arrived()
 
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(*each)) for each in enumerate(messages)]
-            await all_known.wait()
+            tasks = [group.create_task(send_one(*each)) for each in enumerate(messages)]
+            await all_arrived.wait()
             # A batch is atomic: if one message failed, the calls waiting for the others fail too.
             if through and failures:
                 sent.set_exception(
@@ -119,9 +113,9 @@ class Intercepted(Generic[T]):
                 numbers = sorted(through)
                 try:
                     batch = [through[number] for number in numbers]
-                    columns = self._preparer.prepare_batch(batch, timeout)
-                    await self._buffer.reserve(columns)
-                    futures = self._buffer.accept(columns)
+                    futures = await self._buffer.put(
+                        self._buffer.preparer.prepare_batch(batch, timeout)
+                    )
                 except Exception as error:  # noqa: BLE001 - passed to the waiting calls
                     sent.set_exception(error)
                 else:
@@ -147,6 +141,6 @@ class Intercepted(Generic[T]):
 
         rest = iter(messages)
         results: list[Receipt | SendError] = []
-        while some := list(islice(rest, TOGETHER)):
-            results += await asyncio.gather(*map(outcome, some))
+        while portion := list(islice(rest, TOGETHER)):
+            results += await asyncio.gather(*map(outcome, portion))
         return results

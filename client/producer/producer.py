@@ -124,29 +124,19 @@ class Producer(ClientPart, Generic[T]):
         context = self._context
         self._loop = asyncio.get_running_loop()
         self._tasks = Supervisor(f"producer {self.group}")
-        serde: Serde[Any] = self._serde
-        plain_bytes = self._options.plain_bytes if serde is raw else 0
-        self._buffer = SendBuffer(context, self.group, self._options, self._tasks, plain_bytes)
-        self._preparer = Preparer(
-            self._options,
-            self._serde,
-            self._buffer.id_bytes,
-            context.clock.now_ms,
-            self._buffer.time.now,
-        )
+        self._buffer = SendBuffer(context, self.group, self._options, self._serde, self._tasks)
+        self._preparer: Preparer[T] = self._buffer.preparer
         self._later: set[asyncio.Task[Receipt]] = set()
         """Sends of ``send_nowait`` that need a task of their own."""
         around = self._interceptors = bind_all(self._options.interceptors, self)
         self._timed = TimedSends(context, self.group, self._options)
-        self._intercepted = (
-            Intercepted(self._preparer, self._buffer, self._timed, around) if around else None
-        )
+        self._intercepted: Intercepted[T] | None = None
+        if around:
+            self._intercepted = Intercepted(self._buffer, self._timed, around)
         self._transactions: Transactions[T] = Transactions(
             context, self.group, self._options.transaction_checker, self._serde, self._tasks, around
         )
-        self._requests: Requests[T] = Requests(
-            context, self.group, self._serde, self._preparer, self._options.default_queues
-        )
+        self._requests = Requests(context, self.group, self._preparer)
         context.add_producer(self, self.group, self._transactions.on_check)
         if self._options.transaction_checker is not None:
             self._tasks.spawn(self._transactions.stay_known(), "brokers")
@@ -341,9 +331,7 @@ class Producer(ClientPart, Generic[T]):
         messages = list(messages)
         if self._intercepted is not None and messages:
             return await self._intercepted.send_batch(messages, timeout)
-        columns = self._preparer.prepare_batch(messages, timeout)
-        await self._buffer.reserve(columns)
-        futures = self._buffer.accept(columns)
+        futures = await self._buffer.put(self._preparer.prepare_batch(messages, timeout))
         await asyncio.wait(futures)
         for failure in [future.exception() for future in futures]:
             if failure is not None:
@@ -363,9 +351,10 @@ class Producer(ClientPart, Generic[T]):
         if self._intercepted is not None:
             return await self._intercepted.send_many(messages, timeout)
         waiting: list[asyncio.Future[Receipt] | SendError] = []
-        for number, given in enumerate(messages, 1):
+        for number, message in enumerate(messages, 1):
             try:
-                message = await self._timed.require_timers(given) if is_timed(given) else given
+                if is_timed(message):
+                    message = await self._timed.require_timers(message)  # noqa: PLW2901
                 future = self._add(message, timeout)
                 waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
@@ -420,9 +409,7 @@ class Producer(ClientPart, Generic[T]):
         self, message: Message[T], timeout: Duration | None
     ) -> asyncio.Future[Receipt]:
         """Prepare a message and accept it once there is room. Raises UsageError, SendError."""
-        columns = self._preparer.prepare(message, timeout)
-        await self._buffer.reserve(columns)
-        return self._buffer.accept(columns)[0]
+        return (await self._buffer.put(self._preparer.prepare(message, timeout)))[0]
 
     def _check(self) -> None:
         """Raise UsageError unless the producer is open and called on its event loop."""
@@ -498,8 +485,7 @@ class Producer(ClientPart, Generic[T]):
         if self._intercepted is not None:
             return await self._intercepted.send(message, timeout, system=system)
         columns = self._preparer.prepare(message, timeout, system=system)
-        await self._buffer.reserve(columns)
-        return await self._buffer.accept(columns)[0]
+        return await (await self._buffer.put(columns))[0]
 
     async def recall(self, handle: str) -> str:
         """Recall a message before its time of delivery.

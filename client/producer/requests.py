@@ -17,7 +17,6 @@ from client.message import Message, Receipt, Reply
 from client.network.context import ClientContext
 from client.network.routes import address_of
 from client.producer.columns import RESERVED, Preparer
-from client.serde import Serde
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import ReplyMessageRequestHeader, SendMessageRequestHeaderV2
@@ -56,19 +55,11 @@ class Answerable(Protocol):
 class Requests(Generic[T]):
     """The requests and replies of one producer."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        group: str,
-        serde: Serde[T],
-        preparer: Preparer[T],
-        default_queues: int,
-    ) -> None:
+    def __init__(self, context: ClientContext, group: str, preparer: Preparer[T]) -> None:
         self._context = context
         self._group = group
-        self._serde = serde
         self._preparer = preparer
-        self._default_queues = default_queues
+        self._default_queues = preparer.options.default_queues
 
     async def ask(
         self,
@@ -114,16 +105,16 @@ class Requests(Generic[T]):
 
     def _reply_of(self, command: Command) -> Reply[T]:
         header = command.read(ReplyMessageRequestHeader)
-        found = properties.decode((header.properties or "").encode())
+        received = properties.decode((header.properties or "").encode())
         body = bytes(command.body)
         if header.sys_flag & COMPRESSED:
             body = decompress(body, header.sys_flag)
         return Reply(
-            body=self._serde.loads(body),
+            body=self._preparer.serde.loads(body),
             properties={
-                name: value for name, value in found.items() if name not in _NOT_THE_APPLICATIONS
+                name: value for name, value in received.items() if name not in _NOT_THE_APPLICATIONS
             },
-            id=found.get(properties.UNIQ_KEY, ""),
+            id=received.get(properties.UNIQ_KEY, ""),
             sent_ms=header.born_timestamp,
         )
 
@@ -154,8 +145,9 @@ class Requests(Generic[T]):
         route = await self._context.routes.to_write(
             columns.topic, self._default_queues, REQUEST_TIMEOUT
         )
-        # Where the request is stored the requester is known. RocketMQ takes any broker.
-        near = [one for one in route.writable if one.broker_name == request.queue.broker_name]
+        # The requester is connected to the broker that has the request. RocketMQ takes any broker.
+        broker = request.queue.broker_name
+        near = [queue for queue in route.writable if queue.broker_name == broker]
         queue = (near or route.writable)[0]
         header = SendMessageRequestHeaderV2(
             producer_group=self._group,

@@ -1,6 +1,6 @@
 """The producer's buffer: accepted, unsettled messages, grouped into lanes and cut into requests.
 
-``add`` and ``offer`` never wait; ``reserve`` waits for room. Messages for a topic whose route is
+``add`` and ``offer`` never wait; ``put`` waits for room. Messages for a topic whose route is
 not known are kept aside until it is found. In the next event loop iteration, or when a lane's
 ``linger`` time has passed, the requests that are due are passed to the sender.
 
@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from typing import Any
 
 from client.config import ProducerOptions
 from client.errors import BufferFull, PocketMQError, SendError, as_send_error
@@ -32,12 +33,14 @@ from client.producer.columns import (
     ID_NAME,
     SHORT_PROPERTIES,
     MessageColumns,
+    Preparer,
     check_topic,
     properties_after_id,
     properties_size,
 )
 from client.producer.room import RoomQueue
 from client.producer.sender import DeadlineClock, Sender
+from client.serde import Serde, raw
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.tasks import Supervisor
@@ -215,7 +218,7 @@ class SendBuffer:
     Attributes:
         time: the clock for deadlines.
         sender: delivers requests.
-        id_bytes: size of the unique id property of a message, in bytes.
+        preparer: validates and encodes the messages that ``add`` doesn't take.
         messages, bytes: number and total size of accepted, unsettled messages.
     """
 
@@ -224,10 +227,9 @@ class SendBuffer:
         context: ClientContext,
         group: str,
         options: ProducerOptions,
+        serde: Serde[Any],
         tasks: Supervisor,
-        plain_bytes: int,
     ) -> None:
-        """``plain_bytes``: ``bytes`` bodies below this size need neither serde nor compression."""
         self._context = context
         self._group = group
         self._options = options
@@ -242,9 +244,11 @@ class SendBuffer:
         )
         self._take_ids = context.ids.take
         self._now_ms = context.clock.now_ms
-        self._plain_bytes = plain_bytes
-        self.id_bytes = len(ID_NAME) + len(self._take_ids(1)[0])
-        self._fixed_bytes = ELEMENT_BYTES + self.id_bytes
+        # Bodies below this size need neither serde nor compression.
+        self._plain_bytes = options.plain_bytes if serde is raw else 0
+        id_bytes = len(ID_NAME) + len(self._take_ids(1)[0])
+        self._fixed_bytes = ELEMENT_BYTES + id_bytes
+        self.preparer = Preparer(options, serde, id_bytes, self._now_ms, self.time.now)
         # Copies and bound methods, to save attribute lookups: used for every message.
         self._most = options.max_batch_messages
         self._most_bytes = options.max_batch_bytes
@@ -281,7 +285,7 @@ class SendBuffer:
 
         Returns:
             The future of its receipt; None if the caller must use the ``Preparer`` and ``offer``
-            or ``accept`` instead, which also report invalid arguments.
+            or ``put`` instead, which also report invalid arguments.
 
         Raises:
             UsageError: the topic, tag, keys or properties are invalid.
@@ -394,9 +398,20 @@ class SendBuffer:
                 group=self._group,
                 hint="await some of them, use `await send(...)`, or raise max_in_flight",
             )
-        return self.accept(columns)
+        return self._accept(columns)
 
-    def accept(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
+    async def put(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
+        """Accept prepared messages that are sent together, once there is room for them.
+
+        Raises:
+            BufferFull: there was no room in time, or too many sends are waiting already.
+            SendError: the producer was closed.
+        """
+        if self._waiting or not self._take_room(columns):
+            await self._wait_for_room(columns)
+        return self._accept(columns)
+
+    def _accept(self, columns: MessageColumns) -> list[asyncio.Future[Receipt]]:
         """Queue prepared messages for which room is reserved, and return their futures."""
         self._unsettled[self._epoch] += columns.count
         columns.epoch = self._epoch
@@ -453,17 +468,7 @@ class SendBuffer:
         columns.seal(self._take_ids)
         await self.sender.write_oneway(columns)
 
-    # Waiting for room
-
-    async def reserve(self, columns: MessageColumns) -> None:
-        """Reserve room for messages that are sent together, waiting if there is none.
-
-        Raises:
-            BufferFull: there was no room in time, or too many sends are waiting already.
-            SendError: the producer was closed.
-        """
-        if not self._waiting and self._take_room(columns):
-            return
+    async def _wait_for_room(self, columns: MessageColumns) -> None:
         if len(self._waiting) >= WAITING_PER_IN_FLIGHT * self._max_messages:
             raise BufferFull(
                 f"{len(self._waiting)} sends wait for room already",

@@ -56,7 +56,8 @@ MAX_ROUND_ROBINS: Final = 10_000
 """Topics for which a round-robin position is kept; beyond that all are dropped."""
 
 _RECEIPT: Final[Callable[[Iterable[object]], Receipt]] = partial(tuple.__new__, Receipt)
-"""Builds a receipt from its fields in C, without a Python call; used for every message."""
+"""Builds a receipt from its fields, for every message. ``Receipt(*fields)`` would call the
+``__new__`` that NamedTuple writes in Python, which takes a fifth longer."""
 
 
 class DeadlineClock:
