@@ -29,6 +29,7 @@ from broker.processors.acl import AclProcessor
 from broker.processors.permissions import permissions
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
+from broker.sampler import SAMPLE_SECONDS
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
 from broker.store.engine import MessageStore
@@ -36,7 +37,7 @@ from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from broker.store.os_files import Files
 from broker.store_start import make_store, numeric, open_store
 from broker.topics.spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
-from broker.traffic.totals import SAMPLE_SECONDS, BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
@@ -422,17 +423,17 @@ class Broker:
             self._tables.save_filters(self._clock.now_ms(), keep_ms)
 
         # The first rates are known after one interval.
-        self.processors.stats.sample()
+        self.processors.sampler.sample_rates()
         for name, seconds, action in (
             ("long polls", TICK_SECONDS, self.processors.pull.expire),
             ("save tables", offsets_seconds, self._tables.save_changes),
             ("scan clients", SCAN_SECONDS, self.processors.clients.scan),
-            ("sample rates", SAMPLE_SECONDS, self.processors.stats.sample),
+            ("sample rates", SAMPLE_SECONDS, self.processors.sampler.sample_rates),
             ("check groups", STEP_SECONDS, self.processors.monitor.step),
             ("save filters", FILTERS_SECONDS, save_filters),
         ):
             self._supervisor.spawn(_each(seconds, action), name)
-        self._supervisor.spawn(self.processors.stats.run(), "sample traffic")
+        self._supervisor.spawn(self.processors.sampler.run(), "sample traffic")
         if self.guard is not None:
             self._supervisor.spawn(self._watch_accounts(self.guard), "accounts")
         if self.tls is not None:

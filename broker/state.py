@@ -19,8 +19,7 @@ from broker.groups.producers import ProducerTable
 from broker.groups.queue_locks import LockTable
 from broker.groups.subscriptions import SubscriptionGroups
 from broker.topics.table import READ_WRITE, TopicTable
-from broker.traffic.counts import DEAD, Traffic, add, key_of
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import DEAD, BrokerCounters, Traffic, add, key_of
 from remoting.addresses import address_text
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig

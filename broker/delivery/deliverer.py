@@ -25,7 +25,7 @@ from broker.delivery.schedule import DeliveryProgress, Save, Schedule
 from broker.limits import LIMITS, BrokerLimits
 from broker.store.os_files import Files
 from broker.store.results import GetResult, PutResult, PutStatus, StoreError
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import SCHEDULE_TOPIC

@@ -36,7 +36,7 @@ from broker.delivery.timer_rules import QUEUE
 from broker.limits import LIMITS, BrokerLimits
 from broker.store.os_files import Files
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.protocol.disk.timer import (
     DEFAULT_LOG_FILE_BYTES,
     DELETE,

@@ -30,7 +30,7 @@ from broker.delivery.redelivery import is_void
 from broker.errors import LimitReached, RequestRefused
 from broker.groups.offsets import ConsumerOffsets
 from broker.store.results import PendingMessage, PutResult, PutStatus, StoreError
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.message import properties

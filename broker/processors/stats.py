@@ -7,23 +7,17 @@ queues are reported as empty.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
 from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
+from broker.sampler import Rates
 from broker.state import BrokerState
-from broker.store.results import StoreError
-from broker.traffic.counts import BROKER_GET, BROKER_PUT, MESSAGES, SPANS
+from broker.traffic.counts import SPANS
 from broker.traffic.quotas import Quotas
-from broker.traffic.totals import SAMPLE_SECONDS, Rates
 from remoting.errors import ConnectionLost
 from remoting.protocol.bodies import encode, relaxed_json
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
@@ -87,104 +81,33 @@ _POOLS: Final = {
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-class SampledLag(NamedTuple):
-    """How far a group is behind in a topic.
-
-    Attributes:
-        messages: the messages that it hasn't consumed.
-        seconds: the age of the oldest of them.
-    """
-
-    messages: int
-    seconds: float
-
-
 MAX_NAMES_SHOWN: Final = 20
 """Names of topics in the runtime information; they are for a person to read."""
 
 
 class StatsProcessor:
-    """Handles requests for statistics.
+    """Handles requests for statistics."""
 
-    Attributes:
-        rates: rates of messages and pulls.
-        lags: the lag by group and topic at the last sample, of at most ``lag_pairs``.
-    """
-
-    __slots__ = ("_offload", "_quotas", "_state", "lags", "rates")
+    __slots__ = ("_offload", "_quotas", "_rates", "_state")
 
     def __init__(
         self,
         state: BrokerState,
         offload: Offload,
         quotas: Quotas,
+        rates: Rates,
     ) -> None:
         self._offload = offload
         self._state = state
         self._quotas = quotas
-        self.rates = Rates()
-        self.lags: dict[tuple[str, str], SampledLag] = {}
-
-    async def run(self) -> None:
-        """Sample the traffic and the lag of groups until cancelled."""
-        while True:
-            await asyncio.sleep(SAMPLE_SECONDS)
-            await self.sample_traffic()
-            await self.sample_lags()
-
-    async def sample_traffic(self) -> None:
-        """Sample the traffic of topics and groups, in short steps."""
-        state = self._state
-        counters, cluster = state.counters, state.config.cluster_name
-        for kind, messages in (
-            (BROKER_PUT, counters.messages_sent),
-            (BROKER_GET, counters.messages_pulled),
-        ):
-            # RocketMQ counts no requests here.
-            state.traffic.count(kind, cluster)[MESSAGES] = messages
-        for _ in state.traffic.sample(state.monotonic_ms):
-            await asyncio.sleep(0)
-
-    async def sample_lags(self) -> None:
-        """Sample how far groups are behind, one group and topic per iteration of the event loop."""
-        state, lags = self._state, {}
-        for key in list(islice(state.offsets.table, state.config.limits.lag_pairs)):
-            topic, _, group = key.partition("@")
-            with contextlib.suppress(RequestRefused, StoreError, OSError):
-                read = partial(self._lag, group, topic)
-                lags[group, topic] = await self._offload.read(self, read)
-            await asyncio.sleep(0)
-        self.lags = lags
-
-    def _lag(self, group: str, topic: str) -> SampledLag:
-        store, messages, oldest_ms = self._state.store, 0, 0
-        for queue_id, offset in self._state.offsets.queues_of(group, topic).items():
-            begin = max(offset, store.queries.min_offset(topic, queue_id))
-            behind = store.queries.max_offset(topic, queue_id) - begin
-            if behind <= 0:
-                continue
-            messages += behind
-            stored_ms = store.queries.store_time_at(topic, queue_id, begin)
-            if stored_ms > 0:
-                oldest_ms = min(oldest_ms or stored_ms, stored_ms)
-        age_ms = max(self._state.clock.now_ms() - oldest_ms, 0) if oldest_ms else 0
-        return SampledLag(messages, age_ms / 1000)
-
-    def sample(self) -> None:
-        """Sample the counters for the rates; called every ``SAMPLE_SECONDS``."""
-        clock = self._state.clock
-        day = time.localtime(clock.now_ms() / 1000).tm_yday
-        totals, timers = self._state.counters.totals(), self._state.timers
-        if timers is not None:
-            totals = totals._replace(timers_taken=timers.taken)
-        self.rates.sample(clock.monotonic(), day, totals)
+        self._rates = rates
 
     def runtime(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_RUNTIME_INFO: return the table that administration tools print."""
         counters = self._state.counters
         unknown = {name for name in self._quotas.topics_named if name not in self._state.topics}
         table = {
-            **runtime_info(self._state, self.rates),
+            **runtime_info(self._state, self._rates),
             # For our doctor.
             "pocketmqTransactionsOpen": str(self._state.transactions.open_count),
             "pocketmqTransactionsOldestMs": str(self._state.transactions.oldest_ms),

@@ -31,6 +31,7 @@ from broker.processors.stats import StatsProcessor
 from broker.processors.timers import TimerProcessor
 from broker.processors.topics import TopicProcessor
 from broker.processors.transactions import TransactionProcessor
+from broker.sampler import Sampler
 from broker.state import BrokerState
 from broker.store.results import StoreBusy, StoreError
 from broker.traffic.quotas import Quotas
@@ -68,6 +69,7 @@ class Processors:
     stats: StatsProcessor
     queries: QueryProcessor
     monitor: GroupMonitor
+    sampler: Sampler
 
     @classmethod
     def of(
@@ -87,6 +89,7 @@ class Processors:
         quotas = Quotas(lambda: state.config.rates, state.clock, account_of)
         monitor = GroupMonitor(state)
         offload = Offload(state.store, state.config.limits.reads_per_request)
+        sampler = Sampler(state, offload.read)
         offsets = OffsetProcessor(state, monitor, offload)
         timers = TimerProcessor(state)
         sends = SendProcessor(state, timers, quotas)
@@ -107,9 +110,10 @@ class Processors:
             TopicProcessor(state, offload, pulls, callbacks),
             GroupProcessor(state, offload, monitor),
             SettingsProcessor(state),
-            StatsProcessor(state, offload, quotas),
+            StatsProcessor(state, offload, quotas, sampler.rates),
             QueryProcessor(state, offload),
             monitor,
+            sampler,
         )
 
     def table(self) -> dict[int, Handler]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -43,6 +44,44 @@ STATS: Final = {
 
 AT_ONCE: Final = 256
 """Items sampled in one iteration of the event loop, which takes about 1 ms."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerCounters:
+    """Counters since the start, read by metrics and GET_BROKER_RUNTIME_INFO."""
+
+    messages_sent: int = 0
+    sends_failed: int = 0
+    bytes_sent: int = 0
+    messages_pulled: int = 0
+    bytes_pulled: int = 0
+    pulls_found: int = 0
+    pulls_missed: int = 0
+    pulls_parked: int = 0
+    commits_backwards: int = 0
+    members_refused: int = 0
+    messages_delayed: int = 0
+    messages_delivered_late: int = 0
+    timers_delivered: int = 0
+    timers_recalled: int = 0
+    messages_sent_back: int = 0
+    messages_dead_lettered: int = 0
+    transactions_prepared: int = 0
+    transactions_committed: int = 0
+    transactions_rolled_back: int = 0
+    transactions_refused: int = 0
+    transactions_discarded: int = 0
+    transaction_checks: int = 0
+    transaction_checks_without_producer: int = 0
+    replies_pushed: int = 0
+    replies_failed: int = 0
+    requests_not_supported: int = 0
+
+    def pulled(self, pulls: int, messages: int, size: int) -> None:
+        """Count pulls that returned messages."""
+        self.pulls_found += pulls
+        self.messages_pulled += messages
+        self.bytes_pulled += size
 
 
 class StatsSpan(NamedTuple):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from broker.app import Broker
     from broker.store.results import StoreStats
     from broker.store.retention import Retention
-    from broker.traffic.totals import BrokerCounters
+    from broker.traffic.counts import BrokerCounters
     from nameserver.app import NameServer
     from remoting.counters import Counters
 
@@ -188,7 +188,7 @@ def _waiting(broker: Broker) -> Iterable[Sample]:
 
 
 def _lags(broker: Broker, field: str) -> Iterable[Sample]:
-    lags = broker.processors.stats.lags.items()
+    lags = broker.processors.sampler.lags.items()
     return [((topic, group), getattr(lag, field)) for (group, topic), lag in lags]
 
 

@@ -139,8 +139,8 @@ async def test_silent_clients_and_expired_locks_are_removed(make_broker, connect
 async def test_rates_are_sampled_from_the_counters(broker, connect):
     client = await connect(broker)
     await client.send()
-    broker.processors.stats.sample()
-    assert float(broker.processors.stats.rates.per_second("put").split(" ")[0]) > 0
+    broker.processors.sampler.sample_rates()
+    assert float(broker.processors.sampler.rates.per_second("put").split(" ")[0]) > 0
 
 
 async def test_what_was_recovered_after_a_crash_is_logged(make_broker, connect, tmp_path):

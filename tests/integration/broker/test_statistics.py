@@ -43,7 +43,7 @@ async def test_sends_and_pulls_are_counted_by_topic_and_group(make_broker, conne
     for _ in range(2):
         assert (await client.pull("T")).code == 0
     assert (await client.pull("T", queue_offset=3)).code == 19
-    await broker.processors.stats.sample_traffic()
+    await broker.processors.sampler.sample_traffic()
     size = broker.store.stats.put_bytes
     assert await minute(client, "TOPIC_PUT_NUMS", "T") == (3, 1.0)
     assert await minute(client, "TOPIC_PUT_SIZE", "T") == (size, size / 3)
@@ -55,7 +55,7 @@ async def test_sends_and_pulls_are_counted_by_topic_and_group(make_broker, conne
 
 async def test_the_runtime_information_has_the_progress_of_timer_messages(broker, connect):
     client = await connect(broker)
-    stats, timers = broker.processors.stats, broker.state.timers
+    sampler, timers = broker.processors.sampler, broker.state.timers
 
     async def progress() -> dict[str, float]:
         reply = await client.ask(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
@@ -76,7 +76,7 @@ async def test_the_runtime_information_has_the_progress_of_timer_messages(broker
     async with asyncio.timeout(TIMEOUT):
         while timers.unread:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
-    stats.sample()
+    sampler.sample_rates()
     found = await progress()
     assert found["timerEnqueueTps"] > 0
     assert found == {**none, "timerCongestNum": 3, "timerEnqueueTps": found["timerEnqueueTps"]}
@@ -96,7 +96,7 @@ async def test_the_progress_of_groups_has_their_rates(broker, connect):
     await client.pull("T")
     broker.state.offsets.commit("g", "T", 0, 2)
     broker.state.offsets.commit("g", "Deleted", 0, 2)
-    await broker.processors.stats.sample_traffic()
+    await broker.processors.sampler.sample_traffic()
     header = GetConsumeStatsRequestHeader(consumer_group="g")
     reply = await client.ask(Command.request(RequestCode.GET_CONSUME_STATS, header))
     assert relaxed_json.loads(reply.body)["consumeTps"] == 0.3

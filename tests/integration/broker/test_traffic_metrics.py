@@ -34,7 +34,7 @@ async def test_topics_and_groups_have_rates_and_lag(make_broker, connect):
     await client.pull("T", max_msg_nums=2)
     broker.state.offsets.commit("g", "T", 0, 1)
     broker.state.offsets.commit("ahead", "T", 0, 3)
-    await broker.processors.stats.sample_lags()
+    await broker.processors.sampler.sample_lags()
     size = broker.store.stats.put_bytes
     assert figures(broker, "pocketmq_topic_messages_in_total") == {("T",): 3}
     assert figures(broker, "pocketmq_topic_messages_in_bytes_total") == {("T",): size}
@@ -76,7 +76,7 @@ async def test_series_above_the_limit_are_counted_together(make_broker, connect)
     for number in range(4):
         await client.send(f"T{number}")
         broker.state.offsets.commit("g", f"T{number}", 0, 0)
-    await broker.processors.stats.sample_lags()
+    await broker.processors.sampler.sample_lags()
     assert figures(broker, "pocketmq_topic_messages_in_total") == {
         ("T0",): 1,
         ("T1",): 1,

@@ -149,7 +149,7 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
             while True:
                 for _ in range(20):
                     await producer.send("orders", b"more", tag="paid")
-                await broker.processors.stats.sample_lags()
+                await broker.processors.sampler.sample_lags()
                 scraped = await asyncio.to_thread(server.ask, expressions)
                 if scraped.complete(expressions) or time.monotonic() > deadline:
                     return scraped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.traffic.totals import Rates, Totals
+from broker.sampler import Rates, Totals
 
 
 def test_rates_are_blank_before_there_are_samples():

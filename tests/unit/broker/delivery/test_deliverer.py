@@ -16,7 +16,7 @@ from broker.delivery.redelivery import postpone
 from broker.store.engine import MessageStore, PendingMessage, PutResult, PutStatus
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.protocol.disk.delays import FILE_NAME
 from remoting.protocol.message.tags import tags_code
 from remoting.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC

@@ -20,7 +20,7 @@ from broker.store.os_files import Files
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import Severity
 from broker.storetools.verify.repair import repair
-from broker.traffic.totals import BrokerCounters
+from broker.traffic.counts import BrokerCounters
 from remoting.protocol.disk import delays, timer
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message import properties

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.traffic.totals import Totals
+from broker.sampler import Totals
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerConnection, ProducerConnection
 from remoting.protocol.bodies.group import (
@@ -378,9 +378,9 @@ def test_runtime_information_has_the_right_values(bench):
     assert empty["putTps"] == "  "
     assert empty["getTotalTps"] == "0.0 0.0 0.0"
     assert empty["earliestMessageTimeStamp"] == "-1"
-    bench.processors.stats.rates.sample(0.0, 1, Totals())
+    bench.processors.sampler.rates.sample(0.0, 1, Totals())
     bench.send("T", b"12345")
-    bench.processors.stats.rates.sample(10.0, 1, Totals(put=1))
+    bench.processors.sampler.rates.sample(10.0, 1, Totals(put=1))
     bench.state.started_ms = bench.clock.now_ms() - (2 * 86_400 + 3 * 3600 + 4 * 60 + 5) * 1000
     table = runtime(bench)
     assert table["runtime"] == "[ 2 days, 3 hours, 4 minutes, 5 seconds ]"
