@@ -11,17 +11,24 @@ Attributes:
 from __future__ import annotations
 
 import os
+import sysconfig
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Final, Literal
 
 MODULES: Final = ("answer", "header", "signed", "record", "index_entries", "messages")
 
+HAS_GIL: Final = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""Whether this build of Python has the GIL. ``messages`` writes into the slots of new objects
+itself: that is safe only if no other thread runs meanwhile, and with such a build's layout."""
 
-def why_not(package: str, modules: tuple[str, ...]) -> str:
+
+def why_not(package: str, modules: tuple[str, ...], *, has_gil: bool = HAS_GIL) -> str:
     """Return why a package's compiled modules can't be used; empty if they can."""
     if os.environ.get("POCKETMQ_PURE", "0") not in {"", "0"}:
         return "POCKETMQ_PURE is set"
+    if not has_gil:
+        return "the compiled modules need a Python with the GIL, and this build is free-threaded"
     missing = [name for name in modules if find_spec(f"{package}.{name}") is None]
     if len(missing) == len(modules):
         return "the compiled modules were not built, for want of a C compiler or Python.h"

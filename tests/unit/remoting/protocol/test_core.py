@@ -69,3 +69,9 @@ def test_python_is_forced_by_the_environment(
     (package / "one.py").touch()
     monkeypatch.setenv("POCKETMQ_PURE", value)
     assert bool(core.why_not(package.name, ("one",))) is forced
+
+
+def test_a_python_without_the_gil_uses_the_python_code(package: Path) -> None:
+    (package / "one.py").touch()
+    why = core.why_not(package.name, ("one",), has_gil=False)
+    assert why == "the compiled modules need a Python with the GIL, and this build is free-threaded"
