@@ -122,7 +122,7 @@ class QueryProcessor:
         if found is None:
             return None
         record = RecordView(found)
-        if store.config.defers and physical_offset + record.size > store.syncer.confirmed:
+        if physical_offset + record.size > store.syncer.visible_end:
             return None
         return record
 

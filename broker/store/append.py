@@ -99,6 +99,8 @@ class EntryDispatcher:
 
     def hold(self, waiting: Waiting) -> None:
         """Make messages visible once they are confirmed; see ``release``."""
+        # ``release`` and safe points rely on the log's order.
+        assert not self._waiting or self._waiting[-1].end_offset <= waiting.end_offset
         self._waiting.append(waiting)
 
     def release(self, confirmed: int) -> None:

@@ -180,8 +180,7 @@ class MessageStore:
             log,
             note=checkpoint.index_note() if clean else None,
             safe_ms=None if clean else checkpoint.times.index_ms,
-            # Readers must not see messages that a crash could still lose.
-            visible_end=lambda: syncer.confirmed if config.defers else log.end,
+            visible_end=lambda: syncer.visible_end,
         )
         queue_sync = QueueSync(
             context,

@@ -14,7 +14,8 @@ gap is passed only if a queue points to a record behind it, or if the record beh
 than the one before it and was synced according to the checkpoint (cf. ``log_walk``).
 
 A broker may append meanwhile. It writes in order, but a large read is not atomic, so a position is
-read again before it counts as damaged.
+read again before it counts as damaged. Recovery owns the files and has a walk of its own, see
+``log_walk``.
 """
 
 from __future__ import annotations

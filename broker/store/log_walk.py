@@ -9,6 +9,11 @@ A crash loses whole sectors, which then read as zeros. If they held a part of th
 not match; if they held lengths, these do not add up. If they held only topic or properties, the
 part of these in one sector is all zeros, which no valid text is. This last check is made only where
 the log may not have been synced.
+
+There is a second walk, ``log_view``, for readers of files that may change meanwhile: it uses
+``pread`` and reads a position again before it counts as damaged. This one is recovery's. It owns
+the files, so it maps them, and it decides by what was synced where the log ends; that decision has
+no place in a reader. What both need of single records is in ``remoting.protocol.message.record``.
 """
 
 from __future__ import annotations

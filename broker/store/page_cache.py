@@ -66,14 +66,14 @@ class PageCacheTracker:
             self._log.opened_end, self._cold_end, newest
         ):
             return False
-        low, high = self.checked(queue) or (offset, offset)
-        return not (low <= offset and end <= high)
-
-    def checked(self, queue: ConsumeQueue) -> tuple[int, int] | None:
-        """Return the remembered run of validated messages: queue offset of the first, and end."""
         now = self._monotonic()
         if now >= self._checked_until:
             self._forget_checks(now)
+        low, high = self.checked_run(queue) or (offset, offset)
+        return not (low <= offset and end <= high)
+
+    def checked_run(self, queue: ConsumeQueue) -> tuple[int, int] | None:
+        """Return the remembered run of validated messages: queue offset of the first, and end."""
         return self._checked.get(queue)
 
     def remember_checked(self, queue: ConsumeQueue, low: int, high: int) -> None:

@@ -93,7 +93,7 @@ class RecordValidator:
         except OSError:
             return False
         end = offset + len(entries) // ENTRY.size
-        low, high = self._page_cache.checked(queue) or (offset, offset)
+        low, high = self._page_cache.checked_run(queue) or (offset, offset)
         if not low <= offset <= high:
             low = high = offset
         if high < end:
@@ -114,7 +114,7 @@ class RecordValidator:
             The records; the number of records known to be damaged; and the queue offsets of damaged
             messages for which the log has not been searched yet, since the entry may be at fault.
         """
-        before = self._page_cache.checked(queue)
+        before = self._page_cache.checked_run(queue)
         low, high = before or (offset, offset)
         runs: list[Run] = []
         broken: list[int] = []

@@ -92,6 +92,7 @@ class LogSync:
             # Read the time before the end, so that all messages up to that time lie before the end.
             store_ms = self._store_ms()
             end = self.log.end
+            assert self.flushed <= end
             if end > self.flushed:
                 if not self._sync_files(end):
                     return False
@@ -359,6 +360,8 @@ class QueueSync:
         self._next_at = self._now() + pause
 
     def _write_point(self, mark: Mark) -> None:
+        # A start after a crash trusts all of the log before the mark.
+        assert mark.tail <= mark.end <= self._log_sync.flushed
         numbers: Numbers = {}
         for queue, number in mark.numbers.items():
             numbers.setdefault(queue.topic, {})[queue.queue_id] = number
@@ -458,7 +461,7 @@ class Syncer:
         self._requested = False
         self._marked = threading.Event()
         self._log_thread = StoreThread(
-            "store-flush-log", self._run_log, disk, self._config.limits, on_death=self._show_soon
+            "store-flush-log", self._run_log, disk, self._config.limits, on_death=self.show_soon
         )
         self._queue_thread = StoreThread(
             "store-flush-queues", self._run_queues, disk, self._config.limits
@@ -468,10 +471,16 @@ class Syncer:
     def confirmed(self) -> int:
         """Physical offset up to which messages may be acknowledged and, if deferred, be visible.
 
-        All that waits, waits for this offset alone: another mark that an acknowledgement needs,
-        besides the one of the disk, is combined with it here.
+        All that waits, waits for this offset alone. Another mark that an acknowledgement needs,
+        besides the one of the disk, is combined with it here, and calls ``show_soon`` when it
+        moves. Safe points use ``LogSync.flushed``: they are about this disk only.
         """
         return self.log.flushed
+
+    @property
+    def visible_end(self) -> int:
+        """Physical offset up to which readers may see messages: those that a crash can't take."""
+        return self.confirmed if self._defers else self.log.log.end
 
     # --- the loop's thread
 
@@ -580,10 +589,13 @@ class Syncer:
                 self._marked.wait(self._config.limits.mark_seconds)
             if self.log.sync() and self.queues.may_become_safe:
                 self._queue_thread.wake.set()
-            self._show_soon()
+            self.show_soon()
 
-    def _show_soon(self) -> None:
-        """Schedule ``_show`` in SYNC mode; in ASYNC mode no message waits for a sync."""
+    def show_soon(self) -> None:
+        """Make confirmed messages visible and call their waiters; callable in any thread.
+
+        In ASYNC mode no message waits.
+        """
         if self._defers:
             self._on_loop(self._show)
 
