@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ipaddress
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -155,14 +154,6 @@ def of(facts: Iterable[Fact], topic: str) -> list[Fact]:
 def number(facts: Iterable[Fact], topic: str) -> int:
     """Return the number of messages of a topic."""
     return sum(fact.topic == topic for fact in facts)
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    """Poll until a condition holds that has no event."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def committed(store: Path) -> dict[str, dict[int, int]]:

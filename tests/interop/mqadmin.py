@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ import client
 from pocketmq import testing
 from tests.interop.apache import VERSIONS, apache, mqadmin_command
 from tests.support.tour import HOME
+from tests.support.waiting import until
 
 PAGE: Final = HOME / "docs" / "mqadmin.md"
 COMMAND_MS: Final = 30_000
@@ -283,24 +284,17 @@ async def filled(nameserver: str) -> AsyncIterator[dict[str, str]]:
             ]
         # The first member makes the broker create the group's retry topic.
         async with instance.push_consumer(**member, interceptors=traced):
-            await until(all_handled, admin)
+            await until(lambda: all_handled(admin), STATE_TIMEOUT)
         # Apache 4.9.7 lists a group's topics by its committed offsets.
         await admin.commit("billing", dict.fromkeys(await admin.queues(RETRIES), 0))
         async with instance.producer(group="writers"), instance.push_consumer(**member):
-            await until(up_to_date, admin)
+            await until(lambda: up_to_date(admin), STATE_TIMEOUT)
             yield {
                 "id": receipts[0].id,
                 "offset_id": receipts[0].offset_id or "",
                 "client_id": instance.client_id,
                 "nameserver": nameserver,
             }
-
-
-async def until(condition: Callable[[client.Admin], Awaitable[bool]], admin: client.Admin) -> None:
-    """Wait for what a broker has no event for."""
-    async with asyncio.timeout(STATE_TIMEOUT):
-        while not await condition(admin):  # noqa: ASYNC110 - a broker has no event
-            await asyncio.sleep(0.1)
 
 
 async def up_to_date(admin: client.Admin) -> bool:

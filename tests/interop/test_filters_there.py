@@ -11,9 +11,9 @@ import pytest
 import client
 from client import blocking
 from pocketmq import testing
-from tests.interop import carried
 from tests.interop.apache import Apache, apache
 from tests.interop.test_filters_here import EXPRESSION, fill
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -118,7 +118,7 @@ def test_filters_move_to_apache_and_back(version: str, tmp_path: Path) -> None:
     with apache(version, tmp_path, settings=["enablePropertyFilter=true"]) as theirs:
         asyncio.run(subscribe(theirs.nameserver, "second"))
         # Written every ten seconds; a broker that did not take our entry would drop it.
-        carried.until(lambda: have_left(saved(store), "first", "second"), "they aren't written")
+        wait_until(lambda: have_left(saved(store), "first", "second"), "they aren't written")
     there = saved(store)
     assert there["first"] == here["first"]
 

@@ -13,6 +13,7 @@ import client
 from client import blocking
 from pocketmq import testing
 from tests.interop.apache import Apache, mqadmin, shown
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -130,9 +131,7 @@ async def test_either_broker_lists_the_members_of_a_group(there: There) -> None:
         consumer = mq.pull_consumer(group="watchers", start_from=client.FIRST)
         consumer.assign(await consumer.queues("seen"))
         assert await consumer.get_many(1, timeout=10.0)
-        async with asyncio.timeout(20):
-            while not (members := await mq.admin().members("watchers")):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+        members = await until(lambda: mq.admin().members("watchers"), 20)
         assert [member.client_id for member in members] == [mq.client_id]
         assert members[0].subscriptions["seen"] == "*"
         assert members[0].language == "PYTHON"

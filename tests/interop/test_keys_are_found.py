@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 import client
 from pocketmq import testing
 from tests.interop.apache import apache, mqadmin
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -51,12 +52,9 @@ async def check(nameserver: str, receipts: dict[str, client.Receipt]) -> None:
 
 async def wait_until_indexed(nameserver: str) -> None:
     """Wait until a broker finds every message by its key."""
-    deadline = time.monotonic() + INDEX_TIMEOUT
-    async with client.Admin(nameserver) as admin:
+    async with client.Admin(nameserver) as admin, asyncio.timeout(INDEX_TIMEOUT):
         for n in range(COUNT):
-            while not await admin.find_messages(TOPIC, f"key-{n}"):
-                assert time.monotonic() < deadline, f"key-{n} is not in Apache's index"
-                await asyncio.sleep(0.1)
+            await until(partial(admin.find_messages, TOPIC, f"key-{n}"), INDEX_TIMEOUT)
 
 
 @pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])

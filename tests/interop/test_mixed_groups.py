@@ -21,6 +21,7 @@ from tests.chaos.group_log import Event, events
 from tests.chaos.group_processes import MemberProcess, ours
 from tests.interop.apache import JavaClient, apache
 from tests.support.sizes import size
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -363,9 +364,9 @@ async def test_retries_and_dead_letters_match_the_failed_calls(
 async def all_settled(mixed: Group, count: int) -> None:
     """Wait until each message was handled, or failed for the last time."""
     calls = sum(min(failures_of(n) + 1, ALWAYS) for n in range(count))
-    async with asyncio.timeout(AGREED_WITHIN):
-        while sum(event.kind != "begin" for event in mixed.events()) < calls:  # noqa: ASYNC110
-            await asyncio.sleep(0.5)
+    await until(
+        lambda: sum(event.kind != "begin" for event in mixed.events()) >= calls, AGREED_WITHIN
+    )
     await mixed.drained()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 import client
 from client.errors import GroupConflict
 from tests.interop.apache import Apache, shown
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -30,12 +30,6 @@ async def fill(there: Apache, topic: str, first: int, count: int) -> None:
             [client.Message(topic, b"%d" % number) for number in range(first, first + count)]
         )
     assert all(isinstance(result, client.Receipt) for result in results)
-
-
-async def until(condition: Callable[[], Any], timeout: float = 40.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.02)
 
 
 async def drain(consumer: client.PullConsumer[bytes], into: list[bytes]) -> None:

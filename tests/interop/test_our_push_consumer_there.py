@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import client
 from tests.interop.apache import Apache
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -23,12 +23,6 @@ async def filled(there: Apache, topic: str, count: int, **more: Any) -> str:
         for number in range(count):
             await producer.send(topic, b"%d" % number, **more)
     return topic
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.01)
 
 
 async def dead_letters(there: Apache, group: str) -> list[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from spark_connector.source.options import OnDataLoss
 from tests.integration.spark_connector.filling import BORN_MS, Filler
 from tests.integration.spark_connector.ranges import range_reader, rows
 from tests.interop.apache import VERSIONS, Apache, apache
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -42,10 +42,7 @@ class PatientFiller(Filler):
         """Send, and wait until all messages are visible."""
         end = self._end(topic, queue_id) + len(bodies)
         super().send(topic, bodies, queue_id=queue_id, **more)
-        deadline = time.monotonic() + 30
-        while self._end(topic, queue_id) < end:
-            assert time.monotonic() < deadline, "the messages don't show"
-            time.sleep(0.01)
+        wait_until(lambda: self._end(topic, queue_id) >= end, "the messages don't show")
 
     def _end(self, topic: str, queue_id: int) -> int:
         header = GetMaxOffsetRequestHeader(topic=topic, queue_id=queue_id)

@@ -25,6 +25,7 @@ from tests.integration.spark_connector.querying import (
     stream_reader,
 )
 from tests.interop.apache import Apache, mqadmin
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -66,10 +67,10 @@ def topic(admin: Admin, producer: Producer) -> str:
 
 def shown(admin: Admin, topic: str, count: int) -> None:
     """Wait until messages are visible, shortly after their acknowledgement."""
-    deadline = time.monotonic() + 30
-    while sum(at.max_offset for at in admin.topic_stats(topic).values()) < count:
-        assert time.monotonic() < deadline, "the messages don't show"
-        time.sleep(0.01)
+    wait_until(
+        lambda: sum(at.max_offset for at in admin.topic_stats(topic).values()) >= count,
+        "the messages don't show",
+    )
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from remoting.runtime.clock import SystemClock
 from tests.interop import carried
 from tests.interop.apache import Apache, JavaClient, apache
 from tests.interop.carried import Fact, body_sha256
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -102,8 +103,8 @@ def filled(java: JavaClient, theirs: Apache, store: Path) -> set[Fact]:
         *("/", "late", LATE, "3", str(LATER), "/", "read", *TOPICS),
         program="Stores",
     )
-    carried.until(lambda: carried.delivered(store).items() >= {1: AT_ONCE + 1, 2: 1}.items(), "1")
-    carried.until(lambda: committed_work(store) == 6, "offsets aren't written")
+    wait_until(lambda: carried.delivered(store).items() >= {1: AT_ONCE + 1, 2: 1}.items(), "1")
+    wait_until(lambda: committed_work(store) == 6, "offsets aren't written")
     return carried.said_by_java(lines)
 
 

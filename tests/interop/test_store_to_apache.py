@@ -19,6 +19,7 @@ from remoting.protocol.message.record import BORN_HOST_V6, COMPRESSED, STORE_HOS
 from tests.interop import carried
 from tests.interop.apache import JavaClient, apache
 from tests.interop.carried import Fact, body_sha256
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -131,9 +132,9 @@ def left_by_ours(store: Path, end: str) -> set[Fact]:
     put_from_ipv6_hosts(store)
     with testing.broker(store=store, settings=HERE) as ours:
         asyncio.run(fill(ours.nameserver))
-        carried.until(lambda: carried.delivered(store) == {1: AT_ONCE + 1, 2: 1}, "not delivered")
+        wait_until(lambda: carried.delivered(store) == {1: AT_ONCE + 1, 2: 1}, "not delivered")
         now = asyncio.run(offsets(ours.nameserver, ours.broker))
-        carried.until(lambda: carried.committed(store) == now, "offsets aren't written")
+        wait_until(lambda: carried.committed(store) == now, "offsets aren't written")
         facts = asyncio.run(carried.read(ours.nameserver, *TOPICS))
         if end == "killed":
             ours.kill()
@@ -159,9 +160,9 @@ def test_apache_continues_with_our_store_and_our_broker_again(
         if end == "killed":
             # What is delivered there is counted later; a killed broker's heir would repeat it.
             counted = {1: AT_ONCE + 1, 2: 1, 3: LATER + 2}
-            carried.until(lambda: carried.delivered(store) == counted, "it isn't counted")
+            wait_until(lambda: carried.delivered(store) == counted, "it isn't counted")
             done = {f"{WORK}@{GROUP}": 10, f"{RETRIES}@{GROUP}": 4}
-            carried.until(
+            wait_until(
                 lambda: (
                     {key: sum(carried.committed(store).get(key, {}).values()) for key in done}
                     == done

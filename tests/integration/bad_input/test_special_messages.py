@@ -27,9 +27,10 @@ from remoting.protocol.headers.send import (
 from remoting.protocol.message import recall_handle
 from remoting.protocol.message.recall_handle import RecallHandle
 from tests.integration.bad_input.conftest import MEMORY_MEGABYTES, running
-from tests.integration.bad_input.peer import PATIENCE, Peer
+from tests.integration.bad_input.peer import Peer
 from tests.integration.bad_input.test_messages import max_offset
 from tests.support.sizes import size
+from tests.support.waiting import wait_until
 from tests.unit.broker.harness import pull_command, send_command
 
 COMMIT, ROLLBACK = 8, 12
@@ -149,10 +150,7 @@ def test_recalls_by_the_handles_of_others_recall_nothing(peer: Peer, topic: str)
         assert remark in (said or "")
     # A handle made up for another message is taken, as in RocketMQ; it recalls that one only.
     assert recall(RecallHandle(topic, broker, str(due_ms), "not-mine").encode())[0] == 0
-    deadline = time.monotonic() + PATIENCE
-    while max_offset(peer, topic) == 0:
-        assert time.monotonic() < deadline, "the message of the handle's owner is not delivered"
-        time.sleep(0.05)
+    wait_until(lambda: max_offset(peer, topic), "the handle's owner gets no message")
 
 
 # --- replies

@@ -27,6 +27,7 @@ from remoting.protocol.signing import Credentials, signed
 from remoting.runtime.settings import ConfigError
 from tests.harness.cluster import Cluster
 from tests.integration.bad_input.peer import OFFER
+from tests.support.waiting import until
 from tests.unit.broker.harness import pull_command
 
 FRAMES = Path(__file__).parents[2] / "golden" / "frames"
@@ -412,12 +413,6 @@ def read(path: Path) -> str:
 
 def write(path: Path, text: str) -> None:
     path.write_text(text)
-
-
-async def until(happens: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not happens():  # noqa: ASYNC110 - the broker has no event for it
-            await asyncio.sleep(0.02)
 
 
 async def test_a_broker_without_usable_accounts_does_not_start(tmp_path: Path) -> None:

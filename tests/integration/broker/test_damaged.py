@@ -30,7 +30,7 @@ from remoting.protocol.names import SCHEDULE_TOPIC
 from tests.harness.cluster import Cluster
 from tests.integration.broker.client import Client, bodies
 from tests.integration.broker.test_cold_reads import HeldFiles, drop_from_page_cache
-from tests.integration.client.conftest import eventually
+from tests.support.waiting import until
 from tests.unit.broker.harness import pull_command
 from tests.unit.broker.store.damage import flip_in
 from tests.unit.broker.store.stores import NOTHING_HOT
@@ -135,7 +135,7 @@ async def push_all(cluster: Cluster, group: str = "push", new: int = 0) -> dict[
         order=client.Orderly(),
     ):
         wanted = sum(map(len, expected().values())) + new
-        await eventually(lambda: sum(map(len, got.values())) >= wanted)
+        await until(lambda: sum(map(len, got.values())) >= wanted)
     # Its stop has handed out what was there, and committed.
     return got
 

@@ -166,21 +166,3 @@ async def fake(fakes: Callable[..., Any]) -> FakePeer:
     [peer] = await fakes()
     assert isinstance(peer, FakePeer)
     return peer
-
-
-async def eventually(condition: Callable[[], Any], timeout: float = 10.0) -> None:
-    async with asyncio.timeout(timeout):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture
-def until() -> Callable[..., Any]:
-    """``await until(lambda: ...)`` waits until the condition holds."""
-    return eventually
-
-
-@pytest.fixture
-def refuse() -> Callable[[int, int, Answer], Answer]:
-    """See ``refusing``."""
-    return refusing

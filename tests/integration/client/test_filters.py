@@ -11,6 +11,7 @@ import client
 from client import blocking
 from client.events import QueueWaiting
 from tests.integration.client.pushing import Bodies, collect
+from tests.support.waiting import until
 
 RICH = client.Sql("amount >= 90 AND region IN ('eu', 'us')")
 WANTED = sorted(b"%d" % number for number in range(90, 100) if number % 3)
@@ -41,7 +42,7 @@ async def read(consumer: client.PullConsumer[bytes], count: int) -> list[bytes]:
     return sorted(got)
 
 
-async def test_a_push_consumer_gets_what_matches_and_what_comes_later(cluster: Any, until: Any):
+async def test_a_push_consumer_gets_what_matches_and_what_comes_later(cluster: Any):
     await fill(cluster)
     got: Bodies = []
     async with client.PushConsumer(
@@ -103,7 +104,7 @@ async def test_a_wrong_expression_fails_where_it_is_given(cluster: Any):
             await consumer.get_many(1, timeout=10)
 
 
-async def test_a_wrong_expression_that_comes_later_is_reported(cluster: Any, until: Any):
+async def test_a_wrong_expression_that_comes_later_is_reported(cluster: Any):
     events: list[Any] = []
     async with client.PushConsumer(
         cluster.nameserver, group="g", subscribe={"T": "*"}, handler=print, on_event=events.append

@@ -13,6 +13,7 @@ from client.network.context import ClientContext
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed
 from tests.integration.client.contexts import FaultyConnection, producing
+from tests.support.waiting import until
 
 
 class Gate(ClientContext):
@@ -115,7 +116,7 @@ async def test_a_failed_connect_that_nobody_awaits_is_not_reported(fake: Any) ->
     assert complaints == []
 
 
-async def test_a_broker_that_closes_at_once_is_retried(fake: Any, until: Any) -> None:
+async def test_a_broker_that_closes_at_once_is_retried(fake: Any) -> None:
     gate = Gate(fake.address)
     async with producing(gate, timeout=60.0) as producer:
         send = producer.send_nowait("T", b"x")

@@ -19,6 +19,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import properties
 from remoting.protocol.message.compression import compress
+from tests.support.waiting import until
 
 DLQ = client.MessageQueue("%DLQ%g", "broker-a", 0)
 
@@ -122,8 +123,7 @@ async def test_the_member_that_pulls_a_queue_owns_it(cluster: Any, admin: client
         consumer = mq.pull_consumer(group="g", start_from=client.FIRST)
         consumer.assign([queue(0), queue(1)])
         async with asyncio.timeout(10):
-            while not await admin.members("g"):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
+            await until(lambda: admin.members("g"))
             await send(cluster, 3)
             await send(cluster, 3, number=1)
             while await admin.owners("g") != dict.fromkeys([queue(0), queue(1)], mq.client_id):

@@ -12,6 +12,7 @@ import pytest
 import client
 from remoting.protocol.bodies.clients import ConsumeStatus
 from tests.integration.client.pushing import own
+from tests.support.waiting import until
 
 
 class Seen:
@@ -143,10 +144,7 @@ async def test_an_ordered_queue_is_moved_past_a_message_that_blocks_it(
         start_from=client.FIRST,
         order=client.Orderly(max_retries=None, suspend=0.05, max_suspend=0.05),
     ):
-        async with asyncio.timeout(15):
-            while not (found := await blocked(admin)):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.05)
-        (stop,) = found
+        (stop,) = await until(lambda: blocked(admin), 15)
         assert (stop.offset, "never" in stop.error) == (1, True)
         skipped = await admin.skip("g", queue())
         assert [step.after for step in skipped.steps] == [2]
@@ -163,9 +161,7 @@ async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: clien
     async with consumer(cluster, seen):
         await send(cluster, 0, 3)
         await seen.until(3)
-        async with asyncio.timeout(15):
-            while not (letters := await admin.dead_letters("g")):  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0.05)
+        letters = await until(lambda: admin.dead_letters("g"), 15)
         assert [(one.topic, one.body, one.retries) for one in letters] == [("T", b"1", 1)]
         seen.refused.clear()
         done = await admin.redrive("g")
@@ -178,7 +174,7 @@ async def test_a_dead_letter_goes_back_and_is_handled(cluster: Any, admin: clien
 
 @pytest.mark.parametrize("retries", [3, None])
 async def test_a_member_returns_its_running_info_through_its_broker(
-    cluster: Any, admin: client.Admin, until: Any, retries: int | None
+    cluster: Any, admin: client.Admin, retries: int | None
 ):
     await send(cluster, 0, 1)
     seen = Seen()
@@ -204,7 +200,7 @@ async def test_a_member_returns_its_running_info_through_its_broker(
 
 @pytest.mark.parametrize("kind", ["waiting", "at once", "batch", "orderly"])
 async def test_running_info_has_the_rates_and_times_of_each_topic(
-    cluster: Any, admin: client.Admin, until: Any, kind: str
+    cluster: Any, admin: client.Admin, kind: str
 ):
     """The message 7 fails once: with its batch, if there are batches."""
     await send(cluster, 0, 20)

@@ -13,6 +13,7 @@ from client import blocking
 from client.errors import GroupConflict
 from client.events import QueueGained, QueueLost
 from pocketmq import testing
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_one_member_reads_everything_and_starts_within_a_second(cluster: A
 
 
 async def test_members_share_the_queues_and_clean_joins_and_leaves_repeat_nothing(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     got: list[bytes] = []
     options = {"group": "g", "auto_commit": True, "auto_commit_period": 0.2}
@@ -80,7 +81,7 @@ async def test_members_share_the_queues_and_clean_joins_and_leaves_repeat_nothin
 
 
 async def test_listeners_are_notified_of_queues_and_may_commit_before_losing_them(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     await fill(producer, 80)
     gained: list[client.MessageQueue] = []
@@ -198,7 +199,7 @@ async def test_members_with_other_tags_are_refused_by_name(cluster: Any):
         await two.subscribe("T", "a")
 
 
-async def test_a_consumer_without_subscriptions_takes_no_queues(cluster: Any, until: Any):
+async def test_a_consumer_without_subscriptions_takes_no_queues(cluster: Any):
     async with (
         client.PullConsumer(cluster.nameserver, group="g") as one,
         client.PullConsumer(cluster.nameserver, group="g") as idle,
@@ -212,7 +213,7 @@ async def test_a_consumer_without_subscriptions_takes_no_queues(cluster: Any, un
         assert len(group.members) == 1
 
 
-async def test_a_broker_restart_is_survived(cluster: Any, producer: Any, until: Any):
+async def test_a_broker_restart_is_survived(cluster: Any, producer: Any):
     got: list[bytes] = []
     async with client.PullConsumer(cluster.nameserver, group="g", auto_commit=True) as consumer:
         await consumer.subscribe("T")
@@ -229,7 +230,7 @@ async def test_a_broker_restart_is_survived(cluster: Any, producer: Any, until: 
     assert sorted(got, key=int) == [b"%d" % number for number in range(100)]
 
 
-async def test_sticky_members_agree_by_the_locks_at_the_broker(cluster: Any, until: Any):
+async def test_sticky_members_agree_by_the_locks_at_the_broker(cluster: Any):
     events: list[Any] = []
     options = {"group": "g", "strategy": "STICKY"}
     async with client.PullConsumer(cluster.nameserver, on_event=events.append, **options) as one:
@@ -270,7 +271,7 @@ def test_the_blocking_consumer_subscribes_too():
             assert consumer.assigned == []
 
 
-async def test_listeners_that_fail_or_hang_do_not_keep_a_queue(cluster: Any, until: Any):
+async def test_listeners_that_fail_or_hang_do_not_keep_a_queue(cluster: Any):
     def fail(which: client.MessageQueue) -> None:
         raise ValueError(which)
 
@@ -290,9 +291,7 @@ async def test_listeners_that_fail_or_hang_do_not_keep_a_queue(cluster: Any, unt
         await until(lambda: len(two.assigned) == 4)
 
 
-async def test_a_queue_that_moves_to_another_member_cannot_be_seeked(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_a_queue_that_moves_to_another_member_cannot_be_seeked(cluster: Any, producer: Any):
     await fill(producer, 40)
     going: list[client.MessageQueue] = []
     gone = asyncio.Event()
@@ -319,7 +318,7 @@ async def test_a_queue_that_moves_to_another_member_cannot_be_seeked(
 
 
 async def test_automatic_commits_wait_for_unsettled_messages_when_a_queue_is_lost(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     for number in range(40):
         await producer.send("T", b"%d" % number, queue=queue(number % 4))

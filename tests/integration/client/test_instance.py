@@ -17,6 +17,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode, SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
 from tests.integration.client.contexts import producing
+from tests.support.waiting import until
 
 
 def heartbeats(fake: Any) -> list[HeartbeatData]:
@@ -58,7 +59,7 @@ async def test_the_first_request_to_a_broker_is_a_heartbeat(fake: Any):
     assert "#" in rest
 
 
-async def test_heartbeats_come_by_period_and_when_a_consumer_changes(fake: Any, until: Any):
+async def test_heartbeats_come_by_period_and_when_a_consumer_changes(fake: Any):
     async with client.Instance(fake.address, heartbeat_period=0.05) as mq:
         consumer = mq.pull_consumer(group="c")
         fake.on(RequestCode.PULL_MESSAGE, answer=lambda command, connection: None)
@@ -70,7 +71,7 @@ async def test_heartbeats_come_by_period_and_when_a_consumer_changes(fake: Any, 
         assert subscription.code_set == [97]
 
 
-async def test_heartbeats_to_a_busy_broker_are_repeated_until_accepted(fake: Any, until: Any):
+async def test_heartbeats_to_a_busy_broker_are_repeated_until_accepted(fake: Any):
     taken: list[bool] = []
 
     def answer(command: Command, _: Any) -> Command:
@@ -137,7 +138,7 @@ async def test_a_peer_without_msgpack_gets_json(fake: Any):
     assert {command.serialize for command in fake.seen} == {SerializeType.JSON}
 
 
-async def test_a_changed_route_is_used_before_the_refresh_period(cluster: Any, until: Any):
+async def test_a_changed_route_is_used_before_the_refresh_period(cluster: Any):
     context = ClientContext(cluster.nameserver, {})
     async with client.Admin(cluster.nameserver) as admin, producing(context) as producer:
         await producer.send("T", b"x")
@@ -147,7 +148,7 @@ async def test_a_changed_route_is_used_before_the_refresh_period(cluster: Any, u
         await until(lambda: len(routes.get("T").writable) == 9)
 
 
-async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any, until: Any):
+async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any):
     context = ClientContext(cluster.nameserver, {})
     async with producing(context, default_queues=4) as producer:
         await producer.send("Fresh", b"x")
@@ -156,7 +157,7 @@ async def test_a_new_topics_real_route_replaces_the_templates(cluster: Any, unti
         assert len(routes.get("Fresh").readable) == 4
 
 
-async def test_routes_of_a_failing_broker_are_refreshed(fakes: Any, until: Any):
+async def test_routes_of_a_failing_broker_are_refreshed(fakes: Any):
     one, two = await fakes(2)
     context = ClientContext(one.address, {})
     async with producing(context) as producer:

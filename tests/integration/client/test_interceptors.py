@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import client
+from tests.integration.client.conftest import refusing
 from tests.integration.client.pushing import collect, consumer
+from tests.support.waiting import until
 
 
 class Tracing(client.Interceptor):
@@ -134,7 +136,7 @@ class Bound(client.Interceptor):
         self.note("close")
 
 
-async def test_an_interceptor_is_bound_to_each_part_and_closed_with_it(cluster: Any, until: Any):
+async def test_an_interceptor_is_bound_to_each_part_and_closed_with_it(cluster: Any):
     log: list[Any] = []
     around: Any = {"interceptors": [Bound(log)]}
 
@@ -246,9 +248,9 @@ async def test_a_batch_is_sent_whole_or_not_at_all(cluster: Any):
     assert await stored(cluster, 3) == [b"4", b"6", b"11"]
 
 
-async def test_a_batch_that_the_broker_refuses_is_seen_as_refused(fake: Any, refuse: Any):
+async def test_a_batch_that_the_broker_refuses_is_seen_as_refused(fake: Any):
     seen = Tracing("x")
-    fake.on_send(refuse(13, 1, fake.store))
+    fake.on_send(refusing(13, 1, fake.store))
     queue = client.MessageQueue("T", "fake-0", 0)
     async with client.Producer(fake.address, interceptors=[seen]) as producer:
         with pytest.raises(client.MessageIllegal):
@@ -274,7 +276,7 @@ async def test_an_abandoned_batch_leaves_no_task_behind(cluster: Any):
     assert asyncio.all_tasks() <= before
 
 
-async def test_interceptors_see_every_receive_method(cluster: Any, until: Any):
+async def test_interceptors_see_every_receive_method(cluster: Any):
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send_batch([message(b"1", QUEUE), message(b"2", QUEUE)])
     one, two = Tracing("one"), Tracing("two")

@@ -11,6 +11,7 @@ import pytest
 import client
 from client.limits import WAITING_PER_IN_FLIGHT
 from pocketmq import testing
+from tests.support.waiting import until
 
 
 async def test_sends_beyond_the_number_that_may_wait_fail_at_once(fake: Any) -> None:
@@ -45,7 +46,7 @@ async def test_waiting_sends_fail_when_acknowledgements_stop(fake: Any) -> None:
     assert all("left no room" in str(other) for other in others[1:])
 
 
-async def test_closing_ends_the_wait_for_room(fake: Any, until: Any) -> None:
+async def test_closing_ends_the_wait_for_room(fake: Any) -> None:
     fake.on_send(lambda command, connection: None)
     async with client.Producer(fake.address, max_in_flight=1, timeout=60.0) as producer:
         sends = [asyncio.create_task(producer.send("T", b"x")) for _ in range(3)]

@@ -31,7 +31,9 @@ from prometheus_client import REGISTRY, generate_latest
 
 import client
 from client import blocking
+from tests.integration.client.conftest import refusing
 from tests.integration.client.pushing import collect, consumer
+from tests.support.waiting import until
 
 QUEUE = client.MessageQueue("T", "broker-a", 0)
 
@@ -192,8 +194,8 @@ async def test_the_receipt_of_another_interceptor_names_no_server(cluster: Any, 
     assert "server.address" not in found
 
 
-async def test_a_failed_send_marks_its_span(fake: Any, refuse: Any, recorder: Any):
-    fake.on_send(refuse(13, 9, fake.store))
+async def test_a_failed_send_marks_its_span(fake: Any, recorder: Any):
+    fake.on_send(refusing(13, 9, fake.store))
     async with client.Producer(fake.address, **recorder.interceptors()) as producer:
         with pytest.raises(client.MessageIllegal):
             await producer.send("T", b"1")
@@ -259,7 +261,7 @@ async def test_a_transaction_has_a_span_for_its_half_message_and_one_for_its_end
     "decision", [client.TransactionState.COMMIT, client.TransactionState.UNKNOWN]
 )
 async def test_the_answer_to_a_check_links_to_the_half_message(
-    decision: client.TransactionState, empty_cluster: Any, recorder: Any, until: Any
+    decision: client.TransactionState, empty_cluster: Any, recorder: Any
 ):
     await empty_cluster.start(transactionCheckInterval="50", transactionTimeOut="50")
     asked = []
@@ -300,9 +302,7 @@ async def test_a_request_is_a_send(cluster: Any, recorder: Any):
 
 
 @pytest.mark.parametrize("kind", ["async def", "def", "orderly"])
-async def test_a_handler_runs_in_a_span_below_the_producers(
-    kind: str, cluster: Any, recorder: Any, until: Any
-):
+async def test_a_handler_runs_in_a_span_below_the_producers(kind: str, cluster: Any, recorder: Any):
     def inner(message: Any) -> None:
         with recorder.tracer().start_as_current_span("inner"):
             bodies.append(message.body)
@@ -336,9 +336,7 @@ async def test_a_handler_runs_in_a_span_below_the_producers(
 
 
 @pytest.mark.parametrize("threads", [False, True])
-async def test_concurrent_handlers_have_their_own_spans(
-    threads: bool, cluster: Any, recorder: Any, until: Any
-):
+async def test_concurrent_handlers_have_their_own_spans(threads: bool, cluster: Any, recorder: Any):
     """Each handler waits until eight of them run, then looks at the current span."""
     count = 8
     current: dict[tuple[int, int], Any] = {}
@@ -380,7 +378,7 @@ async def test_concurrent_handlers_have_their_own_spans(
 
 @pytest.mark.parametrize("threads", [False, True])
 async def test_a_handler_has_the_baggage_of_its_message_alone(
-    threads: bool, cluster: Any, recorder: Any, until: Any
+    threads: bool, cluster: Any, recorder: Any
 ):
     seen: dict[bytes, Any] = {}
 
@@ -402,9 +400,7 @@ async def test_a_handler_has_the_baggage_of_its_message_alone(
     assert seen == {b"1": {}, b"2": {"tenant": "a"}}
 
 
-async def test_a_batch_has_one_span_that_links_to_all_its_messages(
-    cluster: Any, recorder: Any, until: Any
-):
+async def test_a_batch_has_one_span_that_links_to_all_its_messages(cluster: Any, recorder: Any):
     async with client.Producer(cluster.nameserver, **recorder.interceptors()) as producer:
         with recorder.tracer().start_as_current_span("orders"):
             await producer.send_batch([client.Message("T", b"%d" % n, queue=QUEUE) for n in (1, 2)])
@@ -464,7 +460,7 @@ async def take_too_long(message: Any) -> None:
     ],
 )
 async def test_a_failed_handler_marks_its_span(
-    handler: Any, error_type: str, description: str, cluster: Any, recorder: Any, until: Any
+    handler: Any, error_type: str, description: str, cluster: Any, recorder: Any
 ):
     async with client.Producer(cluster.nameserver) as producer:
         await producer.send("T", b"1", queue=QUEUE)
@@ -478,7 +474,7 @@ async def test_a_failed_handler_marks_its_span(
     assert point.attributes["error.type"] == error_type
 
 
-async def test_damaged_contexts_begin_a_new_trace(cluster: Any, recorder: Any, until: Any):
+async def test_damaged_contexts_begin_a_new_trace(cluster: Any, recorder: Any):
     async with client.Producer(cluster.nameserver) as producer:
         for value in ("-", "00-zz-yy-01", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "x" * 8000):
             await producer.send("T", b"1", properties={"traceparent": value, "tracestate": value})
@@ -490,9 +486,7 @@ async def test_damaged_contexts_begin_a_new_trace(cluster: Any, recorder: Any, u
 # Metrics
 
 
-async def test_metrics_have_the_names_and_units_of_the_conventions(
-    cluster: Any, recorder: Any, until: Any
-):
+async def test_metrics_have_the_names_and_units_of_the_conventions(cluster: Any, recorder: Any):
     got: list[bytes] = []
     async with client.Producer(
         cluster.nameserver, group="shop", **recorder.interceptors()
@@ -521,7 +515,7 @@ async def test_metrics_have_the_names_and_units_of_the_conventions(
 
 
 async def test_queues_and_messages_in_memory_are_summed_by_group_and_topic(
-    cluster: Any, recorder: Any, until: Any
+    cluster: Any, recorder: Any
 ):
     def observed(name: str) -> dict[Any, int]:
         return {
@@ -589,7 +583,7 @@ def otlp_receiver() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
             thread.join()
 
 
-async def test_spans_and_metrics_arrive_at_an_otlp_receiver(cluster: Any, until: Any):
+async def test_spans_and_metrics_arrive_at_an_otlp_receiver(cluster: Any):
     with otlp_receiver() as (address, posted):
         tracers = TracerProvider()
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{address}/v1/traces")))
@@ -634,7 +628,7 @@ async def test_spans_and_metrics_arrive_at_an_otlp_receiver(cluster: Any, until:
     }
 
 
-async def test_prometheus_scrapes_the_metrics(cluster: Any, until: Any):
+async def test_prometheus_scrapes_the_metrics(cluster: Any):
     reader = PrometheusMetricReader()
     meters = MeterProvider([reader])
     made = client.OpenTelemetry(meter_provider=meters)
@@ -672,9 +666,7 @@ async def test_the_blocking_client_sends_in_the_callers_span(cluster: Any, recor
     assert [parent(span) for span in recorder.spans("send T")] == [order, order]
 
 
-async def test_a_message_trace_beside_it_makes_no_spans_of_its_own(
-    cluster: Any, recorder: Any, until: Any
-):
+async def test_a_message_trace_beside_it_makes_no_spans_of_its_own(cluster: Any, recorder: Any):
     both: Any = {"interceptors": [*recorder.interceptors()["interceptors"], client.MessageTrace()]}
     got: list[bytes] = []
     async with client.Producer(cluster.nameserver, **both) as producer:

@@ -12,6 +12,7 @@ import pytest
 import client
 from client import blocking
 from tests.integration.client.pulling import fill, queue, take
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -55,9 +56,7 @@ async def test_a_waiting_pull_is_answered_when_a_message_comes(cluster: Any, pro
         assert message.body == b"now"
 
 
-async def test_iteration_gives_messages_and_ends_with_the_consumer(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_iteration_gives_messages_and_ends_with_the_consumer(cluster: Any, producer: Any):
     await fill(producer, 10)
     consumer = client.PullConsumer(cluster.nameserver, group="g")
     await consumer.start()
@@ -147,7 +146,7 @@ async def test_reassigning_keeps_the_messages_of_kept_queues_only(cluster: Any, 
             await consumer.get_many(1)
 
 
-async def test_prefetching_stops_at_its_bounds(cluster: Any, producer: Any, until: Any):
+async def test_prefetching_stops_at_its_bounds(cluster: Any, producer: Any):
     body = b"x" * 2000
     await producer.send_many([client.Message("T", body, queue=queue(0)) for _ in range(200)])
     async with client.PullConsumer(
@@ -172,7 +171,7 @@ async def test_prefetching_stops_at_its_bounds(cluster: Any, producer: Any, unti
         assert len(await take(consumer, 199)) == 199
 
 
-async def test_the_broker_records_which_client_reads_a_queue(cluster: Any, until: Any):
+async def test_the_broker_records_which_client_reads_a_queue(cluster: Any):
     async with (
         client.Admin(cluster.nameserver) as admin,
         client.PullConsumer(cluster.nameserver, group="g") as consumer,

@@ -15,6 +15,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from tests.integration.client.pulling import FaultyStrategy, fill, queue, take
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_reading_continues_when_the_broker_is_back(cluster: Any, producer: Any, until: Any):
+async def test_reading_continues_when_the_broker_is_back(cluster: Any, producer: Any):
     await fill(producer, 10)
     events: list[client.Event] = []
     async with client.PullConsumer(
@@ -136,7 +137,7 @@ async def test_a_fault_in_on_event_does_not_stop_the_reading(cluster: Any, produ
 
 @pytest.mark.parametrize("moves", [(0, 0), (7, 0)], ids=["same offset", "to and fro"])
 async def test_a_broker_that_moves_the_offset_for_ever_is_asked_more_and_more_rarely(
-    fakes: Any, until: Any, moves: tuple[int, int]
+    fakes: Any, moves: tuple[int, int]
 ):
     [fake] = await fakes(queues=1)
 

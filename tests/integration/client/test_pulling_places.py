@@ -13,6 +13,7 @@ import client
 from client.events import OffsetMoved
 from remoting.protocol.codes import RequestCode
 from tests.integration.client.pulling import fill, queue, take
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ async def test_without_automatic_commits_closing_commits_nothing(cluster: Any, p
     ("start", "expected"), [("first", [b"old", b"new"]), ("last", [b"new"])], ids=str
 )
 async def test_a_new_group_starts_where_it_says(
-    cluster: Any, producer: Any, start: Any, expected: list[bytes], until: Any
+    cluster: Any, producer: Any, start: Any, expected: list[bytes]
 ):
     await producer.send("T", b"old", queue=queue(0))
     place = {"first": client.FIRST, "last": client.LAST}[start]
@@ -173,9 +174,7 @@ async def test_invalid_positions_are_refused(cluster: Any):
             consumer.assign([queue(0)], tags="||")
 
 
-async def test_an_offset_beyond_the_queue_is_moved_and_reported(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_an_offset_beyond_the_queue_is_moved_and_reported(cluster: Any, producer: Any):
     await fill(producer, 10)
     events: list[client.Event] = []
     async with client.PullConsumer(

@@ -13,6 +13,7 @@ import client
 from client import blocking
 from client.events import MessageDeadLettered
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -21,9 +22,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
         yield made
 
 
-async def test_every_message_comes_once_and_a_clean_stop_commits_all(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_every_message_comes_once_and_a_clean_stop_commits_all(cluster: Any, producer: Any):
     await fill(producer, 3000)
     got: Bodies = []
     async with consumer(cluster, collect(got)):
@@ -34,9 +33,7 @@ async def test_every_message_comes_once_and_a_clean_stop_commits_all(
     assert await lag(cluster) == 0
 
 
-async def test_a_restart_delivers_exactly_the_unfinished_messages(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_a_restart_delivers_exactly_the_unfinished_messages(cluster: Any, producer: Any):
     await fill(producer, 100)
     first: Bodies = []
     async with consumer(cluster, collect(first)):
@@ -98,9 +95,7 @@ async def test_a_stop_waits_for_running_handlers_and_starts_no_new_ones(
     assert await lag(cluster) == 10 - len(done)
 
 
-async def test_messages_not_finished_in_time_are_delivered_again(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_messages_not_finished_in_time_are_delivered_again(cluster: Any, producer: Any):
     await fill(producer, 3)
     started = asyncio.Event()
 
@@ -118,7 +113,7 @@ async def test_messages_not_finished_in_time_are_delivered_again(
 
 
 async def test_a_failed_message_is_retried_under_its_own_topic_while_others_continue(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     await fill(producer, 20)
     got: list[tuple[bytes, str, int]] = []
@@ -135,9 +130,7 @@ async def test_a_failed_message_is_retried_under_its_own_topic_while_others_cont
     assert await lag(cluster) == 0
 
 
-async def test_messages_that_always_fail_become_dead_letters(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_messages_that_always_fail_become_dead_letters(cluster: Any, producer: Any):
     await producer.send("T", b"bad")
     events: list[Any] = []
     calls = 0
@@ -160,7 +153,7 @@ async def test_messages_that_always_fail_become_dead_letters(
 
 
 async def test_a_dead_letter_has_its_reason_and_keeps_it_when_sent_back(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ) -> None:
     async def handle(message: Any) -> None:
         if message.body == b"0":
@@ -199,7 +192,7 @@ async def test_a_dead_letter_has_its_reason_and_keeps_it_when_sent_back(
 
 
 async def test_an_ordered_message_that_keeps_failing_is_dead_lettered_and_its_queue_continues(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     for number in range(5):
         await producer.send("T", b"%d" % number, sharding_key="k")
@@ -240,7 +233,7 @@ async def test_on_exhausted_stop_raises_from_run_and_from_the_async_with_block(
     assert await lag(cluster) == 1
 
 
-async def test_a_batch_handler_gets_lists(cluster: Any, producer: Any, until: Any):
+async def test_a_batch_handler_gets_lists(cluster: Any, producer: Any):
     await fill(producer, 1000)
     batches: list[list[bytes]] = []
     made = consumer(cluster, collect(batches, lambda m: [one.body for one in m]), batch_size=32)
@@ -261,9 +254,7 @@ async def test_a_handler_may_stop_its_consumer(cluster: Any, producer: Any):
     assert await lag(cluster) == 0
 
 
-async def test_an_instance_creates_and_closes_push_consumers(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_an_instance_creates_and_closes_push_consumers(cluster: Any, producer: Any):
     await fill(producer, 5)
     got: list[Any] = []
     async with client.Instance(cluster.nameserver, serde=client.serde.json) as mq:

@@ -12,6 +12,7 @@ import pytest
 import client
 from client import blocking
 from tests.integration.client.pushing import Bodies, consumer, fill, lag
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ async def dead_letters(cluster: Any) -> int:
     "options", [{"max_retries": 0}, {"order": client.Orderly(max_retries=0)}], ids=str
 )
 async def test_a_bug_pauses_consumption_and_loses_no_message(
-    cluster: Any, producer: Any, until: Any, options: dict[str, Any]
+    cluster: Any, producer: Any, options: dict[str, Any]
 ):
     await fill(producer, 200)
     events: list[Any] = []
@@ -63,7 +64,7 @@ async def test_a_bug_pauses_consumption_and_loses_no_message(
     assert await dead_letters(cluster) == 38
 
 
-async def test_without_a_breaker_consumption_continues(cluster: Any, producer: Any, until: Any):
+async def test_without_a_breaker_consumption_continues(cluster: Any, producer: Any):
     await fill(producer, 50)
     events: list[Any] = []
 

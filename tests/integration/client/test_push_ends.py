@@ -12,6 +12,7 @@ import client.blocking
 from client.consumer.outcome import COMMIT
 from client.limits import CANCEL_GRACE
 from tests.integration.client.pushing import collect, consumer, fill, lag, numbers
+from tests.support.waiting import until
 
 
 class Abort(BaseException):
@@ -76,7 +77,7 @@ async def test_a_handler_that_ends_its_worker_ends_the_consumer(
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_queues_of_a_failed_consumer_move_even_if_nobody_awaits_it(
-    cluster: Any, producer: Any, until: Any, way: str
+    cluster: Any, producer: Any, way: str
 ) -> None:
     got: list[bytes] = []
     failed = asyncio.Event()
@@ -192,7 +193,7 @@ async def test_a_program_that_ends_slowly_reports_no_failure_of_its_consumer(
 
 @pytest.mark.parametrize("handler", [raises, exits, _raise])
 async def test_the_blocking_consumer_raises_and_leaves_too(
-    cluster: Any, producer: Any, until: Any, handler: Any
+    cluster: Any, producer: Any, handler: Any
 ) -> None:
     await fill(producer, 4)
 

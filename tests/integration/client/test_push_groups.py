@@ -12,6 +12,7 @@ import pytest
 import client
 from client.events import QueueGained
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers, own
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
 
 
 async def test_members_share_the_queues_and_a_clean_handover_repeats_nothing(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     first: Bodies = []
     second: Bodies = []
@@ -45,9 +46,7 @@ async def test_members_share_the_queues_and_a_clean_handover_repeats_nothing(
     assert sorted(first + second, key=int) == numbers(1100)
 
 
-async def test_an_orderly_handover_keeps_the_order_of_each_queue(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_an_orderly_handover_keeps_the_order_of_each_queue(cluster: Any, producer: Any):
     got: list[tuple[int, int]] = []
 
     async def handle(message: Any) -> None:
@@ -68,7 +67,7 @@ async def test_an_orderly_handover_keeps_the_order_of_each_queue(
         assert offsets == list(range(len(offsets)))
 
 
-async def test_tags_are_compared_exactly(cluster: Any, producer: Any, until: Any):
+async def test_tags_are_compared_exactly(cluster: Any, producer: Any):
     # Two tags with one hash: a broker can't distinguish them.
     for tag in ("Aa", "BB", "C"):
         await producer.send("T", tag.encode(), tag=tag)
@@ -82,7 +81,7 @@ async def test_tags_are_compared_exactly(cluster: Any, producer: Any, until: Any
     assert await lag(cluster) == 0
 
 
-async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: Any, until: Any):
+async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: Any):
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic("U", queues=1)
     got: Bodies = []
@@ -100,7 +99,7 @@ async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: An
 
 
 async def test_a_suspended_consumer_stays_a_member_and_continues_when_resumed(
-    cluster: Any, producer: Any, until: Any
+    cluster: Any, producer: Any
 ):
     got: Bodies = []
     async with consumer(cluster, collect(got)) as made:
@@ -115,7 +114,7 @@ async def test_a_suspended_consumer_stays_a_member_and_continues_when_resumed(
 
 
 async def test_broadcasting_delivers_all_to_each_member_and_continues_from_its_file(
-    cluster: Any, producer: Any, until: Any, tmp_path: Path
+    cluster: Any, producer: Any, tmp_path: Path
 ):
     await fill(producer, 50)
     got: list[Bodies] = [[], []]
@@ -144,7 +143,7 @@ async def test_a_damaged_broadcast_file_is_an_error_at_the_start(cluster: Any, t
         await made.start()
 
 
-async def test_a_group_starts_at_the_end_with_exact(cluster: Any, producer: Any, until: Any):
+async def test_a_group_starts_at_the_end_with_exact(cluster: Any, producer: Any):
     await fill(producer, 10)
     got: Bodies = []
     events: list[Any] = []
@@ -160,9 +159,7 @@ async def test_a_group_starts_at_the_end_with_exact(cluster: Any, producer: Any,
     assert starts == {"end"}
 
 
-async def test_the_start_offset_is_committed_without_messages(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_the_start_offset_is_committed_without_messages(cluster: Any, producer: Any):
     await fill(producer, 10)
     got: Bodies = []
     async with consumer(cluster, collect(got), start_from=client.LAST, exact=True) as made:
@@ -173,7 +170,7 @@ async def test_the_start_offset_is_committed_without_messages(
     assert sorted(got, key=int) == numbers(5, first=10)
 
 
-async def test_a_broker_restart_loses_nothing(cluster: Any, producer: Any, until: Any):
+async def test_a_broker_restart_loses_nothing(cluster: Any, producer: Any):
     got: Bodies = []
     async with consumer(cluster, collect(got)) as made:
         await until(lambda: len(own(made)) == 4)
@@ -185,7 +182,7 @@ async def test_a_broker_restart_loses_nothing(cluster: Any, producer: Any, until
         await until(lambda: len(set(got)) == 200, 30)
 
 
-async def test_a_blocked_queue_is_reported_to_the_broker(cluster: Any, producer: Any, until: Any):
+async def test_a_blocked_queue_is_reported_to_the_broker(cluster: Any, producer: Any):
     receipt = await producer.send("T", b"bad")
     events: list[Any] = []
 
@@ -207,9 +204,7 @@ async def test_a_blocked_queue_is_reported_to_the_broker(cluster: Any, producer:
     assert any(isinstance(event, client.QueueBlocked) for event in events)
 
 
-async def test_members_that_subscribe_differently_are_an_error_that_names_both(
-    cluster: Any, until: Any
-):
+async def test_members_that_subscribe_differently_are_an_error_that_names_both(cluster: Any):
     async with (
         consumer(cluster, collect([])) as one,
         client.Admin(cluster.nameserver) as admin,

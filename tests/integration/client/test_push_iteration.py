@@ -11,6 +11,7 @@ import pytest
 import client
 from tests.integration.client.pulling import FaultyStrategy
 from tests.integration.client.pushing import Bodies, consumer, fill, lag, numbers
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -55,9 +56,7 @@ async def test_messages_left_unsettled_by_iteration_are_delivered_again(
     assert b"2" in again
 
 
-async def test_several_tasks_may_iterate_and_all_end_with_the_consumer(
-    cluster: Any, producer: Any, until: Any
-):
+async def test_several_tasks_may_iterate_and_all_end_with_the_consumer(cluster: Any, producer: Any):
     await fill(producer, 300)
     got: Bodies = []
     made = consumer(cluster)

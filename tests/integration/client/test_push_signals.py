@@ -54,6 +54,7 @@ asyncio.run(main())
 BLOCKING_PROGRAM = """
 import signal, sys, threading, time
 from client import FIRST, blocking
+from tests.support.waiting import until
 
 running = threading.Event()
 
@@ -137,9 +138,7 @@ async def test_a_second_signal_ends_a_program_whose_handlers_block_at_once(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_run_keeps_the_applications_signal_handlers(
-    cluster: Any, until: Any, number: signal.Signals
-):
+async def test_run_keeps_the_applications_signal_handlers(cluster: Any, number: signal.Signals):
     caught: list[int] = []
     before = signal.signal(number, lambda number, _: caught.append(number))
     own = signal.getsignal(number)

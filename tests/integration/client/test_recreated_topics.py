@@ -11,6 +11,7 @@ from client.events import TopicDeleted
 from tests.harness.cluster import Cluster
 from tests.integration.client.pulling import take
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers
+from tests.support.waiting import until
 
 OLD = 40
 
@@ -25,7 +26,7 @@ async def recreate(cluster: Cluster, queues: int) -> None:
 @pytest.mark.parametrize("new", [3, 2 * OLD])
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "restart"])
 async def test_a_group_that_returns_gets_the_new_messages(
-    cluster: Cluster, until: Any, new: int, queues: int, restarts: bool
+    cluster: Cluster, new: int, queues: int, restarts: bool
 ):
     got: Bodies = []
     async with client.Producer(cluster.nameserver) as producer:
@@ -47,7 +48,7 @@ async def test_a_group_that_returns_gets_the_new_messages(
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("new", [3, 2 * OLD])
 async def test_a_group_that_stays_is_told_and_gets_the_new_messages(
-    cluster: Cluster, until: Any, new: int, ordered: bool
+    cluster: Cluster, new: int, ordered: bool
 ):
     got: Bodies = []
     events: list[Any] = []

@@ -16,7 +16,9 @@ from remoting.errors import ConnectFailed
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageResponseHeader
+from tests.integration.client.conftest import refusing
 from tests.integration.client.contexts import FaultyConnection, producing
+from tests.support.waiting import until
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 
@@ -28,23 +30,21 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])
-async def test_a_refusal_that_may_be_local_is_retried_at_another_broker(
-    fakes: Any, refuse: Any, code: int
-):
+async def test_a_refusal_that_may_be_local_is_retried_at_another_broker(fakes: Any, code: int):
     one, two = await fakes(2)
-    one.on_send(refuse(code, 99, one.store))
+    one.on_send(refusing(code, 99, one.store))
     async with client.Producer(one.address) as producer:
         receipts = [await producer.send("T", b"%d" % number) for number in range(8)]
     assert {receipt.queue.broker_name for receipt in receipts} == {"fake-1"}
     assert len(two.bodies()) == 8
 
 
-async def test_refusals_are_tried_three_times_in_all(fake: Any, refuse: Any):
-    fake.on_send(refuse(14, 2, fake.store))
+async def test_refusals_are_tried_three_times_in_all(fake: Any):
+    fake.on_send(refusing(14, 2, fake.store))
     async with client.Producer(fake.address) as producer:
         await producer.send("T", b"third time")
     assert fake.bodies() == [b"third time"]
-    fake.on_send(refuse(14, 3, fake.store))
+    fake.on_send(refusing(14, 3, fake.store))
     async with client.Producer(fake.address) as producer:
         with pytest.raises(client.ServiceNotAvailable) as caught:
             await producer.send("T", b"x")
@@ -52,30 +52,30 @@ async def test_refusals_are_tried_three_times_in_all(fake: Any, refuse: Any):
     assert caught.value.code == 14
 
 
-async def test_retries_can_be_switched_off(fake: Any, refuse: Any):
-    fake.on_send(refuse(14, 1, fake.store))
+async def test_retries_can_be_switched_off(fake: Any):
+    fake.on_send(refusing(14, 1, fake.store))
     async with client.Producer(fake.address, retries=0) as producer:
         with pytest.raises(client.ServiceNotAvailable):
             await producer.send("T", b"x")
 
 
-async def test_a_final_refusal_is_not_tried_again(fake: Any, refuse: Any):
-    fake.on_send(refuse(13, 1, fake.store))
+async def test_a_final_refusal_is_not_tried_again(fake: Any):
+    fake.on_send(refusing(13, 1, fake.store))
     async with client.Producer(fake.address) as producer:
         with pytest.raises(client.MessageIllegal):
             await producer.send("T", b"x")
     assert sum(command.code in SENDS for command in fake.seen) == 1
 
 
-async def test_a_busy_broker_is_retried_until_it_accepts_the_message(fake: Any, refuse: Any):
-    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 5, fake.store))
+async def test_a_busy_broker_is_retried_until_it_accepts_the_message(fake: Any):
+    fake.on_send(refusing(ResponseCode.SYSTEM_BUSY, 5, fake.store))
     async with client.Producer(fake.address, timeout=10.0) as producer:
         await producer.send("T", b"x")
     assert fake.bodies() == [b"x"]
 
 
-async def test_a_broker_that_stays_busy_is_named_when_time_is_up(fake: Any, refuse: Any):
-    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
+async def test_a_broker_that_stays_busy_is_named_when_time_is_up(fake: Any):
+    fake.on_send(refusing(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
     async with client.Producer(fake.address, timeout=1.0) as producer:
         with pytest.raises(client.SystemBusy, match="more slowly"):
             await producer.send("T", b"x")
@@ -186,10 +186,10 @@ async def test_a_connection_that_keeps_breaking_is_an_unknown_outcome(fake: Any)
     assert caught.value.outcome is client.Outcome.UNKNOWN
 
 
-async def test_a_keyed_message_is_tried_again_on_its_own_queue_only(fakes: Any, refuse: Any):
+async def test_a_keyed_message_is_tried_again_on_its_own_queue_only(fakes: Any):
     one, two = await fakes(2)
     for peer in (one, two):
-        peer.on_send(refuse(14, 2, peer.store))
+        peer.on_send(refusing(14, 2, peer.store))
     async with client.Producer(one.address) as producer:
         receipt = await producer.send("T", b"x", sharding_key="k")
         other = await producer.send("T", b"y", sharding_key="k")
@@ -197,8 +197,8 @@ async def test_a_keyed_message_is_tried_again_on_its_own_queue_only(fakes: Any, 
     assert {len(peer.bodies()) for peer in (one, two)} == {0, 2}
 
 
-async def test_order_survives_retries_while_more_messages_come(fake: Any, refuse: Any):
-    fake.on_send(refuse(14, 2, fake.store))
+async def test_order_survives_retries_while_more_messages_come(fake: Any):
+    fake.on_send(refusing(14, 2, fake.store))
     async with client.Producer(fake.address, max_batch_messages=3) as producer:
         queue = client.MessageQueue("T", "fake-0", 1)
         await asyncio.gather(
@@ -207,7 +207,7 @@ async def test_order_survives_retries_while_more_messages_come(fake: Any, refuse
     assert fake.bodies(1) == [b"%d" % number for number in range(20)]
 
 
-async def test_one_batch_per_queue_is_in_flight(fake: Any, until: Any):
+async def test_one_batch_per_queue_is_in_flight(fake: Any):
     held: list[Any] = []
 
     def hold(command: Any, connection: Any) -> None:
@@ -229,7 +229,7 @@ async def test_one_batch_per_queue_is_in_flight(fake: Any, until: Any):
     assert ordered == [[b"1"], [b"2", b"3", b"4"]]
 
 
-async def test_messages_behind_a_stuck_batch_fail_at_their_own_deadline(fake: Any, until: Any):
+async def test_messages_behind_a_stuck_batch_fail_at_their_own_deadline(fake: Any):
     fake.on_send(lambda command, connection: None)
     async with client.Producer(fake.address, timeout=30.0) as producer:
         queue = client.MessageQueue("T", "fake-0", 1)
@@ -260,7 +260,7 @@ async def test_the_buffer_is_bounded_by_messages_and_by_bytes(fake: Any):
             producer.send_nowait("T", b"x" * 900)
 
 
-async def test_sends_wait_for_room_in_order(fake: Any, until: Any):
+async def test_sends_wait_for_room_in_order(fake: Any):
     held: list[Any] = []
     fake.on_send(lambda command, connection: held.append((command, connection)))
     async with client.Producer(fake.address, max_in_flight=1) as producer:
@@ -280,7 +280,7 @@ async def test_sends_wait_for_room_in_order(fake: Any, until: Any):
     assert fake.bodies() == [b"0", b"1", b"3", b"4", b"5"]
 
 
-async def test_cancelling_while_the_route_is_looked_up_leaves_nothing_behind(fake: Any, until: Any):
+async def test_cancelling_while_the_route_is_looked_up_leaves_nothing_behind(fake: Any):
     held: list[Any] = []
     route = fake.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC]
     fake.on(
@@ -300,7 +300,7 @@ async def test_cancelling_while_the_route_is_looked_up_leaves_nothing_behind(fak
     assert fake.bodies() == [b"first", b"second"]
 
 
-async def test_closing_fails_unacknowledged_sends(fake: Any, until: Any):
+async def test_closing_fails_unacknowledged_sends(fake: Any):
     fake.on_send(lambda command, connection: None)
     producer = client.Producer(fake.address, timeout=60.0)
     await producer.start()
@@ -317,8 +317,8 @@ async def test_closing_fails_unacknowledged_sends(fake: Any, until: Any):
     assert two.value.outcome is client.Outcome.NOT_SENT
 
 
-async def test_closing_fails_sends_that_are_being_retried(fake: Any, refuse: Any, until: Any):
-    fake.on_send(refuse(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
+async def test_closing_fails_sends_that_are_being_retried(fake: Any):
+    fake.on_send(refusing(ResponseCode.SYSTEM_BUSY, 10**6, fake.store))
     producer = client.Producer(fake.address, timeout=60.0)
     await producer.start()
     send = producer.send_nowait("T", b"x")
@@ -341,9 +341,9 @@ class FaultyLater(ClientContext):
         return cast(Connection, FaultyConnection(connection, b"x"))
 
 
-async def test_a_fault_while_trying_again_settles_the_message(fake: Any, refuse: Any):
+async def test_a_fault_while_trying_again_settles_the_message(fake: Any):
     async with producing(FaultyLater(fake.address, {})) as producer:
-        fake.on_send(refuse(14, 1, fake.store))
+        fake.on_send(refusing(14, 1, fake.store))
         with pytest.raises(client.SendError) as caught:
             await producer.send("T", b"x")
     assert caught.value.outcome is client.Outcome.UNKNOWN
@@ -358,8 +358,8 @@ async def test_an_answer_that_cannot_be_read_is_an_unknown_outcome(fake: Any):
     assert caught.value.outcome is client.Outcome.UNKNOWN
 
 
-async def test_send_many_reports_each_failure_at_its_index(fake: Any, refuse: Any):
-    fake.on_send(refuse(13, 1, fake.store))
+async def test_send_many_reports_each_failure_at_its_index(fake: Any):
+    fake.on_send(refusing(13, 1, fake.store))
     messages = [client.Message("T", b"%d" % number) for number in range(4)]
     async with client.Producer(fake.address, max_batch_messages=1) as producer:
         results = await producer.send_many(messages)
@@ -368,8 +368,8 @@ async def test_send_many_reports_each_failure_at_its_index(fake: Any, refuse: An
     assert sum(isinstance(result, client.Receipt) for result in results) == 3
 
 
-async def test_a_batch_that_is_refused_fails_as_a_whole(fake: Any, refuse: Any):
-    fake.on_send(refuse(13, 1, fake.store))
+async def test_a_batch_that_is_refused_fails_as_a_whole(fake: Any):
+    fake.on_send(refusing(13, 1, fake.store))
     async with client.Producer(fake.address) as producer:
         with pytest.raises(client.MessageIllegal):
             await producer.send_batch([client.Message("T", b"1"), client.Message("T", b"2")])
@@ -400,7 +400,7 @@ async def test_the_second_name_server_is_asked_when_the_first_is_dead(cluster: A
             await producer.send("T", b"x")
 
 
-async def test_a_silent_connection_is_detected_and_replaced(fake: Any, until: Any):
+async def test_a_silent_connection_is_detected_and_replaced(fake: Any):
     async with producing(ClientContext(fake.address, {}, heartbeat_timeout=0.1)) as producer:
         await producer.send("T", b"1")
         silent = fake.seen[-1]

@@ -13,7 +13,9 @@ import pytest
 import client
 from client.limits import MAX_TRACE_RECORDS
 from remoting.protocol.message.trace import TraceRecord, decode
+from tests.integration.client.conftest import refusing
 from tests.integration.client.pushing import consumer
+from tests.support.waiting import until
 
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 QUEUE = client.MessageQueue("T", "broker-a", 0)
@@ -36,9 +38,7 @@ def fields(record: TraceRecord, *names: str) -> list[Any]:
     return [getattr(record, name) for name in names]
 
 
-async def test_a_trace_leads_from_the_producer_through_the_store_to_the_consumers(
-    cluster: Any, until: Any
-):
+async def test_a_trace_leads_from_the_producer_through_the_store_to_the_consumers(cluster: Any):
     trace = client.MessageTrace()
     async with client.Producer(cluster.nameserver, group="shop", interceptors=[trace]) as producer:
         receipt = await producer.send("T", b"four", tag="paid", keys=iter(["o-1", "o-2"]))
@@ -131,7 +131,7 @@ async def test_the_end_of_a_transaction_is_traced_whoever_ends_it(empty_cluster:
     assert fields(ended, "state", "from_check") == ["COMMIT_MESSAGE", True]
 
 
-async def test_a_batch_of_a_handler_has_a_result_for_each_message(cluster: Any, until: Any):
+async def test_a_batch_of_a_handler_has_a_result_for_each_message(cluster: Any):
     trace = client.MessageTrace()
     async with client.Producer(cluster.nameserver) as producer:
         receipts = await producer.send_batch(
@@ -159,7 +159,7 @@ async def test_a_batch_of_a_handler_has_a_result_for_each_message(cluster: Any, 
     [(ValueError("of a test"), 2), (client.DeadLetter("of a test"), 4)],
 )
 async def test_a_failed_handler_is_traced_with_how_it_failed(
-    cluster: Any, until: Any, raised: Exception, result: int
+    cluster: Any, raised: Exception, result: int
 ):
     async def fail(message: client.ReceivedMessage[bytes]) -> None:
         raise raised
@@ -181,7 +181,7 @@ async def test_a_failed_handler_is_traced_with_how_it_failed(
     )
 
 
-async def test_a_handler_that_takes_too_long_is_traced_as_timed_out(cluster: Any, until: Any):
+async def test_a_handler_that_takes_too_long_is_traced_as_timed_out(cluster: Any):
     events: list[Any] = []
 
     async def hang(message: client.ReceivedMessage[bytes]) -> None:
@@ -272,7 +272,7 @@ async def test_a_broker_with_trace_off_gets_no_trace_of_its_sends(cluster: Any, 
             await admin.trace(untraced.id)
 
 
-async def test_trace_messages_are_not_traced(cluster: Any, until: Any):
+async def test_trace_messages_are_not_traced(cluster: Any):
     trace = client.MessageTrace()
     async with client.Producer(cluster.nameserver, interceptors=[trace]) as producer:
         by_hand = await producer.send(TRACE, b"Pub")
@@ -465,9 +465,9 @@ async def test_what_happens_after_the_close_is_not_traced(fake: Any):
     assert trace.dropped == 1
 
 
-async def test_a_refused_trace_message_is_dropped(fake: Any, refuse: Any):
+async def test_a_refused_trace_message_is_dropped(fake: Any):
     trace = client.MessageTrace()
-    refused = refuse(13, 1, fake.store)
+    refused = refusing(13, 1, fake.store)
 
     def answer(command: Any, connection: Any) -> Any:
         return (refused if TRACE in command.fields.values() else fake.store)(command, connection)

@@ -23,6 +23,7 @@ from remoting.protocol.headers.send import (
 )
 from remoting.protocol.message import ids, properties
 from remoting.protocol.message.record import COMPRESSED, encode_record, host_bytes
+from tests.support.waiting import until
 
 State = client.TransactionState
 HOST = host_bytes("127.0.0.1", 10911)
@@ -42,9 +43,8 @@ def half_message(own: dict[str, str], body: bytes = b"x", sys_flag: int = 0) -> 
 class Asking:
     """A scripted broker that asks about transactions on the connection of the last heartbeat."""
 
-    def __init__(self, peer: Any, until: Callable[..., Any]) -> None:
+    def __init__(self, peer: Any) -> None:
         self.peer = peer
-        self.until = until
         self.connections: list[Connection] = []
         self.ends: list[EndTransactionRequestHeader] = []
         self.refuses = False
@@ -80,7 +80,7 @@ class Asking:
         bare: bool = False,
     ) -> None:
         """Ask about the half message at a queue offset, or with another record or no header."""
-        await self.until(lambda: self.connections)
+        await until(lambda: self.connections)
         own = {properties.PGROUP: group, properties.UNIQ_KEY: key or f"key {offset}"}
         header = CheckTransactionStateRequestHeader(
             tran_state_table_offset=offset, commit_log_offset=100 + offset
@@ -95,13 +95,13 @@ class Asking:
 
     async def answered(self, count: int) -> list[tuple[int, int]]:
         """Offsets and states of the answers, once there are so many."""
-        await self.until(lambda: len(self.ends) >= count)
+        await until(lambda: len(self.ends) >= count)
         return [(end.tran_state_table_offset, end.commit_or_rollback) for end in self.ends]
 
 
 @pytest.fixture
-def asking(fake: Any, until: Callable[..., Any]) -> Asking:
-    return Asking(fake, until)
+def asking(fake: Any) -> Asking:
+    return Asking(fake)
 
 
 def producer(asking: Asking, checker: Callable[..., Any], **options: Any) -> client.Producer[bytes]:
@@ -198,13 +198,13 @@ async def test_a_check_whose_connection_is_gone_is_not_answered(asking, caplog):
     async def slow(_: client.OpenTransaction[Any]) -> State:
         gone = asking.connections[-1]
         gone.close()
-        await asking.until(lambda: asking.connections[-1] is not gone)
+        await until(lambda: asking.connections[-1] is not gone)
         return State.COMMIT
 
     async with producer(asking, slow, heartbeat_period=0.05) as sender:
         await sender.send("T", b"hello")
         await asking.ask(1)
-        await asking.until(lambda: "a transaction check is not answered" in caplog.text)
+        await until(lambda: "a transaction check is not answered" in caplog.text)
     assert asking.ends == []
 
 
@@ -222,7 +222,7 @@ async def test_more_checks_than_the_limit_are_left_for_later(asking, monkeypatch
         await sender.send("T", b"hello")
         for offset in range(3):
             await asking.ask(offset)
-        await asking.until(lambda: "too many transactions are being checked" in caplog.text)
+        await until(lambda: "too many transactions are being checked" in caplog.text)
         go_on.set()
         assert await asking.answered(2) == [(0, State.ROLLBACK), (1, State.ROLLBACK)]
         await asking.ask(2)

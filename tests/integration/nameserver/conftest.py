@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
@@ -66,21 +65,6 @@ class Client:
         return await self.route(server, topic) is not None
 
 
-async def wait_for(condition: Callable[[], Awaitable[bool] | bool]) -> None:
-    """Poll until a condition holds that has no event."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            met = condition()
-            if met if isinstance(met, bool) else await met:
-                return
-            await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-def eventually() -> Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]:
-    return wait_for
-
-
 @pytest.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
@@ -106,11 +90,6 @@ async def client(stack: AsyncExitStack) -> Client:
     client = Client()
     stack.push_async_callback(client.pool.close)
     return client
-
-
-@pytest.fixture
-def topics() -> type[Topics]:
-    return Topics
 
 
 @pytest.fixture

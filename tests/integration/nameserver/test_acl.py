@@ -21,10 +21,11 @@ from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.signing import Credentials, signed
 from remoting.security.credentials import Signer
 from tests.harness.processes import processes
+from tests.integration.nameserver.conftest import Topics
+from tests.support.waiting import until
 from tests.unit.nameserver.commands import T, put, register, route_of
 
 NewServer = Callable[..., Awaitable[NameServer]]
-Eventually = Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]
 
 USER = Credentials("some-user", "secret-of-user")
 ADMIN = Credentials("operator", "secret-of-operator")
@@ -107,16 +108,16 @@ async def test_only_what_is_admitted_changes_the_tables(server: NameServer, clie
 
 
 async def test_a_broker_registers_and_leaves_with_its_signature(
-    server: NameServer, new_registration: Any, topics: Any, client: Any
+    server: NameServer, new_registration: Any, client: Any
 ) -> None:
-    unsigned = new_registration([server.address], topics("t"))
+    unsigned = new_registration([server.address], Topics("t"))
     await unsigned.start()
     error = unsigned.states[0].last_error or ""
     assert "No accessKey is configured; set pocketmqCredentials" in error
     assert not server.state.routes.brokers()
 
     registration = new_registration(
-        [server.address], topics("t"), pool=partial(ConnectionPool, signer=Signer(ADMIN))
+        [server.address], Topics("t"), pool=partial(ConnectionPool, signer=Signer(ADMIN))
     )
     await registration.start()
     assert await client.knows(server, "t")
@@ -125,18 +126,18 @@ async def test_a_broker_registers_and_leaves_with_its_signature(
 
 
 async def test_a_changed_file_has_effect_and_a_broken_one_has_none(
-    server: NameServer, rules: Path, client: Any, eventually: Eventually
+    server: NameServer, rules: Path, client: Any
 ) -> None:
     assert server.guard is not None
     file = server.guard.file
     write(rules, RULES + WHITE)
-    await eventually(lambda: bool(file.rules.white))
+    await until(lambda: bool(file.rules.white))
     assert not denied(await client.ask(server, register(T)))
     write(rules, "accounts: [")
-    await eventually(lambda: bool(file.problem))
+    await until(lambda: bool(file.problem))
     assert not denied(await client.ask(server, register(T)))
     write(rules, RULES)
-    await eventually(lambda: not file.rules.white)
+    await until(lambda: not file.rules.white)
     assert denied(await client.ask(server, register(T)))
 
 

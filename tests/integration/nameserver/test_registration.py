@@ -16,10 +16,11 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import PutKVConfigRequestHeader, TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.server import Server
+from tests.integration.nameserver.conftest import Topics
+from tests.support.waiting import until
 
 NewServer = Callable[..., Awaitable[NameServer]]
 NewRegistration = Callable[..., BrokerRegistration]
-Eventually = Callable[[Callable[[], Awaitable[bool] | bool]], Awaitable[None]]
 
 NOWHERE = "127.0.0.1:1"
 """An address without a listener."""
@@ -30,10 +31,10 @@ def registered(registration: BrokerRegistration) -> list[bool]:
 
 
 async def test_a_broker_is_registered_with_every_name_server_when_start_returns(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
     servers = [await new_server(), await new_server()]
-    registration = new_registration([server.address for server in servers], topics("t"))
+    registration = new_registration([server.address for server in servers], Topics("t"))
     await registration.start()
     for server in servers:
         route = await client.route(server, "t")
@@ -43,10 +44,10 @@ async def test_a_broker_is_registered_with_every_name_server_when_start_returns(
 
 
 async def test_a_name_server_that_is_down_delays_no_registration(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
     server = await new_server()
-    registration = new_registration([NOWHERE, server.address], topics("t"))
+    registration = new_registration([NOWHERE, server.address], Topics("t"))
     await registration.start()
     assert await client.knows(server, "t")
     down, up = registration.states
@@ -56,19 +57,18 @@ async def test_a_name_server_that_is_down_delays_no_registration(
 
 
 async def test_without_name_servers_there_is_nothing_to_do(
-    new_registration: NewRegistration, topics: Any
+    new_registration: NewRegistration,
 ) -> None:
-    registration = new_registration([], topics())
+    registration = new_registration([], Topics())
     await registration.start()
     await registration.changed(["t"])
     assert registration.states == ()
 
 
 async def test_an_administrators_change_is_registered_when_it_returns(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
-    server = await new_server()
-    table = topics("t")
+    server, table = await new_server(), Topics("t")
     registration = new_registration([server.address], table)
     await registration.start()
     table.add("u")
@@ -80,24 +80,20 @@ async def test_an_administrators_change_is_registered_when_it_returns(
 async def test_a_topic_created_by_a_send_is_registered_in_the_background(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
     client: Any,
-    eventually: Eventually,
 ) -> None:
-    server = await new_server()
-    table = topics("t")
+    server, table = await new_server(), Topics("t")
     registration = new_registration([server.address], table)
     await registration.start()
     table.add("u")
     registration.changed(paced=True)
-    await eventually(lambda: client.knows(server, "u"))
+    await until(lambda: client.knows(server, "u"))
 
 
 async def test_many_changes_at_once_become_one_registration(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
-    server = await new_server()
-    table = topics("t")
+    server, table = await new_server(), Topics("t")
     registration = new_registration([server.address], table)
     await registration.start()
     before = server.counters.frames_in
@@ -110,11 +106,11 @@ async def test_many_changes_at_once_become_one_registration(
 
 
 async def test_a_stopped_broker_is_unregistered_everywhere(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
     servers = [await new_server(), await new_server()]
     addresses = [servers[0].address, NOWHERE, servers[1].address]
-    registration = new_registration(addresses, topics("t"))
+    registration = new_registration(addresses, Topics("t"))
     await registration.start()
     await registration.stop()
     for server in servers:
@@ -126,35 +122,31 @@ async def test_a_stopped_broker_is_unregistered_everywhere(
 async def test_a_broker_whose_connection_ends_is_removed_at_once(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
-    eventually: Eventually,
 ) -> None:
     server = await new_server()
-    registration = new_registration([server.address], topics("t"))
+    registration = new_registration([server.address], Topics("t"))
     await registration.start()
     await registration.pool.close()
-    await eventually(lambda: not server.state.routes.brokers())
+    await until(lambda: not server.state.routes.brokers())
 
 
 async def test_a_restarted_name_server_gets_the_registration_again(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
     client: Any,
-    eventually: Eventually,
 ) -> None:
     first, second = await new_server(), await new_server()
-    table = topics("t")
+    table = Topics("t")
     registration = new_registration([first.address, second.address], table)
     await registration.start()
     await first.stop()
-    await eventually(lambda: registered(registration) == [False, True])
+    await until(lambda: registered(registration) == [False, True])
     assert registration.states[0].last_error
     table.add("u")
     await registration.changed(["u"])
     assert await client.knows(second, "u")
     again = await new_server(listen_port=first.port)
-    await eventually(lambda: registered(registration) == [True, True])
+    await until(lambda: registered(registration) == [True, True])
     assert await client.knows(again, "t")
     assert await client.knows(again, "u")
     assert registration.states[0].failures == 0
@@ -163,60 +155,55 @@ async def test_a_restarted_name_server_gets_the_registration_again(
 async def test_an_unchanged_version_is_not_registered_again_when_not_forced(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
-    eventually: Eventually,
 ) -> None:
-    server = await new_server()
-    table = topics("t")
+    server, table = await new_server(), Topics("t")
     registration = new_registration([server.address], table, force=False, period=0.05)
     await registration.start()
     start = server.counters.bytes_in
     frames = server.counters.frames_in
-    await eventually(lambda: server.counters.frames_in >= frames + 3)
+    await until(lambda: server.counters.frames_in >= frames + 3)
     asked = (server.counters.bytes_in - start) // (server.counters.frames_in - frames)
     body = encode(table(None))
     assert asked < len(body) + 400
     table.add("u")
-    await eventually(lambda: server.state.routes.route("u") is not None)
+    await until(lambda: server.state.routes.route("u") is not None)
 
 
 async def test_each_periodic_registration_renews_the_timeout(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
-    eventually: Eventually,
 ) -> None:
     server = await new_server()
-    registration = new_registration([server.address], topics("t"), period=0.02)
+    registration = new_registration([server.address], Topics("t"), period=0.02)
     await registration.start()
     frames = server.counters.frames_in
-    await eventually(lambda: server.counters.frames_in >= frames + 3)
+    await until(lambda: server.counters.frames_in >= frames + 3)
     assert registered(registration) == [True]
 
 
 async def test_a_compressed_registration_is_understood(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
     server = await new_server()
-    registration = new_registration([server.address], topics("t"), compressed=True)
+    registration = new_registration([server.address], Topics("t"), compressed=True)
     await registration.start()
     assert await client.knows(server, "t")
 
 
 async def test_order_topics_reach_the_broker(
-    new_server: NewServer, new_registration: NewRegistration, topics: Any, client: Any
+    new_server: NewServer, new_registration: NewRegistration, client: Any
 ) -> None:
     server = await new_server()
     header = PutKVConfigRequestHeader(namespace="ORDER_TOPIC_CONFIG", key="t", value="broker-a:4")
     await client.ask(server, Command.request(RequestCode.PUT_KV_CONFIG, header))
     notified: list[Any] = []
-    registration = new_registration([server.address], topics("t"), on_order_topics=notified.append)
+    registration = new_registration([server.address], Topics("t"), on_order_topics=notified.append)
     await registration.start()
     assert notified == [{"t": "broker-a:4"}]
 
 
 async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
-    new_registration: NewRegistration, topics: Any, eventually: Eventually
+    new_registration: NewRegistration,
 ) -> None:
     answers = iter([(ResponseCode.SYSTEM_ERROR, b""), (ResponseCode.SUCCESS, b"{broken")])
 
@@ -227,27 +214,27 @@ async def test_an_answer_that_is_an_error_is_shown_and_tried_again(
     async with Server(answer) as server:
         notified: list[Any] = []
         registration = new_registration(
-            [server.address], topics("t"), on_order_topics=notified.append
+            [server.address], Topics("t"), on_order_topics=notified.append
         )
         await registration.start()
         assert "not today" in (registration.states[0].last_error or "")
-        await eventually(lambda: registered(registration) == [True])
+        await until(lambda: registered(registration) == [True])
         assert notified == []
         await registration.stop()
 
 
 async def test_a_name_server_that_never_answers_times_out(
-    new_registration: NewRegistration, topics: Any
+    new_registration: NewRegistration,
 ) -> None:
     async with Server(lambda _command, _connection: None) as server:
-        registration = new_registration([server.address], topics("t"), timeout=0.05)
+        registration = new_registration([server.address], Topics("t"), timeout=0.05)
         await registration.start()
         assert "did not answer" in (registration.states[0].last_error or "")
         await registration.stop()
 
 
 async def test_a_name_server_without_the_version_query_gets_a_registration(
-    new_registration: NewRegistration, topics: Any, eventually: Eventually
+    new_registration: NewRegistration,
 ) -> None:
     asked: list[int] = []
 
@@ -260,10 +247,10 @@ async def test_a_name_server_without_the_version_query_gets_a_registration(
         return command.reply(ResponseCode.SYSTEM_ERROR if refuses else ResponseCode.SUCCESS)
 
     async with Server(answer) as server:
-        registration = new_registration([server.address], topics("t"), force=False, period=0.01)
+        registration = new_registration([server.address], Topics("t"), force=False, period=0.01)
         await registration.start()
         register, question = RequestCode.REGISTER_BROKER, RequestCode.QUERY_DATA_VERSION
-        await eventually(lambda: asked[:3] == [register, question, register])
+        await until(lambda: asked[:3] == [register, question, register])
         await registration.stop()
         assert asked[-1] == RequestCode.UNREGISTER_BROKER
 
@@ -271,8 +258,6 @@ async def test_a_name_server_without_the_version_query_gets_a_registration(
 async def test_a_subscribed_client_is_notified_of_changed_routes(
     new_server: NewServer,
     new_registration: NewRegistration,
-    topics: Any,
-    eventually: Eventually,
 ) -> None:
     server = await new_server()
     notified: list[str] = []
@@ -287,9 +272,9 @@ async def test_a_subscribed_client_is_notified_of_changed_routes(
             OwnRequestCode.SUBSCRIBE_ROUTE, body=encode(TopicList(["t"])), oneway=True
         )
         connection.send_oneway(subscribe)
-        registration = new_registration([server.address], topics("t", "u"))
+        registration = new_registration([server.address], Topics("t", "u"))
         await registration.start()
-        await eventually(lambda: notified == ["t"])
+        await until(lambda: notified == ["t"])
         await registration.stop()
-        await eventually(lambda: notified == ["t", "t"])
-    await eventually(lambda: not len(server.state.watches))
+        await until(lambda: notified == ["t", "t"])
+    await until(lambda: not len(server.state.watches))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -15,7 +14,6 @@ from click.testing import CliRunner, Result
 from pocketmq import testing
 from pocketmq.cli import root
 from remoting.runtime.log import ROOT as LOGGERS
-from tests.integration.bad_input.peer import PATIENCE
 
 
 class CommandLine:
@@ -49,14 +47,6 @@ class CommandLine:
         result = self.result(*arguments, stdin=stdin)
         assert result.exit_code == code, result.output
         return result.stderr
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Poll until a condition holds that has no event."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ from client import blocking
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.harness.processes import processes
-from tests.integration.pocketmq.conftest import CommandLine, until
+from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.waiting import wait_until
 
 
 def test_a_topic_is_created_changed_and_deleted(cli: CommandLine, name: str) -> None:
@@ -203,7 +204,7 @@ def test_a_topic_that_a_send_created_at_one_broker_is_offered_to_the_others(tmp_
         cli = CommandLine(running.address)
         cli("send", "orders", "tea")
         # The broker answers the send before it registers the topic.
-        until(lambda: cli.result("topic", "route", "orders").exit_code == 0)
+        wait_until(lambda: cli.result("topic", "route", "orders").exit_code == 0)
         (row,) = cli.json("topic", "route", "orders")
         (other,) = {"broker-a", "broker-b"} - {row["broker"]}
 

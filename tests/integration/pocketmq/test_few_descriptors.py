@@ -19,8 +19,8 @@ from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.runtime import process_limits as descriptors
 from remoting.runtime.process_limits import ConnectionRoom
 from tests.integration.bad_input.peer import PATIENCE, Peer
-from tests.integration.pocketmq.conftest import until
 from tests.support.sizes import size
+from tests.support.waiting import wait_until
 from tests.unit.broker.harness import send_command
 
 LIMIT = size(ci=600, soak=1024)
@@ -53,7 +53,7 @@ def test_idle_connections_leave_descriptors_to_the_store(tmp_path: Path, attacke
                 idle = stack.enter_context(socket.socket())
                 idle.settimeout(PATIENCE)
                 idle.connect((host, int(port)))
-            until(lambda: "ulimit -n" in log.read_text())
+            wait_until(lambda: "ulimit -n" in log.read_text())
             assert peer.ask(send_command("Existing")).code == 0
             assert [peer.ask(send_command(f"New-{n}")).code for n in range(50)] == [0] * 50
             assert peer.ask(committed("Existing", 7)).code == 0

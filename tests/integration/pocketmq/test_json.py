@@ -19,6 +19,7 @@ from pocketmq import testing
 from pocketmq.cli import root
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.waiting import wait_until
 
 SERVE_OR_SHOW_OFF = {("standalone",), ("nameserver",), ("broker",), ("demo",)}
 """Commands that don't end or take minutes; their --json is tested elsewhere."""
@@ -166,8 +167,7 @@ def test_every_command_prints_numbers_as_numbers(
     call("bench", "consume")
     call("bench", "latency", arguments=short)
     # Offsets get to the disk every few seconds, and with them the groups.
-    while not json.loads(call("store", "info", arguments=[str(server.store)]))["groups"]:
-        time.sleep(0.1)
+    wait_until(lambda: json.loads(call("store", "info", arguments=[str(server.store)]))["groups"])
     call("store", "verify", arguments=[str(server.store)])
     call("store", "copy", arguments=[str(server.store), str(tmp_path / "copy")])
     call("group", "delete", arguments=[group, "--yes"])

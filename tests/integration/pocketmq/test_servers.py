@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from pocketmq import testing
 from pocketmq.server.process import private_megabytes
 from pocketmq.testing import ServerError, ServerProcess, StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.waiting import wait_until
 
 POCKETMQ = [sys.executable, "-P", "-m", "pocketmq"]
 SMALL = ["--set", "mappedFileSizeCommitLog=1048576"]
@@ -218,10 +218,7 @@ def test_a_server_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     pid = int(done.stdout)
-    deadline = time.monotonic() + 20
-    while state_of(pid) not in {"", "Z"}:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: state_of(pid) in {"", "Z"}, seconds=20)
     assert not (tmp_path / "abort").exists(), "it stopped cleanly"
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from pocketmq.testing import StandaloneServer
-from tests.integration.pocketmq.conftest import CommandLine, until
+from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
 
 POCKETMQ = shlex.join([sys.executable, "-P", "-m", "pocketmq"])
 READING = ["topic list", "topic status {topic}", "read {topic}", "read {topic} --json", "--help"]
@@ -101,7 +102,7 @@ def test_a_server_serves_and_stops_cleanly_whatever_its_streams_are(
     ) as process:
         try:
             cli = CommandLine(f"127.0.0.1:{port}")
-            until(lambda: cli.result("send", "orders", "tea").exit_code == 0)
+            wait_until(lambda: cli.result("send", "orders", "tea").exit_code == 0)
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         finally:

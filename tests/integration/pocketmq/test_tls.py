@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -20,6 +19,7 @@ from pocketmq.server.serving import standalone_parts
 from pocketmq.testing import SMALL_STORE
 from remoting.runtime.clock import SystemClock
 from remoting.security.server_tls import ServerTls, TlsServerSettings
+from tests.support.waiting import until
 
 
 def run(*arguments: str, env: dict[str, str] | None = None) -> Result:
@@ -135,6 +135,4 @@ async def test_a_standalone_broker_on_all_addresses_registers_over_tls(tmp_path:
             await part.start()
         port = parts[0].ready()["nameserver"].rpartition(":")[2]
         async with client.Admin(f"127.0.0.1:{port}", tls=str(made.ca)) as admin:
-            async with asyncio.timeout(30):
-                while not await admin.brokers():  # noqa: ASYNC110 - there is no event
-                    await asyncio.sleep(0.05)
+            await until(admin.brokers, 30)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
 
 from remoting.connection import Connection
@@ -46,13 +46,6 @@ class Services:
     async def _call_back(self, command: Command, connection: Connection) -> Command:
         answer = await connection.request(Command.request(40, body=command.body), timeout=3)
         return command.reply(body=answer.body)
-
-
-async def until(true: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait until ``true()``."""
-    async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - what is awaited has no event
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

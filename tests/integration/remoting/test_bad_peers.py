@@ -25,8 +25,8 @@ from tests.integration.remoting.peers import (
     ended,
     raw,
     read_command,
-    until,
 )
+from tests.support.waiting import until
 
 
 @asynccontextmanager

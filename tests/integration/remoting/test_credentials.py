@@ -27,7 +27,7 @@ from remoting.protocol.signing import (
 from remoting.runtime.settings import ConfigError
 from remoting.security.credentials import Signer, from_environment, signer_of
 from remoting.server import Server
-from tests.integration.remoting.peers import until
+from tests.support.waiting import until
 
 SECRET = "planted-secret"
 KEYS = Credentials("account", SECRET)

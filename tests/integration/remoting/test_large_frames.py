@@ -14,7 +14,8 @@ from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
 from remoting.runtime.tasks import new_event_loop
 from remoting.server import Server
-from tests.integration.remoting.peers import ECHO, Services, raw, until
+from tests.integration.remoting.peers import ECHO, Services, raw
+from tests.support.waiting import until
 
 LARGE = BEGIN_BYTES + LARGE_REST_BYTES
 SIZES = (10, LARGE - 1, 3 * LARGE, 0, LARGE + 1, 20 * LARGE, 5, 2 * LARGE, 2 * LARGE, 100)

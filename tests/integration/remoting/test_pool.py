@@ -14,8 +14,9 @@ from remoting.errors import AnswerTimeout, ConnectFailed, ConnectionLost
 from remoting.pool import ConnectionPool
 from remoting.protocol.command import Command
 from remoting.server import Server
-from tests.integration.remoting.peers import ECHO, SLOW, Services, until
+from tests.integration.remoting.peers import ECHO, SLOW, Services
 from tests.support.clock import ManualClock
+from tests.support.waiting import until
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ from tests.integration.remoting.peers import (
     ended,
     raw,
     read_command,
-    until,
 )
+from tests.support.waiting import until
 
 
 async def connect_for_ever(address: str) -> None:

@@ -29,7 +29,8 @@ from remoting.security.server_tls import ServerTls, TlsServerSettings
 from remoting.security.tls import ClientTls, Tls
 from remoting.server import Server
 from tests.harness.certificates import Pair, self_signed
-from tests.integration.remoting.peers import ECHO, LARGE, Services, ended, raw, until
+from tests.integration.remoting.peers import ECHO, LARGE, Services, ended, raw
+from tests.support.waiting import until
 
 PATIENT = 30.0
 """A handshake timeout that no test reaches."""

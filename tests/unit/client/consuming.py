@@ -180,12 +180,6 @@ async def making() -> AsyncIterator[Callable[..., Works]]:
         await one.close()
 
 
-async def eventually(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(0.001)
-
-
 def recorder(got: list[Any]) -> Callable[[ReceivedMessage[Any]], Awaitable[None]]:
     """A handler that returns at once."""
 

@@ -15,7 +15,8 @@ from client.consumer.outcome import COMMIT, OutcomeKind
 from client.errors import DeadLetter, RetryLater, UsageError
 from client.events import ConsumptionPaused
 from client.limits import BREAKER_FAILURES
-from tests.unit.client.consuming import QUEUE, Works, eventually, making
+from tests.support.waiting import until
+from tests.unit.client.consuming import QUEUE, Works, making
 
 Make = Callable[..., Works]
 
@@ -56,7 +57,7 @@ class Handler:
 
 async def settled(works: Works) -> None:
     """Wait until no handler runs."""
-    await eventually(lambda: not any(held.handling for held in works.queues))
+    await until(lambda: not any(held.handling for held in works.queues))
 
 
 def paused(works: Works) -> list[ConsumptionPaused]:
@@ -76,7 +77,7 @@ async def test_a_handler_that_always_fails_consumes_no_queue(
     )
     held = works.gain()
     works.put(held, *range(100))
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     await settled(works)
     [event] = paused(works)
     assert works.dispatcher.pool.breaker.paused is event
@@ -96,7 +97,7 @@ async def test_a_handler_that_always_fails_consumes_no_queue(
     assert len(handler.called) == calls
     works.dispatcher.resume()
     assert works.dispatcher.pool.breaker.paused is None
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert sorted([*handler.done, *sent_back]) == list(range(101))
     if "orderly" in kind:
         assert handler.done == list(range(LIMIT - 1, 101))
@@ -115,10 +116,10 @@ async def test_a_message_that_stayed_counts_no_retry(make: Make):
     works = make(handle, breaker=1)
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     await settled(works)
     works.dispatcher.resume()
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert retries == [0, 0]
     assert not works.returned()
 
@@ -129,14 +130,14 @@ async def test_a_failing_batch_counts_once(make: Make, order: Any):
     works = make(handler.handle_list, batch_size=4, breaker=3, concurrency=1, order=order)
     held = works.gain()
     works.put(held, *range(40))
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     await settled(works)
     assert handler.called == [0, 4, 8]
     assert works.returned() == list(range(8))
     assert held.process_queue.commit_point == 8
     handler.broken = False
     works.dispatcher.resume()
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert sorted(handler.done) == list(range(8, 40))
 
 
@@ -154,12 +155,12 @@ async def test_a_handler_with_manual_commits_is_paused_too(make: Make):
     works = make(handle, order=order, breaker=2)
     held = works.gain()
     works.put(held, *range(4))
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     await settled(works)
     assert works.returned() == [0]
     broken = False
     works.dispatcher.resume()
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert done == [1, 2, 3]
 
 
@@ -230,11 +231,11 @@ async def test_only_equal_consecutive_failures_count(
     if between == "time over":
         if order is not None:
             return  # it is retried before later messages, without end
-        await eventually(lambda: paused(works))
-        await eventually(lambda: sorted(works.returned()) == [0, 1, 2, 3, 4, 5])
+        await until(lambda: paused(works))
+        await until(lambda: sorted(works.returned()) == [0, 1, 2, 3, 4, 5])
         return
     expected = 6 if between in {"success", "ack"} else 7
-    await eventually(lambda: len(works.returned()) == expected)
+    await until(lambda: len(works.returned()) == expected)
     assert not paused(works)
 
 
@@ -246,7 +247,7 @@ async def test_a_success_in_between_resets_the_count(make: Make):
     works = make(handle, breaker=3, concurrency=1)
     held = works.gain()
     works.put(held, *range(30))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert not paused(works)
 
 
@@ -255,12 +256,12 @@ async def test_one_message_that_fails_again_and_again_is_counted_once(make: Make
     works = make(handler.handle, breaker=3, order=Orderly(max_retries=None, suspend=0.0))
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: len(handler.called) > 10)
+    await until(lambda: len(handler.called) > 10)
     assert not paused(works)
     others = [works.gain(replace(QUEUE, queue_id=number)) for number in (1, 2)]
     for number, other in enumerate(others, 1):
         works.put(other, number)
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
 
 
 async def test_outcomes_that_a_handler_decided_apply_while_paused(make: Make):
@@ -278,10 +279,10 @@ async def test_outcomes_that_a_handler_decided_apply_while_paused(make: Make):
     works = make(handle, breaker=2)
     held = works.gain()
     works.put(held, *range(10))
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     release.set()
     await settled(works)
-    await eventually(lambda: len(works.returned()) == 2)
+    await until(lambda: len(works.returned()) == 2)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
     assert verdicts == {0: OutcomeKind.DEAD_LETTER, 4: OutcomeKind.RETRY}
     assert held.process_queue.commit_point == 2
@@ -293,7 +294,7 @@ async def test_the_breaker_can_be_turned_off(make: Make):
     works = make(handler.handle, breaker=None)
     held = works.gain()
     works.put(held, *range(100))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert len(works.returned()) == 100
     assert not works.events
 
@@ -309,7 +310,7 @@ async def test_threads_that_fail_after_the_trip_keep_their_messages(make: Make):
     works = make(handle, breaker=2, concurrency=6)
     held = works.gain()
     works.put(held, *range(20))
-    await eventually(lambda: paused(works))
+    await until(lambda: paused(works))
     release.set()
     await settled(works)
     assert len(works.returned()) == 1

@@ -12,7 +12,8 @@ import pytest
 from client.events import LoopBlocked
 from client.interceptors import Interceptor
 from remoting.protocol.queue import MessageQueue
-from tests.unit.client.consuming import Works, eventually, making, recorder
+from tests.support.waiting import until
+from tests.unit.client.consuming import Works, making, recorder
 
 Make = Callable[..., Works]
 
@@ -34,7 +35,7 @@ async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, *range(200))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert got == list(range(200))
     assert len(tasks) == 1
     assert held.process_queue.commit_point == 200
@@ -53,9 +54,9 @@ async def test_as_many_handlers_wait_as_concurrency_allows(make: Make):
     works = make(handle, concurrency=7)
     held = works.gain()
     works.put(held, *range(20))
-    await eventually(lambda: running == 7)
+    await until(lambda: running == 7)
     release.set()
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert most == 7
 
 
@@ -69,10 +70,10 @@ async def test_the_commit_point_waits_for_the_slowest(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, *range(10))
-    await eventually(lambda: held.process_queue.messages == 1)
+    await until(lambda: held.process_queue.messages == 1)
     assert held.process_queue.commit_point == 3
     release.set()
-    await eventually(lambda: held.process_queue.commit_point == 10)
+    await until(lambda: held.process_queue.commit_point == 10)
 
 
 async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
@@ -91,7 +92,7 @@ async def test_timeouts_and_task_groups_work_within_a_handler(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert seen == ["timed out", "grouped"]
 
 
@@ -104,7 +105,7 @@ async def test_a_batch_handler_gets_lists_of_one_queue(make: Make):
     works = make(handle, batch_size=32)
     held = works.gain()
     works.put(held, *range(70))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert [len(batch) for batch in batches] == [32, 32, 6]
 
 
@@ -115,7 +116,7 @@ async def test_changing_the_list_changes_nothing(make: Make):
     works = make(handle, batch_size=3)
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.process_queue.commit_point == 3)
+    await until(lambda: held.process_queue.commit_point == 3)
 
 
 async def test_a_plain_function_runs_in_a_thread(make: Make):
@@ -131,7 +132,7 @@ async def test_a_plain_function_runs_in_a_thread(make: Make):
     works = make(handle, concurrency=3)
     held = works.gain()
     works.put(held, *range(10))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert threading.get_ident() not in threads
     assert len(threads) <= 3
     assert sorted(works.returned()) == [1, 2]
@@ -147,7 +148,7 @@ async def test_an_awaitable_returned_by_a_plain_function_is_awaited(make: Make):
     works = make(give)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert sorted(got) == [0, 1]
 
 
@@ -158,7 +159,7 @@ async def test_a_handler_that_blocks_the_loop_is_reported(
     works = make(recorder(got), blocked_loop=0.0)
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert isinstance(works.events[0], LoopBlocked)
     assert "make it a plain def" in caplog.text
 
@@ -173,7 +174,7 @@ async def test_queues_take_turns(make: Make):
     helds = [works.gain(MessageQueue(name, "a", 0)) for name in ("A", "B")]
     for held in helds:
         works.put(held, *range(64))
-    await eventually(lambda: len(got) == 128)
+    await until(lambda: len(got) == 128)
     assert set(got[:64]) == {"A", "B"}
 
 
@@ -191,7 +192,7 @@ async def test_handlers_that_never_wait_let_other_tasks_run(make: Make):
     for beats in range(5):  # noqa: B007 - how often it came to the turn is what counts
         await asyncio.sleep(0)
     stop = True
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert beats == 4
 
 
@@ -208,7 +209,7 @@ async def test_freed_capacity_wakes_the_fetcher(make: Make):
     await started.wait()
     assert works.alone.asked == 0
     release.set()
-    await eventually(lambda: works.alone.asked == 1)
+    await until(lambda: works.alone.asked == 1)
 
 
 async def test_a_lost_queue_lets_its_handler_finish(make: Make):
@@ -262,7 +263,7 @@ async def test_a_suspended_consumer_starts_no_handler_until_resumed(make: Make):
         await asyncio.sleep(0)
     assert got == []
     works.queues.resume()
-    await eventually(lambda: got == [0])
+    await until(lambda: got == [0])
 
 
 async def test_interceptors_wrap_the_handler_the_first_outermost(make: Make):
@@ -288,11 +289,11 @@ async def test_interceptors_wrap_the_handler_the_first_outermost(make: Make):
     works = make(handle, interceptors=[Around("a"), Around("b")])
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert seen == [("a", [0]), ("b", [0]), "handler"]
     seen.clear()
     works.put(held, 1)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert seen[3:] == [("b", "failed"), ("a", "failed")]
     assert works.returned() == [1]
 
@@ -306,5 +307,5 @@ async def test_an_interceptor_may_skip_the_handler(make: Make):
     works = make(recorder(got), interceptors=[Skip()])
     held = works.gain()
     works.put(held, 0)
-    await eventually(lambda: held.process_queue.commit_point == 1)
+    await until(lambda: held.process_queue.commit_point == 1)
     assert got == []

@@ -15,7 +15,8 @@ from client.consumer.received import messages_of
 from client.errors import AlreadySettled, DeadLetter, RetryLater, UnreadableMessage
 from client.events import HandlerTimedOut
 from remoting.protocol.message.record import COMPRESSED
-from tests.unit.client.consuming import QUEUE, Works, eventually, making, record
+from tests.support.waiting import until
+from tests.unit.client.consuming import QUEUE, Works, making, record
 
 Make = Callable[..., Works]
 
@@ -55,7 +56,7 @@ async def test_raising_sends_back_only_that_message(
     works = make(handle)
     held = works.gain()
     works.put(held, *range(5))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert sorted(got) == [0, 1, 3, 4]
     [(offset, outcome)] = works.shelf.returned
     assert (offset, outcome.verdict, outcome.delay_level) == (2, verdict, level)
@@ -73,7 +74,7 @@ async def test_a_message_that_cannot_be_sent_back_is_handled_again(make: Make):
     works.shelf.works = False
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert got[:3] == [(0, 0), (1, 0), (2, 0)]
     assert got[3:] == [(1, 1), (1, 2), (1, 3)]
     assert held.process_queue.commit_point == 3
@@ -94,7 +95,7 @@ async def test_settling_within_the_handler_counts(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0, 1, 2, 3, 4)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     levels = {offset: outcome.delay_level for offset, outcome in works.shelf.returned}
     assert levels == {1: 2, 2: -1}
     assert not held.process_queue.outcomes
@@ -116,7 +117,7 @@ async def test_settling_twice_raises(make: Make):
     works = make(handle)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert not works.shelf.returned
     with pytest.raises(AlreadySettled):
         late[0].ack()
@@ -131,7 +132,7 @@ async def test_a_message_that_does_not_inflate_is_retried_as_any_other_failure(m
     body = record(0, QUEUE, sys_flag=COMPRESSED)
     held.process_queue.put(messages_of(body, QUEUE, serde.raw, held), len(body), 1)
     held.fetched(held.process_queue, 0.0)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     [(_, outcome)] = works.shelf.returned
     assert isinstance(outcome.error, UnreadableMessage)
 
@@ -146,7 +147,7 @@ async def test_what_a_batch_handler_does_not_settle_shares_its_outcome(make: Mak
     works = make(handle, batch_size=4)
     held = works.gain()
     works.put(held, 0, 1, 2, 3)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     verdicts = {offset: outcome.verdict for offset, outcome in works.shelf.returned}
     assert verdicts == {1: OutcomeKind.DEAD_LETTER, 2: OutcomeKind.RETRY, 3: OutcomeKind.RETRY}
 
@@ -164,7 +165,7 @@ async def test_of_a_batch_only_what_cannot_be_sent_back_is_handled_again(make: M
     works.shelf.works = False
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert batches == [[0, 1, 2], [1], [2]]
 
 
@@ -177,7 +178,7 @@ async def test_another_return_value_counts_as_done_and_is_logged_once(
     works = make(handle)
     held = works.gain()
     works.put(held, *range(5))
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert not works.shelf.returned
     assert caplog.text.count("the handler's return value is ignored") == 1
 
@@ -198,7 +199,7 @@ async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried
     works = make(handle, concurrency=1, consume_timeout=0.02)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.process_queue.messages == 0)
+    await until(lambda: held.process_queue.messages == 0)
     assert (cancelled, got, works.returned()) == ([0], [1], [0])
     assert works.shelf.returned[0][1].delay_level == 3
     [event] = works.events
@@ -220,7 +221,7 @@ async def test_a_thread_that_never_returns_keeps_its_slot_but_not_its_message(ma
     held = works.gain()
     works.put(held, 0, 1)
     try:
-        await eventually(lambda: held.process_queue.messages == 0)
+        await until(lambda: held.process_queue.messages == 0)
         assert (got, works.returned()) == ([1], [0])
     finally:
         release.set()

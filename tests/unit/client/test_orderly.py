@@ -14,7 +14,8 @@ from client.errors import ConsumerStopped, DeadLetter, RetryLater
 from client.events import HandlerTimedOut, QueueBlocked
 from remoting.protocol.queue import MessageQueue
 from tests.support.virtual_time import virtual
-from tests.unit.client.consuming import QUEUE, Works, eventually, making, recorder
+from tests.support.waiting import until
+from tests.unit.client.consuming import QUEUE, Works, making, recorder
 
 Make = Callable[..., Works]
 
@@ -73,7 +74,7 @@ async def test_messages_of_a_queue_are_handled_one_by_one_and_queues_in_parallel
     for held in helds:
         works.put(held, *range(50))
         works.put(held, *range(50, 100))
-    await eventually(lambda: not any(held.process_queue.messages for held in helds))
+    await until(lambda: not any(held.process_queue.messages for held in helds))
     assert got == {"A": list(range(100)), "B": list(range(100))}
     assert together == 2
 
@@ -87,7 +88,7 @@ async def test_a_handler_that_returns_at_once_costs_no_task(make: Make):
     works = make(handle, Orderly())
     held = works.gain()
     works.put(held, *range(200))
-    await eventually(lambda: held.process_queue.commit_point == 200)
+    await until(lambda: held.process_queue.commit_point == 200)
     assert len(tasks) == 1
 
 
@@ -97,7 +98,7 @@ async def test_a_failing_message_is_retried_before_later_ones(make: Make, waits:
     works = make(failing(1, 2, got, waits=waits), Orderly(**SOON))
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: held.process_queue.commit_point == 3)
+    await until(lambda: held.process_queue.commit_point == 3)
     assert got == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert not works.shelf.returned
     assert not held.process_queue.failures
@@ -108,7 +109,7 @@ async def test_a_waiting_handler_ends_once_its_failed_message_succeeds(make: Mak
     works = make(failing(2, 1, got, waits=True), Orderly(**SOON))
     held = works.gain()
     works.put(held, *range(4))
-    await eventually(lambda: not held.process_queue.messages)
+    await until(lambda: not held.process_queue.messages)
     assert not held.handling
 
 
@@ -117,7 +118,7 @@ async def test_after_max_retries_a_message_is_dead_lettered_and_the_queue_contin
     works = make(failing(0, 99, got), Orderly(max_retries=2, **SOON))
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.process_queue.commit_point == 2)
+    await until(lambda: held.process_queue.commit_point == 2)
     assert got == [(0, 0), (0, 1), (0, 2), (1, 0)]
     [(offset, outcome)] = works.shelf.returned
     assert (offset, outcome.verdict) == (0, OutcomeKind.DEAD_LETTER)
@@ -129,10 +130,10 @@ async def test_a_dead_letter_that_cannot_be_stored_blocks_the_queue_until_it_can
     works.shelf.works = False
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: len(works.shelf.returned) == 2)
+    await until(lambda: len(works.shelf.returned) == 2)
     assert held.process_queue.commit_point == 0
     works.shelf.works = True
-    await eventually(lambda: held.process_queue.commit_point == 2)
+    await until(lambda: held.process_queue.commit_point == 2)
     assert got[-1] == (1, 0)
 
 
@@ -160,11 +161,11 @@ async def test_a_queue_may_be_blocked_for_as_long_as_it_fails(
     works = make(failing(0, 30, got), order)
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: len(got) > 5)
+    await until(lambda: len(got) > 5)
     [report] = blocked(works)
     assert (report.topic, report.queue_id, report.offset, report.msg_id) == ("T", 0, 0, "0")
     assert (report.since_ms, report.error) == (42, "ValueError('not 0')")
-    await eventually(lambda: held.process_queue.commit_point == 2)
+    await until(lambda: held.process_queue.commit_point == 2)
     assert blocked(works) == []
     events = [event for event in works.events if isinstance(event, QueueBlocked)]
     assert [event.failures for event in events] == list(range(3, 31))
@@ -201,7 +202,7 @@ async def test_a_dead_letter_is_sent_at_once(make: Make):
     works = make(handle, Orderly())
     held = works.gain()
     works.put(held, 0, 1)
-    await eventually(lambda: held.process_queue.commit_point == 2)
+    await until(lambda: held.process_queue.commit_point == 2)
     assert [outcome.reason for _, outcome in works.shelf.returned] == ["bad"]
 
 
@@ -214,7 +215,7 @@ async def test_without_its_lock_no_handler_starts(make: Make):
     await asyncio.sleep(0.01)
     assert got == []
     works.locks[QUEUE] = True
-    await eventually(lambda: got == [0, 1])
+    await until(lambda: got == [0, 1])
 
 
 async def test_a_lock_lost_during_a_handler_stops_the_next_message(make: Make):
@@ -233,14 +234,14 @@ async def test_a_lock_lost_during_a_handler_stops_the_next_message(make: Make):
     works.locks[QUEUE] = False
     held.lock_changed(False)
     release.set()
-    await eventually(lambda: held.process_queue.commit_point == 1)
+    await until(lambda: held.process_queue.commit_point == 1)
     await held.commit()
     assert works.shelf.offsets == {}, "who has no lock must not move the group's offset"
     assert got == [0]
     works.locks[QUEUE] = True
     held.lock_changed(True)
-    await eventually(lambda: got == [0, 1, 2])
-    await eventually(lambda: held.process_queue.commit_point == 3)
+    await until(lambda: got == [0, 1, 2])
+    await until(lambda: held.process_queue.commit_point == 3)
     await held.commit()
     assert works.shelf.offsets == {QUEUE: 3}
 
@@ -255,9 +256,9 @@ async def test_with_its_lock_back_it_continues_at_the_committed_offset(make: Mak
     works.shelf.offsets[QUEUE] = 2
     works.locks[QUEUE] = True
     held.lock_changed(True)
-    await eventually(lambda: held.process_queue.next_pull == 2)
+    await until(lambda: held.process_queue.next_pull == 2)
     works.put(held, 2, 3)
-    await eventually(lambda: held.process_queue.commit_point == 4)
+    await until(lambda: held.process_queue.commit_point == 4)
     assert got == [2, 3]
 
 
@@ -292,7 +293,7 @@ async def test_a_failed_batch_is_retried_without_its_settled_messages(make: Make
     works = make(handle, Orderly(**SOON), batch_size=3)
     held = works.gain()
     works.put(held, 0, 1, 2, 3)
-    await eventually(lambda: held.process_queue.commit_point == 4)
+    await until(lambda: held.process_queue.commit_point == 4)
     assert batches == [[0, 1, 2], [1], [2], [3]]
 
 
@@ -315,7 +316,7 @@ async def test_a_handler_may_commit_and_roll_back_manually(make: Make):
     works = make(handle, Orderly(auto_commit=False, **SOON))
     held = works.gain()
     works.put(held, *range(6))
-    await eventually(lambda: held.process_queue.commit_point == 6)
+    await until(lambda: held.process_queue.commit_point == 6)
     assert got == [0, 1, 2, 3, 4, 2, 3, 4, 5]
     assert points == [0, 0, 2, 2, 2, 2, 2, 2, 2]
 
@@ -326,7 +327,7 @@ async def test_a_handler_that_never_commits_is_reported_when_the_queue_is_full(
     works = make(recorder([]), Orderly(auto_commit=False), prefetch_messages=3)
     held = works.gain()
     works.put(held, 0, 1, 2)
-    await eventually(lambda: "queue waits for a commit" in caplog.text)
+    await until(lambda: "queue waits for a commit" in caplog.text)
     assert held.process_queue.commit_point == 0
 
 
@@ -357,5 +358,5 @@ async def test_waiting_is_not_blocking(make: Make):
     works = make(handle, Orderly(), blocked_loop=0.4)
     held = works.gain()
     works.put(held, *range(4))
-    await eventually(lambda: held.process_queue.commit_point == 4)
+    await until(lambda: held.process_queue.commit_point == 4)
     assert works.events == []
