@@ -114,6 +114,29 @@ class LogRecord(NamedTuple):
     store_timestamp_ms: int
 
 
+def read_record(
+    view: memoryview, at: int, limit: int, *, check_crc: bool = True
+) -> tuple[LogRecord, bool]:
+    """Return the record at a position of ``view``, and whether its body matches its CRC.
+
+    Without ``check_crc`` every body does. Raises ``RecordError`` if no whole record is there.
+    """
+    sys_flag, body_at, body_end, topic_at, topic_end, end = locate(view, at, limit)
+    crc, queue_id, queue_offset, physical_offset, _, store_ms = _FIELDS.unpack_from(view, at)
+    if sys_flag & BORN_HOST_V6:
+        (store_ms,) = _TIME.unpack_from(view, at + _TIME_AT_V6)
+    record = LogRecord(
+        *(view, at, topic_at, topic_end, physical_offset, end - at),
+        *(queue_id, queue_offset, sys_flag, store_ms),
+    )
+    return record, not check_crc or body_crc(view[body_at:body_end]) == crc
+
+
+def has_possible_number(queue_offset: int, physical_offset: int) -> bool:
+    """Return whether the log before a record has room for its queue's earlier messages."""
+    return 0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
+
+
 class LogWalk:
     """A walk over commit-log files, oldest first.
 
@@ -271,37 +294,21 @@ class LogWalk:
         Exactly one of the two results is None.
         """
         try:
-            _, body_at, body_end, topic_at, topic_end, end = locate(
-                view, position, self._data_end(file)
+            record, is_intact = read_record(
+                view, position, self._data_end(file), check_crc=self._check_crc
             )
         except RecordError:
             return self._examine(file, position), None
-        crc, queue_id, queue_offset, physical_offset, sys_flag, store_ms = _FIELDS.unpack_from(
-            view, position
-        )
-        if self._check_crc and body_crc(view[body_at:body_end]) != crc:
+        if not is_intact:
             return self._examine(file, position), None
-        if sys_flag & BORN_HOST_V6:
-            (store_ms,) = _TIME.unpack_from(view, position + _TIME_AT_V6)
-        # The CRC covers neither offset. The log before a record must have room for the earlier
-        # messages of its queue.
-        if physical_offset != file.start + position or not (
-            0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
+        # The CRC covers neither offset.
+        physical_offset = record.physical_offset
+        if physical_offset != file.start + position or not has_possible_number(
+            record.queue_offset, physical_offset
         ):
             return Invalid(f"the record at {physical_offset} does not belong here"), None
-        record = LogRecord(
-            view,
-            position,
-            topic_at,
-            topic_end,
-            physical_offset,
-            end - position,
-            queue_id,
-            queue_offset,
-            sys_flag,
-            store_ms,
-        )
-        if not self._had_reached_disk(physical_offset, store_ms) and _lost_text(record):
+        reached_disk = self._had_reached_disk(physical_offset, record.store_timestamp_ms)
+        if not reached_disk and _lost_text(record):
             return Invalid(f"the record at {physical_offset} has lost its topic or text"), None
         return None, record
 

@@ -14,32 +14,29 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.index_keys import hashes_of
-from broker.store.log_walk import LogRecord, LogWalk, QueueKey, Stretch
+from broker.store.log_walk import (
+    LogRecord,
+    LogWalk,
+    QueueKey,
+    Stretch,
+    has_possible_number,
+    read_record,
+)
 from broker.store.results import RecoveryReport
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import (
-    BORN_HOST_V6,
-    FIXED_BYTES_V4,
-    body_crc,
-    locate,
     takes_queue_offset,
 )
 from remoting.protocol.message.tags import tags_code_of
 from remoting.protocol.names import SCHEDULE_TOPIC, validate_topic
 
 _DELAY: Final = properties.DELAY.encode()
-
-# CRC, queue id, queue offset, physical offset, system flag, store time behind an IPv4 born host.
-_FIELDS: Final = Struct(">8xIi4xqqi16xq")
-_TIME: Final = Struct(">q")
-_TIME_AT_V6: Final = 68
 
 
 class QueueEntry(NamedTuple):
@@ -118,35 +115,25 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
     Raises:
         RecordError: the record's lengths don't add up to its size.
     """
-    flag, body_at, body_end, topic_at, topic_end, end = locate(data, at, at + size)
-    if end != at + size:
+    record, is_intact = read_record(data, at, at + size)
+    if record.size != size:
         raise RecordError(f"the lengths in the record at {base + at} don't add up to its size")
-    crc, queue_id, offset, physical, _, store_ms = _FIELDS.unpack_from(data, at)
-    if body_crc(data[body_at:body_end]) != crc:
+    if not is_intact:
         return _wrong(f"the body of the record at {base + at} fails its CRC")
-    if flag & BORN_HOST_V6:
-        (store_ms,) = _TIME.unpack_from(data, at + _TIME_AT_V6)
-    record = LogRecord(
-        data, at, topic_at, topic_end, physical, size, queue_id, offset, flag, store_ms
-    )
     _, hashes = hashes_of(data, at, at + size)
-    if not takes_queue_offset(flag):
-        return Row(None, 0, 0, 0, store_ms, hashes)
+    store_ms = record.store_timestamp_ms
     entry = entry_of(record, levels_ms)
-    assert entry is not None
-    if not has_possible_number(offset, physical):
-        return _wrong(f"the record at {base + at} has the impossible queue offset {offset}")
-    if not _is_topic(entry.topic) or queue_id < 0:
+    if entry is None:
+        return Row(None, 0, 0, 0, store_ms, hashes)
+    number = entry.queue_offset
+    if not has_possible_number(number, entry.physical_offset):
+        return _wrong(f"the record at {base + at} has the impossible queue offset {number}")
+    if not _is_topic(entry.topic) or entry.queue_id < 0:
         return _wrong(
             f"the record at {base + at} has no valid queue: topic {entry.topic[:200]!r}, queue"
-            f" {queue_id}"
+            f" {entry.queue_id}"
         )
-    return Row(entry.topic, queue_id, offset, entry.tags_code, store_ms, hashes)
-
-
-def has_possible_number(queue_offset: int, physical_offset: int) -> bool:
-    """Return whether the log before a record has room for its queue's earlier messages."""
-    return 0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
+    return Row(entry.topic, entry.queue_id, number, entry.tags_code, store_ms, hashes)
 
 
 @lru_cache(maxsize=4096)

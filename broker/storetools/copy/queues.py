@@ -19,7 +19,7 @@ from pathlib import Path
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_view import LogChunk, LogView
-from broker.store.log_walk import LogRecord
+from broker.store.log_walk import read_record
 from broker.store.raw_files import FileRow
 from broker.store.redispatch import QueueEntry, entry_of
 from broker.storetools.copy.files import LogCopy, copy_beginning
@@ -34,8 +34,6 @@ from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.view import first_from, written_entries
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, name_of
 from remoting.protocol.errors import RecordError
-from remoting.protocol.message.record import locate
-from remoting.protocol.message.view import RecordView
 
 
 @dataclass(slots=True)
@@ -232,25 +230,9 @@ def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:
             continue
         for start in found.starts:
             try:
-                record = RecordView(found.data, start)
-                entry = entry_of(_log_record(found, start, record), DEFAULT_DELAY_LEVELS_MS)
+                record, _ = read_record(found.data, start, len(found.data), check_crc=False)
+                entry = entry_of(record, DEFAULT_DELAY_LEVELS_MS)
             except RecordError:
                 continue
             if entry is not None and entry.queue_id >= 0:
                 yield entry
-
-
-def _log_record(chunk: LogChunk, start: int, record: RecordView) -> LogRecord:
-    _, _, _, topic_at, topic_end, _ = locate(chunk.data, start, start + record.size)
-    return LogRecord(
-        chunk.data,
-        start,
-        topic_at,
-        topic_end,
-        chunk.position + start,
-        record.size,
-        record.queue_id,
-        record.queue_offset,
-        record.sys_flag,
-        record.store_timestamp_ms,
-    )
