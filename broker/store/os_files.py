@@ -503,7 +503,7 @@ class Files:
 
     def sync_directory(self, path: Path) -> None:
         """Sync a directory: the names created, renamed and removed in it. Raises ``OSError``."""
-        durable_file.sync_directory(path)
+        durable_file.sync_path(path)
 
     def sync_filesystem(self, directory: Path) -> bool:
         """Sync all files and names of a directory's file system; False where that is unsupported.

@@ -6,7 +6,7 @@ import errno
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -110,17 +110,8 @@ class ViewFile:
 
     def data_end(self) -> int:
         """Return the offset behind the last byte that has blocks; only zeros follow."""
-        if not hasattr(os, "SEEK_DATA"):
-            return self.end
-        end, at = self.start, 0
-        while at < self.size:
-            try:
-                data = os.lseek(self._descriptor, at, os.SEEK_DATA)
-                at = min(os.lseek(self._descriptor, data, os.SEEK_HOLE), self.size)
-            except OSError as error:
-                return end if error.errno == errno.ENXIO else self.end
-            end = self.start + at
-        return end
+        ends = (end for _, end in extents(self._descriptor, self.size))
+        return self.start + max(ends, default=0)
 
 
 class FileRow:
@@ -244,6 +235,37 @@ class FileRow:
                 return begin + used
             end = begin
         return end
+
+
+def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of ``[0, end)`` that have blocks; all other bytes are zeros."""
+    if not hasattr(os, "SEEK_DATA"):
+        yield 0, end
+        return
+    at = 0
+    while at < end:
+        try:
+            begin = os.lseek(descriptor, at, os.SEEK_DATA)
+            stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                # The file system does not support SEEK_DATA.
+                yield at, end
+            return
+        if begin >= end:
+            return
+        yield begin, min(stop, end)
+        at = stop
+
+
+def names_in(directory: Path) -> list[str]:
+    """Return the sorted names in a directory; none if it does not exist. Raises ``StoreError``."""
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208 - the names, not paths of them
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(str(directory), error) from error
 
 
 def _listed(directory: Path) -> list[tuple[str, int, int]]:

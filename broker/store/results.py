@@ -25,7 +25,6 @@ class PutStatus(Enum):
     MESSAGE_ILLEGAL = auto()
     PROPERTIES_SIZE_EXCEEDED = auto()
     SERVICE_NOT_AVAILABLE = auto()
-    CREATE_MAPPED_FILE_FAILED = auto()
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from remoting.protocol.disk.files import ENTRY_BYTES, name_of
+from remoting.runtime.durable_file import sync_path
 
 
 class QueueWriter:
@@ -59,12 +60,3 @@ class QueueWriter:
         """Sync the files and their directory. Raises ``OSError``."""
         for path in [*self._directory.iterdir(), self._directory]:
             sync_path(path)
-
-
-def sync_path(path: Path | str) -> None:
-    """Sync a file, or the names in a directory. Raises ``OSError``."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -36,7 +36,7 @@ from broker.store.raw_files import (
     StoreChanged,
     ViewFile,
     ViewLimits,
-    unreadable,
+    names_in,
 )
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
@@ -275,7 +275,7 @@ class StoreView:
 
     def topics(self) -> list[str]:
         """Return the sorted names of the topics that have a directory. Raises ``StoreError``."""
-        return sorted(_subdirectories(self._queues))
+        return _subdirectories(self._queues)
 
     def queues(self, topic: str) -> list[int]:
         """Return the sorted ids of a topic's queues. Raises ``StoreError``."""
@@ -373,10 +373,4 @@ def _checked(topic: str) -> str:
 
 
 def _subdirectories(path: Path) -> list[str]:
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if Path(entry.path).is_dir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(str(path), error) from error
+    return [name for name in names_in(path) if (path / name).is_dir()]

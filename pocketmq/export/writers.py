@@ -24,7 +24,7 @@ import client
 from pocketmq.formats import body_text, iso
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression
-from remoting.runtime.durable_file import sync_directory
+from remoting.runtime.durable_file import sync_path
 
 STDOUT: Final = Path("-")
 
@@ -56,7 +56,7 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 PORTION: Final = 1000

@@ -90,7 +90,7 @@ def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
             fresh.unlink(missing_ok=True)
             raise
         fresh.replace(target)
-    sync_directory(file.parent)
+    sync_path(file.parent)
 
 
 def backup_of(file: Path) -> Path:
@@ -98,8 +98,8 @@ def backup_of(file: Path) -> Path:
     return file.with_name(file.name + ".bak")
 
 
-def sync_directory(path: Path) -> None:
-    """Sync a directory's entries to disk. Raises ``OSError``."""
+def sync_path(path: Path | str) -> None:
+    """Sync a file, or a directory's entries, to disk. Raises ``OSError``."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

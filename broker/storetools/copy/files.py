@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from broker.store.log_view import Damage, LogChunk, LogView
-from broker.store.raw_files import FileRow, StoreChanged, ViewFile, unreadable
+from broker.store.raw_files import FileRow, StoreChanged, ViewFile, extents, unreadable
 from broker.store.results import StoreError
 from broker.storetools.copy.target import CopyPoint, Target, until_unchanged
 from remoting.protocol.disk.files import name_of
@@ -126,24 +126,6 @@ def copy_beginning(
             os.close(writing)
     finally:
         os.close(reading)
-
-
-def extents(descriptor: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of ``[0, end)`` that have blocks; all other bytes are zeros."""
-    at = 0
-    while at < end:
-        try:
-            begin = os.lseek(descriptor, at, os.SEEK_DATA)
-            stop = os.lseek(descriptor, begin, os.SEEK_HOLE)
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                # The file system does not support SEEK_DATA.
-                yield at, end
-            return
-        if begin >= end:
-            return
-        yield begin, min(stop, end)
-        at = stop
 
 
 def _shortened(path: Path | str, size: int) -> StoreChanged:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.store.checkpoint import EARLIER_NAMES
-from broker.store.raw_files import FileRow, StoreChanged, unreadable
+from broker.store.raw_files import FileRow, StoreChanged, names_in, unreadable
 from broker.store.results import StoreError
 from broker.storetools.copy.files import (
     DELIVERY_SLACK_MS,
@@ -93,7 +93,7 @@ def copy_others(moment: CopyPoint, target: Target) -> list[str]:
     """
     left_out = []
     root, clean = moment.view.root, is_clean(moment.view.root) and not moment.is_past
-    for name in _names(root):
+    for name in names_in(root):
         path = root / name
         if name in _COPIED_ALREADY | _OF_A_RUN or name.endswith(_UNFINISHED):
             continue
@@ -108,7 +108,7 @@ def copy_others(moment: CopyPoint, target: Target) -> list[str]:
 
 
 def _files_in(path: Path) -> Iterator[Path]:
-    for name in _names(path):
+    for name in names_in(path):
         inner = path / name
         if inner.is_symlink():
             # It may point anywhere, even back into the store.
@@ -129,15 +129,6 @@ def _copy_whole(source: Path, path: Path) -> bool:
         path.unlink(missing_ok=True)
         return False
     return True
-
-
-def _names(path: Path) -> list[str]:
-    try:
-        return sorted(inner.name for inner in path.iterdir())
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(str(path), error) from error
 
 
 OFFSETS: Final = "consumerOffset.json"
@@ -177,12 +168,7 @@ def _is_late(name: str) -> bool:
 def _read(
     directory: Path, wanted: Callable[[str], bool], sleep: Callable[[float], None]
 ) -> StateFiles:
-    try:
-        names = {path.name for path in directory.iterdir() if path.is_file()}
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise unreadable(str(directory), error) from error
+    names = {name for name in names_in(directory) if (directory / name).is_file()}
     # A file that is being replaced at this moment may exist only under its other names.
     names |= {name.removesuffix(_OLD).removesuffix(_UNFINISHED) for name in names}
     found = {}

@@ -14,9 +14,9 @@ from typing import Final, TypeVar
 from broker.store.checkpoint import Numbers
 from broker.store.raw_files import StoreChanged, ViewFile
 from broker.store.results import StoreError
-from broker.storetools.queue_writer import sync_path
 from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import Checkpoint
+from remoting.runtime.durable_file import sync_path
 
 T = TypeVar("T")
 

@@ -11,7 +11,6 @@ keys when that part of the log is walked (``index_match``).
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,8 +19,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from broker.store.index_files import Shape
-from broker.store.raw_files import StoreChanged, ViewFile
-from broker.store.results import StoreError
+from broker.store.raw_files import StoreChanged, ViewFile, names_in
 from broker.storetools.verify.findings import Findings
 from broker.storetools.view import StoreView
 from remoting.protocol import core
@@ -119,15 +117,9 @@ NO_ENTRIES: Final = IndexEntries(1, 0)
 
 def index_files(directory: Path) -> list[str]:
     """Return the paths of the index files, oldest first. Raises ``StoreError``."""
-    try:
-        names = os.listdir(directory)  # noqa: PTH208 - the names, not paths of them
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"{directory} can't be read ({error.strerror or error})") from error
     return [
         str(directory / name)
-        for name in sorted(names)
+        for name in names_in(directory)
         if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
     ]
 

@@ -10,13 +10,13 @@ there is no record, the next good one is searched for, and the bytes before it a
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
 from broker.store.log_walk import EntryRun, QueueKey
-from broker.store.redispatch import Row, row_of
+from broker.store.redispatch import row_of
 from broker.storetools.verify.findings import Findings, Ranges
 from broker.storetools.verify.index_match import IndexMatch, Key
 from broker.storetools.verify.index_scan import (
@@ -52,14 +52,6 @@ MAX_GATHERED: Final = 50_000
 """Entries gathered before they are compared, so that each queue's files are read less often."""
 
 
-class LogRow(NamedTuple):
-    """A record's physical offset and size, and what is derived from it."""
-
-    position: int
-    size: int
-    row: Row
-
-
 class Gathering:
     """Gathers packed entries by queue."""
 
@@ -67,19 +59,8 @@ class Gathering:
         self._runs: dict[QueueKey, list[tuple[int, bytearray]]] = {}
         self._count = 0
 
-    def add(self, rows: Sequence[LogRow]) -> None:
-        """Add the entries of records, in the log's order."""
-        for position, size, row in rows:
-            if row.topic is not None:
-                entry = ENTRY.pack(position, size, row.tags_code)
-                self._add((row.topic, row.queue_id), row.queue_offset, bytearray(entry))
-
-    def add_runs(self, runs: Iterable[tuple[QueueKey, int, bytearray]]) -> None:
-        """Add runs of entries; those of one queue in the log's order."""
-        for key, first, entries in runs:
-            self._add(key, first, entries)
-
-    def _add(self, key: QueueKey, first: int, entries: bytearray) -> None:
+    def add(self, key: QueueKey, first: int, entries: bytearray) -> None:
+        """Add entries of a queue, in the log's order; ``first`` is their first queue offset."""
         runs = self._runs.setdefault(key, [])
         if runs and runs[-1][0] + len(runs[-1][1]) // ENTRY.size == first:
             runs[-1][1].extend(entries)
@@ -263,7 +244,8 @@ class LogPart:
         end = base + int(used)
         self._records += records
         self._last_ms = max(self._last_ms, newest_ms)
-        self._gathering.add_runs(runs)
+        for key, first, entries in runs:
+            self._gathering.add(key, first, entries)
         self._keys += len(hashes)
         if not self._index.fits(hashes, offsets, times_ms):
             self._index.compare(list(map(Key, hashes, offsets, times_ms)), end)
@@ -271,7 +253,6 @@ class LogPart:
         return end
 
     def _walk_plain(self, data: memoryview, base: int, starts: Sequence[int], end: int) -> int:
-        rows: list[LogRow] = []
         keys: list[Key] = []
         bad: int | None = None
         for at, behind in zip(starts, [*starts[1:], end], strict=True):
@@ -286,10 +267,11 @@ class LogPart:
                 self._findings.damage("record", self._plan.path, base + at, row.wrong)
                 continue
             self._last_ms = max(self._last_ms, row.store_ms)
-            rows.append(LogRow(base + at, behind - at, row))
+            if row.topic is not None:
+                entry = bytearray(ENTRY.pack(base + at, behind - at, row.tags_code))
+                self._gathering.add((row.topic, row.queue_id), row.queue_offset, entry)
             keys += [Key(hashed, base + at, row.store_ms) for hashed in row.hashes]
         self._keys += len(keys)
-        self._gathering.add(rows)
         self._index.compare(keys, base + end)
         self._gather()
         if bad is None:

@@ -20,7 +20,7 @@ from broker.store.log_walk import QueueKey
 from broker.store.os_files import Files
 from broker.store.recovery import LOCK_TEXT
 from broker.store.results import StoreError
-from broker.storetools.queue_writer import QueueWriter, sync_path
+from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Findings
 from broker.storetools.verify.index_match import IndexMatch
@@ -38,6 +38,7 @@ from remoting.protocol.disk import timer
 from remoting.protocol.disk.files import ENTRY_BYTES, Checkpoint
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from remoting.runtime.clock import SystemClock
+from remoting.runtime.durable_file import sync_path
 
 _QUEUE_FILE_BYTES: Final = 6_000_000
 _INDEX_KINDS: Final = (
