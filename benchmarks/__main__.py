@@ -20,63 +20,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    chart,
-    environments,
-    lives,
-    machine,
-    push,
-    queues,
-    report,
-    resting,
-    workers,
-)
+from benchmarks import beside, chart, environments, machine, report, resting
+from benchmarks.beside import Plan
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
-from benchmarks.servers import HERE, Pair, pair
+from benchmarks.servers import Pair, pair
 from benchmarks.tools import BenchmarkError, check, fill, load
 from pocketmq.server.process import private_megabytes
 
-Other = lives.Lives | queues.Queues | workers.Workers | push.Result
 SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}
-QUEUES, START, RECOVERY, WORKERS = "send-queues", "start", "recovery", "workers"
-NAMES = (
-    *(scenario.name for scenario in SCENARIOS),
-    *(QUEUES, START, RECOVERY, WORKERS, *push.NAMES),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The amounts of a run; times in seconds.
-
-    Attributes:
-        rounds: rounds per scenario.
-        seconds: counted time of each run.
-        warm_up: warm-up of the Java broker before the first round.
-        settle: warm-up at the start of each run, not counted.
-        client_warm_up: the same for runs of the Java producer, which is a new process each time.
-        recovery_messages: messages in the store that is recovered.
-        push: the amounts of the push benchmarks.
-        where: the directory for the stores; None for temporary files.
-        python: the interpreter of the environment in which PocketMQ runs.
-        pure: whether to measure PocketMQ's Python path too.
-    """
-
-    rounds: int
-    seconds: float
-    warm_up: float
-    settle: float = 1.0
-    client_warm_up: float = 4.0
-    recovery_messages: int = lives.RECOVERY_MESSAGES
-    push: push.Amounts = push.FULL
-    where: Path | None = None
-    python: Path = HERE
-    pure: bool = False
+NAMES = (*(scenario.name for scenario in SCENARIOS), *beside.PARTS)
 
 
 FULL = Plan(rounds=7, seconds=4.0, warm_up=10.0)
@@ -87,7 +44,8 @@ QUICK = Plan(
     settle=0.3,
     client_warm_up=2.0,
     recovery_messages=100_000,
-    push=push.QUICK,
+    push_messages=50_000,
+    push_warm_up=50_000,
 )
 
 
@@ -160,7 +118,7 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
                 failed.append(str(problem))
                 say(f"  failed: {problem}")
             calibrations.append(machine.calibration_ms())
-    others = _others(names, plan)
+    others = beside.measure(names, plan, say)
     quiet = spread(calibrations)
     print(report.heading(facts))
     print(
@@ -169,7 +127,7 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
     )
     if outcomes:
         print(report.table(outcomes))
-    for line in [*(part.text() for part in others), *(f"failed: {text}" for text in failed)]:
+    for line in [*(part.line() for part in others), *(f"failed: {text}" for text in failed)]:
         print(line)
     document: dict[str, Any] = {
         "machine": facts,
@@ -182,25 +140,6 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
     }
     _write(options, document, outcomes, facts)
     return not failed
-
-
-def _others(names: Sequence[str], plan: Plan) -> list[Other]:
-    made: list[Other] = []
-    if QUEUES in names:
-        say("  send-queues")
-        made.append(queues.measure(plan.rounds, plan.seconds, plan.where, plan.python))
-    if START in names:
-        say("  start")
-        made.append(lives.starts(plan.rounds, plan.where, plan.python))
-    if RECOVERY in names:
-        say("  recovery")
-        rounds = max(plan.rounds // 2, 1)
-        made.append(lives.recoveries(rounds, plan.where, plan.python, plan.recovery_messages))
-    if WORKERS in names:
-        say("  workers")
-        made.append(workers.measure(plan.rounds, plan.seconds, plan.where, plan.python))
-    made += push.measure(names, plan.rounds, plan.push, plan.where, say, plan.python)
-    return made
 
 
 def _write(
@@ -245,14 +184,10 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 def plan_of(options: argparse.Namespace) -> Plan:
     """Return the plan for the options."""
     base = QUICK if options.quick else FULL
-    return Plan(
+    return replace(
+        base,
         rounds=options.rounds or base.rounds,
         seconds=options.seconds or base.seconds,
-        warm_up=base.warm_up,
-        settle=base.settle,
-        client_warm_up=base.client_warm_up,
-        recovery_messages=base.recovery_messages,
-        push=base.push,
         where=options.dir,
         pure=options.pure,
     )

@@ -19,6 +19,9 @@ RATIOS: Final = {
 }
 """Maps the name of a ratio to its figure, and to whether a larger figure is better."""
 
+MORE_IS_BETTER: Final = {figure for figure, more_is_better in RATIOS.values() if more_is_better}
+"""Figures of which a larger one is better."""
+
 
 class Spread(NamedTuple):
     """Median and range."""
@@ -26,6 +29,11 @@ class Spread(NamedTuple):
     median: float
     low: float
     high: float
+
+    def text(self, digits: int = 2) -> str:
+        """Return the median with the range in brackets."""
+        median, low, high = (f"{value:,.{digits}f}" for value in self)
+        return f"{median} ({low}-{high})"
 
 
 def spread(values: Sequence[float]) -> Spread:

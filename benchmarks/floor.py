@@ -72,9 +72,9 @@ def measure(scenario: Scenario, targets: Mapping[str, Target], rounds: int) -> N
             # Work that our broker defers would slow down other runs and not be counted.
             run_one = resting.load if name == OURS else load
             runs[name].append(run_one(scenario, targets[name], seconds=SECONDS, warm=0.5))
-    for name, found in runs.items():
-        outcome = Outcome(scenario, ours=found, theirs=runs.get(APACHE, []))
-        rate = spread([run["per_s"] for run in found])
+    for name, figures in runs.items():
+        outcome = Outcome(scenario, ours=figures, theirs=runs.get(APACHE, []))
+        rate = spread([run["per_s"] for run in figures])
         line = (
             f"{scenario.text:40} {name:8} {rate.median:>11,.0f}/s "
             f"({rate.low:,.0f}-{rate.high:,.0f})"

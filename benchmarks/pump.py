@@ -1,4 +1,4 @@
-"""A load generator in Python for loads that the one in C lacks: thousands of queues, parked pulls.
+"""A load generator in Python for loads that the one in C lacks: signed requests, many topics.
 
 Requests are encoded once and sent repeatedly. Of the answers only the length is read, because a
 broker answers the requests of one connection in order.
@@ -11,7 +11,7 @@ import socket
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -26,7 +26,9 @@ from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 
 READ_BYTES: Final = 1 << 20
 LENGTH_BYTES: Final = 4
-SYNC_SUSPEND: Final = 6
+SUBSCRIPTION: Final = 4
+"""The flag of a pull that carries its subscription and is not parked."""
+
 ANSWER_WITHIN: Final = 30.0
 TICKS: Final = 100
 """Clock ticks a second in /proc (USER_HZ, fixed on Linux)."""
@@ -35,7 +37,7 @@ TICKS: Final = 100
 def send_frame(topic: str, queue_id: int, size: int, *, queues: int) -> bytes:
     """Encode a send of ``size`` bytes to a queue; the first send creates the topic."""
     header = SendMessageRequestHeaderV2(
-        producer_group="growth",
+        producer_group="bench",
         topic=topic,
         default_topic="TBW102",
         default_topic_queue_nums=queues,
@@ -48,19 +50,17 @@ def send_frame(topic: str, queue_id: int, size: int, *, queues: int) -> bytes:
     return frame.encode(Command.request(RequestCode.SEND_MESSAGE_V2, header, body=b"x" * size))
 
 
-def pull_frame(
-    topic: str, queue_id: int, offset: int, *, count: int = 32, wait_s: int = 0
-) -> bytes:
-    """Encode a pull from an offset, parked for up to ``wait_s`` seconds at the end of the queue."""
+def pull_frame(topic: str, queue_id: int, offset: int, *, count: int) -> bytes:
+    """Encode a pull of ``count`` messages from an offset, which is answered at once."""
     header = PullMessageRequestHeader(
-        consumer_group="growth",
+        consumer_group="bench",
         topic=topic,
         queue_id=queue_id,
         queue_offset=offset,
         max_msg_nums=count,
-        sys_flag=SYNC_SUSPEND if wait_s else SYNC_SUSPEND - 2,
+        sys_flag=SUBSCRIPTION,
         commit_offset=0,
-        suspend_timeout_millis=1000 * wait_s,
+        suspend_timeout_millis=0,
         sub_version=0,
         subscription="*",
     )
@@ -150,7 +150,6 @@ def pump(
     seconds: float,
     warm: float,
     pid: int,
-    between: Callable[[], None] = lambda: None,
 ) -> Figures:
     """Keep ``inflight`` requests in flight on each connection and return the figures.
 
@@ -162,7 +161,6 @@ def pump(
         seconds: the counted time.
         warm: the time before it, which is not counted.
         pid: the process whose CPU time is measured.
-        between: called after each poll of the connections.
     """
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         lanes = [Lane(address) for _ in range(connections)]
@@ -185,7 +183,6 @@ def pump(
                 latencies += took
                 if took:
                     key.data.send(list(islice(turns, len(took))))
-            between()
         return Figures(time.perf_counter() - count_from, latencies, cpu_seconds(pid) - cpu)
 
 

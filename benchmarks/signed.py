@@ -70,7 +70,7 @@ def sends() -> list[Command]:
 
 def measure(rounds: int, seconds: float) -> Rows:
     """Run the rounds; return the figures of each kind."""
-    found: Rows = {"unsigned": [], "signed": [], "Apache's, signed": []}
+    runs: Rows = {"unsigned": [], "signed": [], "Apache's, signed": []}
     commands = sends()
     with ExitStack() as stack:
         home = stack.enter_context(directory(None))
@@ -90,8 +90,8 @@ def measure(rounds: int, seconds: float) -> Rows:
         for _ in range(rounds):
             for kind, server in servers.items():
                 requests = unsigned if kind == "unsigned" else with_account
-                found[kind].append(run(server, requests, seconds))
-    return found
+                runs[kind].append(run(server, requests, seconds))
+    return runs
 
 
 def run(server: Target, requests: list[bytes], seconds: float) -> dict[str, float]:
@@ -122,10 +122,10 @@ def run(server: Target, requests: list[bytes], seconds: float) -> dict[str, floa
     return figures.as_json()
 
 
-def table(found: Rows) -> str:
+def table(runs: Rows) -> str:
     """Return the medians, a line for each kind."""
     lines = []
-    for kind, rows in found.items():
+    for kind, rows in runs.items():
         rate, cpu, p50, p99 = (
             statistics.median(row[name] for row in rows)
             for name in ("per_s", "cpu_us_per", "p50_ms", "p99_ms")

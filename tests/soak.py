@@ -18,6 +18,7 @@ from xml.etree import ElementTree as ET
 ROOT = Path(__file__).parent.parent
 EVIDENCE = ROOT / "build" / "soak.md"
 SLOWEST = 15
+STARTS = ["--only", "start", "--apache", "--rounds", "11"]
 
 
 def main() -> int:
@@ -33,7 +34,7 @@ def main() -> int:
     )
     minutes = (time.monotonic() - begun) / 60
     startup = subprocess.run(
-        [sys.executable, "-m", "benchmarks.startup", "--apache", "--rounds", "11"],
+        [sys.executable, "-m", "benchmarks.store", *STARTS],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -82,7 +83,7 @@ errors, {counts["skipped"]} skipped. The longest:
 |---|---|
 {rows}
 {figures}
-`python -m benchmarks.startup --apache --rounds 11`:
+`python -m benchmarks.store {" ".join(STARTS)}`:
 
 ```
 {startup.strip()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import client
-from benchmarks import queues
+from benchmarks import beside
 from benchmarks import signed as signing
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
@@ -81,10 +81,16 @@ def test_java_clients_send_pull_and_commit_at_once(target: Target) -> None:
 
 
 def test_many_queues_are_measured_beside_few() -> None:
-    made = queues.measure(1, 0.3, None, many=64)
-    assert made.few[0]["n"] > 0
-    assert made.many[0]["n"] > 0
-    assert "times the rate" in made.text()
+    plan = beside.Plan(rounds=1, seconds=0.3, warm_up=0.0, queues=64)
+    made = beside.queues(plan)
+    assert all(run["n"] > 0 for runs in made.runs.values() for run in runs)
+    assert list(made.runs) == ["64 queues", "4 queues"]
+
+
+def test_two_workers_are_measured_beside_one() -> None:
+    made = beside.workers(beside.Plan(rounds=1, seconds=0.3, warm_up=0.0))
+    assert made.runs["2 workers"][0]["n"] > 0
+    assert made.ratio("cpu_us_per").median > 0
 
 
 @pytest.mark.interop

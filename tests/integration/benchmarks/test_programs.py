@@ -11,26 +11,21 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
-    "benchmarks.cold": "--gib 0.005 --seconds 0.5",
     "benchmarks.floor": "--rounds 1 --only send-1x1",
-    "benchmarks.growth": "--axis size --seconds 0.02",
-    "benchmarks.recovery": "--rounds 1 --megabytes 1",
-    "benchmarks.startup": "--rounds 1 --messages 1000",
+    "benchmarks.store": "--rounds 1 --messages 1000 --gigabytes 0.002 --queues 8 --seconds 1",
 }
 BESIDE_OTHERS = {
-    "benchmarks": "--quick --only start",
+    "benchmarks": "--quick --only start --only push-java",
     "benchmarks.clients": "--quick --only pocketmq,nats-py",
 }
 ELSEWHERE = {
     "benchmarks.before_after": "test_store_benchmarks.py",
     "benchmarks.signed": "test_loadgen.py",
     "benchmarks.spark": "tests/spark/test_benchmark.py",
-    "benchmarks.store_scale": "test_store_benchmarks.py",
-    "benchmarks.sync_floor": "test_store_benchmarks.py",
 }
 """Programs whose parts another file tests."""
 
-STARTED_BY_PROGRAMS = re.compile(r"benchmarks\.(floor_python|push_lane|.*\blane)|.*_lane")
+STARTED_BY_PROGRAMS = re.compile(r"benchmarks\.(floor_python|.*\blane)|.*_lane")
 
 pytestmark = [pytest.mark.bench, pytest.mark.timeout(300)]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import before_after, resting, store_scale, sync_floor
+from benchmarks import before_after, resting
 from benchmarks.before_after import LOADS, Plan
 from benchmarks.servers import HERE
+from benchmarks.store import scale, sync
 
 pytestmark = pytest.mark.bench
 
@@ -16,12 +17,12 @@ pytestmark = pytest.mark.bench
 def test_messages_that_wait_together_share_a_sync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync_floor, "FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(sync, "FILE_BYTES", 1 << 20)
     # Long enough for many shared syncs even on a slow disk.
-    results = sync_floor.measure(rounds=1, seconds=1.6, where=tmp_path)
+    results = sync.measure(rounds=1, seconds=1.6, where=tmp_path)
     assert set(results) == {"disk", "store", "broker", "many"}
-    assert sync_floor.shared(results, "broker").median == pytest.approx(1, abs=0.2)
-    assert sync_floor.shared(results, "many").median < 0.5
+    assert sync.shared(results, "broker").median == pytest.approx(1, abs=0.2)
+    assert sync.shared(results, "many").median < 0.5
 
 
 def test_both_trees_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,10 +38,10 @@ def test_both_trees_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_store_is_filled_and_read_as_it_was_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_scale, "SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr(scale, "SMALL_BYTES", 1 << 20)
     size = 4 << 20
-    result = store_scale.measure(tmp_path, size, queues=8, in_a_row=32, rounds=1)
+    result = scale.measure(tmp_path, size, queues=8, in_a_row=32, rounds=1)
     assert size * 0.9 < result["log_bytes"] < size * 1.5
     assert result["pulls"]["big"][0]["pulls"] == 8
     assert result["memory"]["after start"]["private_mb"] > 5
-    assert "big/small" in store_scale.text(result)
+    assert "big/small" in scale.text(result)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import store_scale, store_verify
-from benchmarks.big_store import PULL_MESSAGES, Shape, topic_of
+from benchmarks.store import scale, verify
+from benchmarks.store.shape import PULL_MESSAGES, Shape, topic_of
 from benchmarks.tools import BenchmarkError
 from remoting.protocol import frame
 from remoting.protocol.command import Command
@@ -73,20 +73,20 @@ def answer(first: int, messages: int) -> bytearray:
 
 
 def test_an_answer_with_other_messages_makes_no_figures() -> None:
-    store_scale.check(answer(7, PULL_MESSAGES), 7)
+    scale.check(answer(7, PULL_MESSAGES), 7)
     for wrong in (answer(8, PULL_MESSAGES), answer(7, PULL_MESSAGES - 1), answer(7, 0)):
         with pytest.raises(BenchmarkError, match="a pull at 7 was answered"):
-            store_scale.check(wrong, 7)
+            scale.check(wrong, 7)
 
 
 def test_each_bar_stands_beside_its_figure() -> None:
-    output = store_scale.text(RESULT)
+    output = scale.text(RESULT)
     assert "at most 256 files mapped, fewer than there are queues" in output
     assert "private memory at most 151.0 MB <= 150: NO" in output
     assert "pull p99 big/small 1.90 (0.90-7.00) <= 2: yes" in output
     assert "300.0 MB/s >= 500: NO" in output
     assert "510.0 MB/s >= 500: yes" in output
-    assert store_scale.text({**RESULT, "verify": None}).endswith("there is no such command")
+    assert scale.text({**RESULT, "verify": None}).endswith("there is no such command")
 
 
 def test_what_the_page_cache_has_is_counted_up_to_the_end_of_the_log(tmp_path: Path) -> None:
@@ -95,5 +95,5 @@ def test_what_the_page_cache_has_is_counted_up_to_the_end_of_the_log(tmp_path: P
     (log / "0").write_bytes(bytes(1 << 20))
     with (log / "1").open("wb") as file:
         file.truncate(1 << 20)
-    assert store_verify.share_in_memory(tmp_path, 1 << 20) > 0.9
-    assert store_verify.share_in_memory(tmp_path, 2 << 20) < 0.6
+    assert verify.share_in_memory(tmp_path, 1 << 20) > 0.9
+    assert verify.share_in_memory(tmp_path, 2 << 20) < 0.6

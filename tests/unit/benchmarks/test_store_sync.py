@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import sync_floor
-from benchmarks.sync_floor import RECORD_BYTES, Append, Appender, Row
+from benchmarks.store import sync
+from benchmarks.store.sync import RECORD_BYTES, Append, Appender, Row
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_floor, "FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(sync, "FILE_BYTES", 1 << 20)
 
 
 def row(p50: float, each: float) -> Row:
@@ -29,7 +29,7 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("lane", [sync_floor.by_write, sync_floor.by_store])
+@pytest.mark.parametrize("lane", [sync.by_write, sync.by_store])
 def test_each_append_is_a_record_behind_the_last_one(
     lane: Callable[[Path], AbstractContextManager[Append]], tmp_path: Path
 ) -> None:
@@ -42,15 +42,15 @@ def test_each_append_is_a_record_behind_the_last_one(
 
 
 def test_the_difference_is_taken_within_a_round() -> None:
-    assert sync_floor.added(RESULTS, "disk") == (160.0, 150.0, 400.0)
-    assert sync_floor.shared(RESULTS, "many") == (0.02, 0.01, 0.5)
+    assert sync.added(RESULTS, "disk") == (160.0, 150.0, 400.0)
+    assert sync.shared(RESULTS, "many") == (0.02, 0.01, 0.5)
 
 
 def test_each_bar_stands_beside_its_figure() -> None:
-    lines = sync_floor.text(RESULTS).splitlines()
+    lines = sync.text(RESULTS).splitlines()
     assert lines[-2:] == [
         "broker p50 - disk p50, us: 160 <= 200: yes",
         "syncs per message at 4 x 64: 0.02 <= 0.1: yes",
     ]
     late = {**RESULTS, "broker": [row(1000, 1.0)] * 3}
-    assert "800 <= 200: NO" in sync_floor.text(late)
+    assert "800 <= 200: NO" in sync.text(late)

@@ -1,9 +1,5 @@
 """Measure a store of 20 GiB with 10,000 queues: memory, start, pulls and ``store verify``.
 
-    python -m benchmarks.store_scale [--gigabytes 20] [--queues 10000] [--in-a-row 32]
-        [--rounds 5] [--dir DIR] [--json FILE]
-    python -m benchmarks.store_scale --gigabytes 1 --queues 1000     a quick check
-
 A broker creates the topics with four queues each. Then the store is filled in this process:
 ``--in-a-row`` messages of 1 KiB with a unique key to one queue after the other, repeatedly. The
 broker that opens it next is measured, alternating with one that has 64 MiB and 16 queues.
@@ -23,8 +19,6 @@ page cache that belong to store files mapped by no other process.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
 import shutil
 import socket
@@ -35,8 +29,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine, report
-from benchmarks.big_store import (
+from benchmarks import report
+from benchmarks.figures import Spread, spread
+from benchmarks.pump import address_of, pull_frame
+from benchmarks.store.shape import (
     ANSWER_WITHIN,
     PULL_MESSAGES,
     Running,
@@ -45,10 +41,7 @@ from benchmarks.big_store import (
     serving,
     topic_of,
 )
-from benchmarks.figures import Spread, spread
-from benchmarks.pump import address_of, pull_frame
-from benchmarks.servers import directory
-from benchmarks.store_verify import log_bytes, verify
+from benchmarks.store.verify import log_bytes, verify
 from benchmarks.tools import BenchmarkError
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from remoting.protocol.frame import cut, decode
@@ -107,9 +100,9 @@ def check(answer: bytearray, offset: int) -> None:
     Raises:
         BenchmarkError: it doesn't.
     """
-    found = cut(bytes(answer))
-    assert found is not None
-    command = decode(found)
+    whole = cut(bytes(answer))
+    assert whole is not None
+    command = decode(whole)
     body = memoryview(command.body)
     numbers = []
     while body:
@@ -167,16 +160,16 @@ def text(result: dict[str, Any]) -> str:
     lines.append(report.aligned(rows))
     rows = [("store", "start s", "pull p50 us", "p99 us", "cold pulls")]
     for name, runs in result["pulls"].items():
-        cells = [_spread(spread([row[f] for row in runs]), 0) for f in ("p50_us", "p99_us")]
+        cells = [spread([row[f] for row in runs]).text(0) for f in ("p50_us", "p99_us")]
         cold = sum(row["cold"] for row in runs)
         rows.append((name, f"{result['start_s'][name]:.3f}", *cells, f"{cold:,.0f}"))
     lines.append(report.aligned(rows))
-    lines.append(f"big/small: p50 {_spread(ratio(result, 'p50_us'), 2)}")
+    lines.append(f"big/small: p50 {ratio(result, 'p50_us').text()}")
     most = max(memory["private_mb"] for memory in result["memory"].values())
     bar = BARS["private_mb"]
     lines.append(f"private memory at most {most:,} MB <= {bar:g}: {_yes(most <= bar)}")
     p99, bar = ratio(result, "p99_us"), BARS["p99_ratio"]
-    lines.append(f"pull p99 big/small {_spread(p99, 2)} <= {bar:g}: {_yes(p99.median <= bar)}")
+    lines.append(f"pull p99 big/small {p99.text()} <= {bar:g}: {_yes(p99.median <= bar)}")
     return "\n".join(lines + _verify_lines(result["verify"]))
 
 
@@ -190,11 +183,6 @@ def _verify_lines(verified: dict[str, Any] | None) -> list[str]:
         f"{run['mb_per_s']:,} MB/s >= {bar:g}: {_yes(run['mb_per_s'] >= bar)}"
         for name, run in (("cold", verified["cold"]), ("warm", verified["warm"]))
     ] + [f"the disk alone, read from the beginning: {verified['disk_mb_per_s']:,} MB/s"]
-
-
-def _spread(values: Spread, digits: int) -> str:
-    median, low, high = (f"{value:,.{digits}f}" for value in values)
-    return f"{median} ({low}-{high})"
 
 
 def _yes(kept: bool) -> str:
@@ -234,31 +222,3 @@ def measure(home: Path, size: int, queues: int, in_a_row: int, rounds: int) -> d
         **pulled,
         "verify": verify(shapes["big"].root, stored),
     }
-
-
-def main() -> int:
-    """Measure, print, and write JSON; return 1 if something could not be measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--gigabytes", type=float, default=20.0, help="GiB of log")
-    parser.add_argument("--queues", type=int, default=10_000)
-    parser.add_argument("--in-a-row", type=int, default=32, help="messages to a queue")
-    parser.add_argument("--rounds", type=int, default=5, help="of pulls from each store")
-    parser.add_argument("--dir", type=Path, help="where the stores lie [temporary files]")
-    parser.add_argument("--json", type=Path, help="write everything there as well")
-    given = parser.parse_args()
-    try:
-        with directory(given.dir) as home:
-            size = int(given.gigabytes * 2**30)
-            result = measure(home, size, given.queues, given.in_a_row, given.rounds)
-    except (BenchmarkError, TimeoutError) as problem:
-        say(str(problem))
-        return 1
-    print(text(result))
-    if given.json:
-        content = {"machine": machine.facts(), **result}
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,19 +11,19 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count as numbers_from
 from pathlib import Path
 from typing import Final
 
-from benchmarks import startup
-from benchmarks.growth import QUEUES_OF_A_TOPIC, frames_for
-from benchmarks.pump import send_each
+from benchmarks.pump import send_each, send_frame
+from benchmarks.store import start
 from benchmarks.tools import BenchmarkError
 from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
 from pocketmq.server.process import private_bytes
 from tests.support.ports import free_ports
 
 TOPIC: Final = "scale"
+QUEUES_OF_A_TOPIC: Final = 4
 PULL_MESSAGES: Final = 32
 BODY: Final = b"x" * 1024
 TAG: Final = b"\x02TAGS\x01t"
@@ -82,7 +82,14 @@ def build(shape: Shape) -> float:
     """Create a store; return the seconds it took."""
     begun = time.monotonic()
     with serving(shape.root) as running:
-        send_each(running.address, frames_for(shape.queues, len(BODY), prefix=TOPIC))
+        places = map(topic_of, range(shape.queues))
+        send_each(
+            running.address,
+            [
+                send_frame(topic, queue, len(BODY), queues=QUEUES_OF_A_TOPIC)
+                for topic, queue in places
+            ],
+        )
     asyncio.run(_fill(shape))
     return time.monotonic() - begun
 
@@ -92,7 +99,7 @@ async def _fill(shape: Shape) -> None:
     store.open()
     store.start(asyncio.get_running_loop())
     try:
-        numbers = count()
+        numbers = numbers_from()
         for _ in range(shape.rounds):
             for number in range(shape.queues):
                 put = store.put_batch(_messages(number, shape.in_a_row, numbers))
@@ -138,7 +145,7 @@ class Running:
     start_seconds: float
 
     def memory(self) -> dict[str, float]:
-        """Return its private memory in MB (1,000,000 bytes); see ``store_scale``."""
+        """Return its private memory in MB (1,000,000 bytes); see ``scale``."""
         rollup = sum(
             1024 * int(line.split()[1])
             for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
@@ -152,21 +159,21 @@ class Running:
     def cold_pulls(self) -> float:
         """Return how many pulls have had to wait for the disk."""
         with urllib.request.urlopen(self.metrics, timeout=ANSWER_WITHIN) as answer:
-            found = _COLD.search(answer.read().decode())
-        if found is None:
+            count = _COLD.search(answer.read().decode())
+        if count is None:
             raise BenchmarkError(f"{self.metrics} says nothing of cold pulls")
-        return float(found[1])
+        return float(count[1])
 
 
 @contextmanager
 def serving(store: Path) -> Iterator[Running]:
     """Run a broker with default settings; stopped cleanly at the end."""
     port, metrics = free_ports(3), free_ports(1)
-    command = [*startup.ours(port, store), f"--metrics-port={metrics}"]
+    command = [*start.ours(port, store), f"--metrics-port={metrics}"]
     started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        seconds = startup.seconds_until_acknowledged(port, started)
+        seconds = start.seconds_until_acknowledged(port, started)
         address = f"127.0.0.1:{metrics}/metrics"
         yield Running(process.pid, f"127.0.0.1:{port}", f"http://{address}", seconds)
     finally:

@@ -1,7 +1,5 @@
 """Measure the time a SYNC_FLUSH acknowledgement takes in addition to the flush itself.
 
-    python -m benchmarks.sync_floor [--rounds 10] [--seconds 2] [--dir DIR] [--json FILE]
-
 Four lanes alternate on one disk:
 
 - ``disk``: a loop that appends records of 1 KiB to a file whose blocks have been written before,
@@ -17,11 +15,8 @@ quantiles of the load generator have an error of up to 3 %.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
-import shutil
 import statistics
 import sys
 import time
@@ -31,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks import machine, report
+from benchmarks import report
 from benchmarks.figures import Spread, spread
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
@@ -119,10 +114,10 @@ class Appender:
 def syncs(address: str) -> float:
     """Return how often the broker has flushed its commit log."""
     with urllib.request.urlopen(address, timeout=10) as answer:
-        found = _SYNCS.search(answer.read().decode())
-    if found is None:
+        count = _SYNCS.search(answer.read().decode())
+    if count is None:
         raise BenchmarkError(f"{address} says nothing of syncs")
-    return float(found[1])
+    return float(count[1])
 
 
 class Broker:
@@ -200,48 +195,16 @@ def text(results: dict[str, list[Row]]) -> str:
     """Return the report."""
     rows: list[Sequence[str]] = [("lane", "p50 us", "p99 us", "syncs per message")]
     for name, lane in results.items():
-        cells = [_spread(spread([row[figure] for row in lane])) for figure in ("p50_us", "p99_us")]
-        each = _spread(shared(results, name), 4) if "syncs_per_message" in lane[0] else "1"
+        cells = [spread([row[figure] for row in lane]).text(0) for figure in ("p50_us", "p99_us")]
+        each = shared(results, name).text(4) if "syncs_per_message" in lane[0] else "1"
         rows.append((name, *cells, each))
     lines = [report.aligned(rows)]
     for to in ("disk", "store"):
         for figure in ("p50_us", "p99_us"):
             what = f"broker - {to}, {figure.removesuffix('_us')}"
-            lines.append(f"{what}: {_spread(added(results, to, figure))} us")
+            lines.append(f"{what}: {added(results, to, figure).text(0)} us")
     lines += [
         f"{what}: {figure:.4g} <= {bar:g}: {'yes' if figure <= bar else 'NO'}"
         for what, figure, bar in verdicts(results)
     ]
     return "\n".join(lines)
-
-
-def _spread(values: Spread, digits: int = 0) -> str:
-    median, low, high = (f"{value:,.{digits}f}" for value in values)
-    return f"{median} ({low}-{high})"
-
-
-def main() -> int:
-    """Measure, print, and write JSON; return 1 if something could not be measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each run")
-    parser.add_argument("--dir", type=Path, help="a directory on the disk to be measured")
-    parser.add_argument("--json", type=Path, help="write everything there as well")
-    arguments = parser.parse_args()
-    if shutil.which("cc") is None:
-        print("not on the PATH: cc; Debian: apt install gcc libc6-dev", file=sys.stderr)
-        return 1
-    try:
-        results = measure(arguments.rounds, arguments.seconds, arguments.dir)
-    except BenchmarkError as problem:
-        print(problem, file=sys.stderr)
-        return 1
-    print(text(results))
-    if arguments.json:
-        content = {"machine": machine.facts(), "seconds": arguments.seconds, "lanes": results}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

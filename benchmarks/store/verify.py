@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import mmap
+import os
 import resource
 import subprocess
 import sys
@@ -12,12 +13,23 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.cold import drop_from_page_cache
 from benchmarks.tools import BenchmarkError
 
 READ_BYTES: Final = 1 << 20
 MOST_READ: Final = 4 << 30
 """The most bytes of the log that are read to measure the disk."""
+
+
+def drop_from_page_cache(store: Path) -> None:
+    """Write the files of a store to the disk and drop them from the page cache."""
+    for path in store.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDWR)
+            try:
+                os.fdatasync(descriptor)
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
 
 
 def log_files(root: Path) -> list[Path]:
