@@ -191,8 +191,7 @@ class ClientOptions(Options):
                     f"{option} can't be {name!r}",
                     hint=f"give up to {limits.MAX_CLIENT_ID_PART} printable characters without @",
                 )
-        if self.codec not in {"json", "rocketmq", "msgpack"}:
-            raise UsageError(f"codec can't be {self.codec!r}", hint="use json, rocketmq or msgpack")
+        one_of("codec", self.codec, "json", "rocketmq", "msgpack")
         positive(self, "heartbeat_period", "route_refresh_period", "request_timeout")
 
 
@@ -242,13 +241,9 @@ class ProducerOptions(Options):
     interceptors: Sequence[Interceptor] = ()
 
     def __post_init__(self) -> None:
-        if self.compress not in {None, "zlib", "lz4", "zstd"}:
-            raise UsageError(f"compress can't be {self.compress!r}", hint="use zlib, lz4 or zstd")
-        if self.without_timers not in {"refuse", "delay_level"}:
-            raise UsageError(
-                f"without_timers can't be {self.without_timers!r}",
-                hint="use refuse or delay_level",
-            )
+        if self.compress is not None:
+            one_of("compress", self.compress, "zlib", "lz4", "zstd")
+        one_of("without_timers", self.without_timers, "refuse", "delay_level")
         if self.retries < 0:
             raise UsageError(f"retries can't be {self.retries}")
         positive(

@@ -33,12 +33,10 @@ class InterceptedPart(Protocol):
     @property
     def group(self) -> str:
         """Its group."""
-        ...
 
     @property
     def client_id(self) -> str:
         """The id under which brokers register its client."""
-        ...
 
 
 class Interceptor:

@@ -25,11 +25,9 @@ class Serde(Protocol[S]):
 
     def dumps(self, value: S, /) -> bytes:
         """Return the body for a value."""
-        ...
 
     def loads(self, body: bytes, /) -> S:
         """Return the value of a body."""
-        ...
 
 
 class _Codec(Generic[S]):

@@ -9,7 +9,6 @@ too, and passed to the owner, which may raise them to the application.
 from __future__ import annotations
 
 import asyncio
-import random
 from abc import ABC, abstractmethod
 from typing import Any, Final, Generic, TypeVar
 
@@ -36,7 +35,7 @@ from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import Log
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 T = TypeVar("T")
 S = TypeVar("S", bound=PullBuffer)
@@ -162,11 +161,8 @@ class Fetcher(Generic[T, S]):
         the wait is limited to ``CARRIED_COMMIT`` seconds after sending.
         """
         if self.commit_in_flight:
-            try:
-                async with asyncio.timeout_at(self._commit_sent_at + CARRIED_COMMIT):
-                    await self._answered.wait()
-            except TimeoutError:
-                pass
+            left = self._commit_sent_at + CARRIED_COMMIT - self._loop.time()
+            await wait_at_most(left, self._answered)
 
     def wake(self) -> None:
         """Check again for room, after messages were settled or the queue was resumed."""
@@ -231,7 +227,7 @@ class Fetcher(Generic[T, S]):
     async def _pause(self) -> None:
         """Wait; the pause grows with each consecutive failure."""
         if self._failures is None:
-            self._failures = Backoff(random.Random())  # noqa: S311 - spreads load
+            self._failures = Backoff()
         await asyncio.sleep(self._failures.next())
 
     async def _request(self, offset: int) -> tuple[Command, str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -239,7 +238,7 @@ class OffsetCommits:
 
     async def by_time(self, period: float) -> None:
         """Make a ``settled`` commit every ``period`` seconds until cancelled."""
-        backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+        backoff = Backoff()
         while True:
             await asyncio.sleep(period)
             try:

@@ -109,24 +109,18 @@ class Settler(Protocol):
 
     def settle(self, message: Any, outcome: MessageOutcome) -> None:
         """Record a message's outcome. Raises AlreadySettled."""
-        ...
 
     def settled(self, message: Any) -> bool:
         """Return whether the message has an outcome."""
-        ...
 
     def outcome(self, message: Any) -> MessageOutcome | None:
         """Return a message's recorded outcome until it is carried out."""
-        ...
 
     def failures(self, message: Any) -> int:
         """Return how often the message failed at this consumer since it was pulled."""
-        ...
 
     def hold(self, message: Any) -> None:
         """Record that the application entered the message's ``with`` block; a stop waits for it."""
-        ...
 
     def end_hold(self, message: Any) -> None:
         """Record that the ``with`` block ended."""
-        ...

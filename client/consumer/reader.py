@@ -25,7 +25,7 @@ from client.serde import Serde
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 T = TypeVar("T")
 
@@ -120,11 +120,8 @@ class QueueReader(FetcherOwner, Generic[T]):
             deadline: event loop time at which the wait ends in any case.
         """
         if self._fetchers[queue].sink in self._handed_out:
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._asked_again.wait()
-            except TimeoutError:
-                pass
+            left = deadline - asyncio.get_running_loop().time()
+            await wait_at_most(left, self._asked_again)
 
     def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
         prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
@@ -227,13 +224,8 @@ class QueueReader(FetcherOwner, Generic[T]):
 
     async def wait(self, timeout: float | None) -> None:
         """Wait for messages, a refusal or ``wake``, at most ``timeout`` seconds."""
-        if self._ready or self._refusals or timeout == 0:
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await self._woken.wait()
-        except TimeoutError:
-            pass
+        if not self._ready and not self._refusals and timeout != 0:
+            await wait_at_most(timeout, self._woken)
 
     def wake(self) -> None:
         """Wake all callers of ``wait``."""

@@ -9,7 +9,6 @@ no queue delays another. Many changes start in portions, so that the event loop 
 from __future__ import annotations
 
 import asyncio
-import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
@@ -228,7 +227,7 @@ class AssignmentManager:
                 return start
 
     async def _start_of(self, queue: MessageQueue) -> Start:
-        backoff = Backoff(random.Random(), most=START_RETRY_MAX)  # noqa: S311 - spreads load
+        backoff = Backoff(most=START_RETRY_MAX)
         while True:
             try:
                 start = self._forced.get(queue)

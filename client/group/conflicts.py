@@ -35,6 +35,7 @@ from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
 from remoting.runtime.docs import DOCS
 from remoting.runtime.log import Log
+from remoting.runtime.tasks import wait_at_most
 
 _log = Log("client")
 
@@ -228,11 +229,7 @@ class GroupProblemReporter:
             await asyncio.sleep(WATCH_FIRST)
             self._wake.clear()
             await self._query_brokers()
-            try:
-                async with asyncio.timeout(WATCH_PERIOD * spread.uniform(0.8, 1.2)):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(WATCH_PERIOD * spread.uniform(0.8, 1.2), self._wake)
 
     async def _query_brokers(self) -> None:
         found = await asyncio.gather(*(self._ask(address) for address in self._masters()))

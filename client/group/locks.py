@@ -40,7 +40,7 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.own_codes import TAKE_LOCKS
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import Log
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 
 @dataclass(slots=True)
@@ -189,11 +189,9 @@ class LockListener(Protocol):
 
     def lock_changed(self, queue: MessageQueue, held: bool) -> None:
         """Handle that a queue's lock was taken or lost."""
-        ...
 
     def waits(self, queue: MessageQueue, error: PocketMQError) -> None:
         """Handle that a queue must wait, because its lock can't be requested from the broker."""
-        ...
 
 
 class LockKeeper:
@@ -323,7 +321,9 @@ class LockKeeper:
             due = broker.leases.due(now)
             if due:
                 await self._ask_for(broker, due, now)
-            await _until(broker.wake, broker.leases.next_due())
+            pause = broker.leases.next_due() - self._loop.time()
+            await wait_at_most(None if pause == float("inf") else pause, broker.wake)
+            broker.wake.clear()
 
     async def _ask_for(self, broker: _Broker, queues: list[MessageQueue], now: float) -> None:
         broker.asked = frozenset(queues)
@@ -424,13 +424,3 @@ class LockKeeper:
             broker=queues[0].broker_name,
             hint="check that it runs and registers at the name server",
         )
-
-
-async def _until(wake: asyncio.Event, when: float) -> None:
-    """Wait for ``wake``, at most until the event loop time ``when``; infinity: without limit."""
-    try:
-        async with asyncio.timeout_at(None if when == float("inf") else when):
-            await wake.wait()
-    except TimeoutError:
-        pass
-    wake.clear()

@@ -44,7 +44,7 @@ from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.own_codes import TOPIC_DELETED
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import Log
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 _log = Log("client")
 
@@ -187,7 +187,7 @@ class GroupMember:
         for conflict in await join(self._context, self, addresses):
             _log.warning("members differ", group=self.group, conflict=str(conflict))
             self._listener.tell(MembersDiffer(self.group, conflict))
-        self._context.join(self)
+        self._context.members.join(self)
         self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
@@ -217,15 +217,16 @@ class GroupMember:
             *(self._context.routes.to_read(topic) for topic in self._subscriptions.topics),
             return_exceptions=True,
         )
-        found: dict[str, None] = {}
+        addresses: dict[str, None] = {}
         for route in routes:
             if isinstance(route, Route):
-                found.update((one, None) for ids in route.brokers.values() for one in ids.values())
+                for by_id in route.brokers.values():
+                    addresses |= dict.fromkeys(by_id.values())
             elif isinstance(route, NoNameServer | UsageError) or not isinstance(
                 route, PocketMQError
             ):
                 raise route
-        return list(found)
+        return list(addresses)
 
     async def _check_filters(self) -> None:
         """Have the brokers check the filters. Raises RemoteError if one refuses a filter."""
@@ -299,7 +300,7 @@ class GroupMember:
                 ResponseCode.SYSTEM_BUSY,
                 f"the consumer handles {MAX_HANDLED_NOW} messages of administrators already",
             )
-        # The receive buffer is not ours any more once the handler is waited for.
+        # Copy the body: the receive buffer is reused while the handler runs.
         answer = self._listener.handle_now(
             bytes(command.body), command.fields.get("brokerName") or ""
         )
@@ -376,11 +377,7 @@ class GroupMember:
             while True:
                 pause = REBALANCE_PERIOD if well else retry
                 retry = REBALANCE_RETRY_FIRST if well else min(2 * retry, REBALANCE_PERIOD)
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
-                except TimeoutError:
-                    pass
+                await wait_at_most(pause, self._wake)
                 self._wake.clear()
                 # A caller of ``settled`` during this round waits for the next one, because this one
                 # may already have read the subscriptions.
@@ -410,8 +407,8 @@ class GroupMember:
         before = self._reports.members
         self._reports.round_over(views, view.members, difference, failed)
         if view.members is not None:
-            known = {topic: one for topic, one in views.items() if topic not in failed}
-            self._reports.unread(self._unread(view.members, known, difference.wanted))
+            balanced = {topic: view for topic, view in views.items() if topic not in failed}
+            self._reports.unread(self._unread(view.members, balanced, difference.wanted))
         if self._reports.members != before:
             self._problems.soon()
         return not failed

@@ -52,7 +52,6 @@ class Strategy(Protocol):
     @property
     def name(self) -> str:
         """The name of the strategy, as in logs and in RocketMQ's tools."""
-        ...
 
     def allocate(
         self, member: str, queues: Sequence[MessageQueue], members: Sequence[str], *, group: str
@@ -68,7 +67,6 @@ class Strategy(Protocol):
         Raises:
             UsageError: an argument is empty, or the strategy can't be applied to them.
         """
-        ...
 
 
 class Averagely:

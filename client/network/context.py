@@ -266,12 +266,8 @@ class ClientContext:
         if self.members.remove_consumer(group, subscriptions):
             await self.heartbeats.unregister(consumer_group=group)
 
-    def join(self, member: Membership) -> None:
-        """Add a member that shares queues to the heartbeats, and pass it the brokers' requests."""
-        self.members.join(member)
-
     async def leave(self, member: Membership) -> None:
-        """Undo ``join`` and unregister from the brokers."""
+        """Remove a member that shares queues, and unregister from the brokers."""
         self.members.leave(member)
         await self.heartbeats.unregister(consumer_group=member.group)
 
@@ -292,10 +288,6 @@ class ClientContext:
             ConnectFailed: it can't be made within ``timeout`` seconds.
         """
         return await self.heartbeats.connect(address, timeout)
-
-    def probe(self, address: str) -> None:
-        """Send a heartbeat after an unanswered request, to detect a dead connection."""
-        self.heartbeats.probe(address)
 
     def keep_send_answer(self, broker: str, fields: tuple[tuple[str, str], ...]) -> None:
         """Keep the ext fields of a broker's last answer to a send, for interceptors."""

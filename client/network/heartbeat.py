@@ -35,7 +35,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.group import UnregisterClientRequestHeader
 from remoting.protocol.own_codes import BLOCKED, ON_CONFLICT, STRATEGY
 from remoting.runtime.log import Log
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 Subscriptions = Callable[[], list[SubscriptionData]]
 
@@ -46,37 +46,29 @@ class Membership(Protocol):
     @property
     def group(self) -> str:
         """The consumer group."""
-        ...
 
     @property
     def on_conflict(self) -> str:
         """What a PocketMQ broker does when this member joins and contradicts other members."""
-        ...
 
     @property
     def strategy_name(self) -> str:
         """The name of its allocation strategy."""
-        ...
 
     def consumer_data(self) -> ConsumerData:
         """Return its part of the heartbeat."""
-        ...
 
     def blocked(self) -> list[BlockedQueue]:
         """Return the queues that are blocked by a failing message."""
-        ...
 
     def asked(self, command: Command) -> Command | Awaitable[Command] | None:
         """Answer a broker's request to the group's members; None sends no answer."""
-        ...
 
     def route_changed(self, topic: str) -> None:
         """Adapt to a topic whose queues or brokers have changed."""
-        ...
 
     def connected(self, address: str) -> None:
         """Restore this member's state at a newly connected broker, which may have lost it."""
-        ...
 
 
 class Members:
@@ -349,11 +341,7 @@ class Heartbeats:
     async def run(self) -> None:
         """Send heartbeats until cancelled."""
         while True:
-            try:
-                async with asyncio.timeout(self.period):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self.period, self._wake)
             self._wake.clear()
             if not self._members.empty:
                 await asyncio.gather(

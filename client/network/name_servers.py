@@ -52,7 +52,7 @@ from remoting.protocol.names import AUTO_CREATE_TOPIC
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.clock import Clock
 from remoting.runtime.log import Log
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 _log = Log("client")
 
@@ -201,12 +201,7 @@ class RouteKeeper:
             for topic in self.table.due(self._clock.monotonic()):
                 await self._refresh(topic)
             self._wake.clear()
-            pause = self.table.next_due(self._clock.monotonic())
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await wait_at_most(self.table.next_due(self._clock.monotonic()), self._wake)
 
     async def to_read(self, topic: str) -> Route:
         """Return the route of an existing topic.
@@ -255,7 +250,7 @@ class RouteKeeper:
         if known is not None and known.writable:
             return known
         deadline = self._clock.monotonic() + timeout
-        backoff = Backoff(random.Random())  # noqa: S311
+        backoff = Backoff()
         while True:
             try:
                 return await self._look_up(topic, default_queues)

@@ -7,7 +7,6 @@ failures into ``Unavailable`` and any unaccepted response code into ``RemoteErro
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Final, TypeVar
 
@@ -158,7 +157,7 @@ async def try_for(seconds: float, action: Callable[[], Awaitable[None]]) -> None
     """Retry ``action`` with growing pauses for ``seconds``, then raise its last PocketMQError."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    backoff = Backoff(random.Random())  # noqa: S311 - spreads load
+    backoff = Backoff()
     while True:
         try:
             return await action()

@@ -39,17 +39,14 @@ class Answerable(Protocol):
     @property
     def topic(self) -> str:
         """The topic it came from."""
-        ...
 
     @property
     def queue(self) -> MessageQueue:
         """Its queue."""
-        ...
 
     @property
     def properties(self) -> Mapping[str, str]:
         """Its properties."""
-        ...
 
 
 class Requests(Generic[T]):

@@ -573,7 +573,7 @@ class Sender:
         self._faults.failed(queue.broker_name, self._loop.time())
         self._context.routes.invalidate(queue.topic)
         if isinstance(failure, AnswerTimeout):
-            self._context.probe(address)
+            self._context.heartbeats.probe(address)
         return delivery.lost(failure, self._group, address, written=written)
 
     def _settle(self, delivery: Delivery, queue: MessageQueue, answer: Command) -> None:

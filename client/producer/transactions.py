@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -186,7 +185,7 @@ class Transactions(Generic[T]):
         """Have every broker in the heartbeats, since any may have a transaction of the group."""
         context = self._context
         period = context.heartbeats.period
-        retries = Backoff(random.Random(), first=ROUTE_RETRY_PERIOD, most=period)  # noqa: S311
+        retries = Backoff(first=ROUTE_RETRY_PERIOD, most=period)
         while True:
             try:
                 if await context.routes.learn_masters():

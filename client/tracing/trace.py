@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -54,7 +53,7 @@ from remoting.protocol.names import TRACE_TOPIC
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.clock import SystemClock
 from remoting.runtime.log import Log, RateLimitedLog
-from remoting.runtime.tasks import Supervisor
+from remoting.runtime.tasks import Supervisor, wait_at_most
 
 if TYPE_CHECKING:
     from client.consumer.received import ReceivedMessage
@@ -358,9 +357,7 @@ class TraceSender:
             self._sending = self._tasks.spawn(self._send_all(), "sending")
 
     async def _send_all(self) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(TRACE_LINGER):
-                await self._soon.wait()
+        await wait_at_most(TRACE_LINGER, self._soon)
         if self._producer is None:
             self._producer = shared_producer(self._context, self._group, raw, {})
         records = self._records

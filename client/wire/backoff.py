@@ -31,12 +31,12 @@ class Backoff:
 
     def __init__(
         self,
-        choose: random.Random,
+        choose: random.Random | None = None,
         *,
         first: float = RETRY_DELAY_FIRST,
         most: float = RETRY_DELAY_MAX,
     ) -> None:
-        self._random = choose
+        self._random = choose or random.Random()  # noqa: S311 - spreads load
         self._first = first
         self._most = most
         self._bound = first

@@ -121,6 +121,15 @@ class Supervisor:
             future.exception()
 
 
+async def wait_at_most(seconds: float | None, event: asyncio.Event) -> None:
+    """Wait until an event is set, at most for some seconds; None: without limit."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop, uvloop's if it can be imported."""
     try:

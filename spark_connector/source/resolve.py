@@ -27,11 +27,9 @@ class OffsetLookup(Protocol):
 
     def at_or_after(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time, or the queue's end."""
-        ...
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the query's consumer group, or None."""
-        ...
 
 
 _NAMED: Final = 5

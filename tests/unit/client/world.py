@@ -270,9 +270,6 @@ class SimulatedClient:
     def heartbeat_soon(self) -> None:
         self.heartbeats.soon()
 
-    def join(self, member: Any) -> None:
-        self.members.join(member)
-
     async def leave(self, member: Any) -> None:
         self.members.leave(member)
         await self.heartbeats.unregister(consumer_group=member.group)
