@@ -14,13 +14,21 @@ import re
 from datetime import timedelta
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack, cast
 
 from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from client.message import Receipt
     from client.positions import Duration
+
+
+class ErrorSubject(TypedDict, total=False):
+    """What an error is about, for functions that pass it on to ``PocketMQError``."""
+
+    topic: str | None
+    queue: MessageQueue | None
+    group: str | None
 
 
 class PocketMQError(Exception):
@@ -345,12 +353,10 @@ def remote_error(
     remark: str | None,
     what: str,
     *,
-    topic: str | None = None,
-    queue: MessageQueue | None = None,
-    group: str | None = None,
     broker: str | None = None,
     account: str | None = None,
     retry_after: float = 0.0,
+    **subject: Unpack[ErrorSubject],
 ) -> RemoteError:
     """Return the typed error for a response ``code``.
 
@@ -374,11 +380,9 @@ def remote_error(
         f"{what} was refused with code {code}: {words}",
         code=code,
         remark=remark,
-        topic=topic,
-        queue=queue,
-        group=group,
         broker=broker,
         hint=hint,
+        **subject,
     )
     if isinstance(error, SystemBusy):
         error.retry_after = retry_after

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from client.limits import INTERCEPTOR_CLOSE_TIMEOUT
 from remoting.runtime.log import Log
@@ -24,7 +24,13 @@ R = TypeVar("R")
 
 _log = Log("client")
 
-Call = Callable[[Any], Awaitable[object]]
+Call: TypeAlias = Callable[[Any], Awaitable[object]]
+
+Received: TypeAlias = "Sequence[ReceivedMessage[Any]]"
+"""The messages of one handler call, or that the application takes at once."""
+
+Send: TypeAlias = "Callable[[Message[Any]], Awaitable[R]]"
+"""Sends a message, and returns its receipt; None for a one-way send."""
 
 
 class InterceptedPart(Protocol):
@@ -58,7 +64,7 @@ class Interceptor:
 
     async def handle(
         self,
-        messages: Sequence[ReceivedMessage[Any]],  # noqa: ARG002 - for those who override it
+        messages: Received,  # noqa: ARG002 - for those who override it
         proceed: Callable[[], Awaitable[None]],
     ) -> None:
         """Run around one call of a push consumer's handler.
@@ -72,9 +78,7 @@ class Interceptor:
         """
         await proceed()
 
-    async def send(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         """Run around one send of a producer.
 
         ``send_many`` and ``send_batch`` call it around each message.
@@ -87,9 +91,7 @@ class Interceptor:
         """
         return await proceed(message)
 
-    async def send_half(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send_half(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         """Run around the send of a transaction's half message; by default as around any send."""
         return await self.send(message, proceed)
 
@@ -109,9 +111,7 @@ class Interceptor:
         """
         return await proceed()
 
-    async def send_oneway(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[None]]
-    ) -> None:
+    async def send_oneway(self, message: Message[Any], proceed: Send[None]) -> None:
         """Run around one ``send_oneway``, which has no receipt.
 
         Args:
@@ -120,7 +120,7 @@ class Interceptor:
         """
         await proceed(message)
 
-    def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
+    def receive(self, messages: Received) -> None:
         """See the messages that ``get_many`` or an iteration returns. Exceptions are logged."""
 
     def settled(self, message: ReceivedMessage[Any]) -> None:
@@ -157,9 +157,8 @@ def around_handler(handler: Call, interceptors: Sequence[Interceptor], *, batche
 
 
 def around(
-    send: Callable[[Message[Any]], Awaitable[R]],
-    hooks: Sequence[Callable[[Message[Any], Callable[[Message[Any]], Awaitable[R]]], Awaitable[R]]],
-) -> Callable[[Message[Any]], Awaitable[R]]:
+    send: Send[R], hooks: Sequence[Callable[[Message[Any], Send[R]], Awaitable[R]]]
+) -> Send[R]:
     """Return ``send`` with these interceptor methods around it, the first one outermost."""
     if not hooks:
         return send
@@ -182,7 +181,7 @@ async def close_all(interceptors: Sequence[Interceptor]) -> None:
             _log.exception("an interceptor was not closed", interceptor=repr(each))
 
 
-def show(messages: Sequence[ReceivedMessage[Any]], interceptors: Sequence[Interceptor]) -> None:
+def show(messages: Received, interceptors: Sequence[Interceptor]) -> None:
     """Pass messages returned to the application to each interceptor's ``receive``."""
     _logged(partial(each.receive, messages) for each in interceptors)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
-from client.errors import NoRoute, UsageError, remote_error
+from client.errors import ErrorSubject, NoRoute, UsageError, remote_error
 from client.lifecycle import LifecycleState
 from client.network.context import ClientContext, ClientPart
 from client.network.name_servers import NameServers, RouteKeeper
@@ -83,16 +83,13 @@ class AdminBase(ClientPart):
         header: Header | None = None,
         *,
         timeout: float | None = None,
-        topic: str | None = None,
-        group: str | None = None,
+        **subject: Unpack[ErrorSubject],
     ) -> B:
         """Send a request to a broker and return the decoded body.
 
         Raises Unavailable, RemoteError.
         """
-        answer = await self._remote.call(
-            address, code, header, timeout=timeout, topic=topic, group=group
-        )
+        answer = await self._remote.call(address, code, header, timeout=timeout, **subject)
         return decoded(kind, answer, code, address)
 
     async def _ask_name_server(

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 from client.errors import (
     BrokerUnreachable,
+    ErrorSubject,
     PocketMQError,
     RequestTimeout,
     Unavailable,
@@ -84,16 +85,14 @@ class Remote:
         extra: Sequence[tuple[str, str]] = (),
         timeout: float | None = None,
         accept: Container[int] = SUCCESS_ONLY,
-        topic: str | None = None,
-        queue: MessageQueue | None = None,
-        group: str | None = None,
+        **subject: Unpack[ErrorSubject],
     ) -> Command:
         """Send a request to ``address`` and return the response.
 
         Args:
             extra: ext fields after the header's.
             accept: response codes that are not errors.
-            topic, queue, group: what errors name.
+            subject: what errors name.
 
         Raises:
             Unavailable: it could not be reached or did not answer in time.
@@ -106,25 +105,21 @@ class Remote:
                 address, self.request(code, header, body=body, extra=extra), timeout=timeout
             )
         except RemotingError as error:
-            raise unavailable(error, address, topic=topic, queue=queue, group=group) from error
+            raise unavailable(error, address, **subject) from error
         except (ValueError, TypeError) as error:
             raise UsageError(
                 f"{name_of(code)} holds a text that is not UTF-8, and is not sent: {error}",
-                topic=topic,
-                queue=queue,
-                group=group,
+                **subject,
             ) from error
         if answer.code not in accept:
             raise remote_error(
                 answer.code,
                 answer.remark,
                 name_of(code),
-                topic=topic,
-                queue=queue,
-                group=group,
                 broker=address,
                 account=self.account,
                 retry_after=retry_after(answer),
+                **subject,
             )
         return answer
 
@@ -176,23 +171,14 @@ def name_of(code: int) -> str:
         return f"request {code}"
 
 
-def unavailable(
-    error: RemotingError,
-    address: str,
-    *,
-    topic: str | None = None,
-    queue: MessageQueue | None = None,
-    group: str | None = None,
-) -> Unavailable:
+def unavailable(error: RemotingError, address: str, **subject: Unpack[ErrorSubject]) -> Unavailable:
     """Return the client's error for a failed request on a connection."""
     if isinstance(error, AnswerTimeout):
         return RequestTimeout(
             f"no answer to {name_of(error.code)} within {error.timeout:g} s",
-            topic=topic,
-            queue=queue,
-            group=group,
             broker=address,
             hint="look at the load of that server, or raise the timeout",
+            **subject,
         )
     hint = "check that it runs and can be reached from here"
     if isinstance(error, ConnectFailed):
@@ -204,11 +190,4 @@ def unavailable(
         text = f"the connection has {error.limit} waiting {error.what} already"
     else:
         text = str(error)
-    return BrokerUnreachable(
-        text,
-        topic=topic,
-        queue=queue,
-        group=group,
-        broker=address,
-        hint=hint,
-    )
+    return BrokerUnreachable(text, broker=address, hint=hint, **subject)

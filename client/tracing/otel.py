@@ -20,7 +20,7 @@ from client.consumer.outcome import OutcomeKind
 from client.consumer.pull import PullConsumer
 from client.consumer.push import PushConsumer
 from client.errors import DeadLetter, RetryLater, UsageError
-from client.interceptors import InterceptedPart, Interceptor
+from client.interceptors import InterceptedPart, Interceptor, Received, Send
 from client.message import Message, OpenTransaction, Receipt, TransactionState
 from client.producer.columns import is_timed, timer_property
 from remoting.protocol.message import ids, properties
@@ -46,7 +46,7 @@ else:
     INSTALLED = True
 
 if TYPE_CHECKING:
-    from client.consumer.received import ReceivedMessage
+    pass
 
 R = TypeVar("R")
 
@@ -146,27 +146,19 @@ class PartTelemetry(Interceptor):
 
     # Producers
 
-    async def send(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         """See ``Interceptor``."""
         return await self._send(message, proceed, _message_type(message))
 
-    async def send_half(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send_half(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         """See ``Interceptor``."""
         return await self._send(message, proceed, "transaction")
 
-    async def send_oneway(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[None]]
-    ) -> None:
+    async def send_oneway(self, message: Message[Any], proceed: Send[None]) -> None:
         """See ``Interceptor``."""
         await self._send(message, proceed, _message_type(message))
 
-    async def _send(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[R]], kind: str
-    ) -> R:
+    async def _send(self, message: Message[Any], proceed: Send[R], kind: str) -> R:
         # An iterator of keys can be read once only; a text is refused by the send.
         keys = message.keys if isinstance(message.keys, str) else tuple(message.keys)
         attributes = {
@@ -215,9 +207,7 @@ class PartTelemetry(Interceptor):
 
     # Consumers
 
-    async def handle(
-        self, messages: Sequence[ReceivedMessage[Any]], proceed: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def handle(self, messages: Received, proceed: Callable[[], Awaitable[None]]) -> None:
         """See ``Interceptor``.
 
         A single message's span is a child of the producer's; a batch's span is the root of a trace.
@@ -237,16 +227,13 @@ class PartTelemetry(Interceptor):
                     _failed(span, labels, error_type, outcome.reason)
                     break
 
-    def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
+    def receive(self, messages: Received) -> None:
         """See ``Interceptor``. The span takes no time: it marks when the application got them."""
         with self._receiving("receive", messages, None):
             pass
 
     def _receiving(
-        self,
-        name: str,
-        messages: Sequence[ReceivedMessage[Any]],
-        parent: Context | None,
+        self, name: str, messages: Received, parent: Context | None
     ) -> AbstractContextManager[tuple[Span, dict[str, str]]]:
         if len(messages) == 1:
             [message] = messages

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +27,7 @@ from client.errors import (
     RetryLater,
     TopicNotFound,
 )
-from client.interceptors import InterceptedPart, Interceptor
+from client.interceptors import InterceptedPart, Interceptor, Received, Send
 from client.limits import (
     MAX_TRACE_BATCH,
     MAX_TRACE_RECORDS,
@@ -140,23 +140,16 @@ class _BoundTrace(Interceptor):
 
     # Producers
 
-    async def send(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         delayed = message.delay_level or is_timed(message)
         kind = TracedMessageType.DELAYED if delayed else TracedMessageType.NORMAL
         return await self._send(message, proceed, kind)
 
-    async def send_half(
-        self, message: Message[Any], proceed: Callable[[Message[Any]], Awaitable[Receipt]]
-    ) -> Receipt:
+    async def send_half(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:
         return await self._send(message, proceed, TracedMessageType.HALF)
 
     async def _send(
-        self,
-        message: Message[Any],
-        proceed: Callable[[Message[Any]], Awaitable[Receipt]],
-        kind: TracedMessageType,
+        self, message: Message[Any], proceed: Send[Receipt], kind: TracedMessageType
     ) -> Receipt:
         if not isinstance(message.keys, Collection):
             # An iterator can be read once.
@@ -198,6 +191,11 @@ class _BoundTrace(Interceptor):
         self, kind: str, message: Message[Any], message_id: str, offset_id: str
     ) -> TraceRecord:
         """Return what the records of a producer have in common."""
+        try:
+            place = ids.parse_offset_id(offset_id)
+            store_host = f"{place.ip}:{place.port}"
+        except ValueError:
+            store_host = ""  # an interceptor's own receipt
         return TraceRecord(
             kind=kind,
             time_ms=self._now_ms(),
@@ -207,7 +205,7 @@ class _BoundTrace(Interceptor):
             message_id=message_id,
             tags=message.tag or "",
             keys=" ".join(message.keys),
-            store_host=_host_of(offset_id),
+            store_host=store_host,
         )
 
     async def end_transaction(
@@ -231,9 +229,7 @@ class _BoundTrace(Interceptor):
 
     # Consumers
 
-    async def handle(
-        self, messages: Sequence[ReceivedMessage[Any]], proceed: Callable[[], Awaitable[None]]
-    ) -> None:
+    async def handle(self, messages: Received, proceed: Callable[[], Awaitable[None]]) -> None:
         began_ms = self._now_ms()
         request_id = self._before(messages, began_ms)
         result = ConsumeResult.EXCEPTION
@@ -250,7 +246,7 @@ class _BoundTrace(Interceptor):
         finally:
             self._after(messages, began_ms, request_id, result)
 
-    def receive(self, messages: Sequence[ReceivedMessage[Any]]) -> None:
+    def receive(self, messages: Received) -> None:
         now_ms = self._now_ms()
         request_id = self._before(messages, now_ms)
         if not self._has_outcomes:
@@ -266,7 +262,7 @@ class _BoundTrace(Interceptor):
         if taken is not None:
             self._after([message], *taken, ConsumeResult.SUCCESS)
 
-    def _before(self, messages: Sequence[ReceivedMessage[Any]], now_ms: int) -> str:
+    def _before(self, messages: Received, now_ms: int) -> str:
         """Record a call for these messages. Returns its request id."""
         request_id = self._context.ids.next()
         for message in messages:
@@ -286,11 +282,7 @@ class _BoundTrace(Interceptor):
         return request_id
 
     def _after(
-        self,
-        messages: Sequence[ReceivedMessage[Any]],
-        began_ms: int,
-        request_id: str,
-        result: ConsumeResult,
+        self, messages: Received, began_ms: int, request_id: str, result: ConsumeResult
     ) -> None:
         now_ms = self._now_ms()
         for message in messages:
@@ -388,12 +380,3 @@ class TraceSender:
             self._lost(len(self._records), "they could not be sent before the end")
         if self._producer is not None:
             await self._producer.close(0)
-
-
-def _host_of(offset_id: str) -> str:
-    """Return the ``host:port`` in an offset id."""
-    try:
-        place = ids.parse_offset_id(offset_id)
-    except ValueError:
-        return ""
-    return f"{place.ip}:{place.port}"
