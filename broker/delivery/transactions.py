@@ -34,7 +34,7 @@ from broker.traffic.counts import BrokerCounters
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.message import properties
-from remoting.protocol.message.view import RecordView
+from remoting.protocol.message.view import RecordView, property_text
 from remoting.runtime.clock import Clock
 from remoting.runtime.log import RateLimitedLog
 
@@ -370,7 +370,7 @@ class TransactionEngine:
             "see that the producer group has a checker, then have it checked again with "
             "RESUME_CHECK_HALF_MESSAGE",
             id=record.offset_id,
-            group=record.property_text(half_messages.PGROUP),
+            group=property_text(record, half_messages.PGROUP),
             message=record.unique_id,
             checks=half_messages.check_times_of(record),
         )

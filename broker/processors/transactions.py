@@ -36,7 +36,7 @@ from remoting.protocol.message.record import (
     TRANSACTION_ROLLBACK,
     encode_record,
 )
-from remoting.protocol.message.view import RecordView
+from remoting.protocol.message.view import RecordView, property_text
 from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class TransactionProcessor:
         record = await self._record(connection, header.commit_log_offset, names.HALF_TOPIC)
         if record is None:
             reason = "Find prepared transaction message failed"
-        elif record.property_text(PGROUP) != header.producer_group:
+        elif property_text(record, PGROUP) != header.producer_group:
             reason = "The producer group wrong"
         elif record.queue_offset != header.tran_state_table_offset:
             reason = "The transaction state table offset wrong"
@@ -118,7 +118,7 @@ class TransactionProcessor:
             text: its properties now.
             stored: where it is now.
         """
-        group = record.property_text(PGROUP) or ""
+        group = property_text(record, PGROUP) or ""
         connection = self._producer(group, record)
         if connection is None:
             self._state.counters.transaction_checks_without_producer += 1
@@ -181,7 +181,7 @@ class TransactionProcessor:
             return None
         self._round += 1
         start = self._round % len(members)
-        needed = ((record.property_text(_REAL_TOPIC) or "", PUB),)
+        needed = ((property_text(record, _REAL_TOPIC) or "", PUB),)
         for connection, channel in chain(islice(members.items(), start, None), members.items()):
             if guard is None or guard.lacking(channel.account, connection, needed) is None:
                 return connection

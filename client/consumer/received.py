@@ -30,7 +30,7 @@ from remoting.protocol.message.record import (
     HOSTS_V6_MASK,
     MAGIC_V1,
 )
-from remoting.protocol.message.view import RecordView
+from remoting.protocol.message.view import RecordView, property_text
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
@@ -117,7 +117,7 @@ class ReceivedMessage(RecordView, Generic[T]):
         if name == "topic":
             topic = super().topic
             if self._answer.settler is not None and topic.startswith(RETRY_PREFIX):
-                topic = self._property(_RETRY_TOPIC) or topic
+                topic = property_text(self, _RETRY_TOPIC) or topic
             self.topic = topic
             return topic
         if name not in _LEFT_OUT:

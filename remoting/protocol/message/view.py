@@ -219,18 +219,18 @@ class RecordView:
     @property
     def tags(self) -> str | None:
         """The tag, None without one. RocketMQ's property is TAGS, but a message has one tag."""
-        return self.property_text(_TAGS)
+        return property_text(self, _TAGS)
 
     @property
     def keys(self) -> list[str]:
         """The keys under which the broker indexes the message."""
-        keys = self.property_text(_KEYS)
+        keys = property_text(self, _KEYS)
         return properties.keys_of(keys) if keys else []
 
     @property
     def unique_id(self) -> str | None:
         """The id assigned by the producer (UNIQ_KEY), None without one."""
-        return self.property_text(_UNIQ_KEY)
+        return property_text(self, _UNIQ_KEY)
 
     @property
     def offset_id(self) -> str:
@@ -246,10 +246,11 @@ class RecordView:
         """Return whether the stored CRC matches the stored body."""
         return body_crc(self.stored_body) == self.body_crc
 
-    def property_text(self, name: bytes) -> str | None:
-        """Return the value of one property, without decoding the others; None without it."""
-        value = properties.find(self.properties_text, name)
-        return None if value is None else value.decode("utf-8", "replace")
+
+def property_text(record: RecordView, name: bytes) -> str | None:
+    """Return the value of one property, without decoding the others; None without it."""
+    value = properties.find(record.properties_text, name)
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 def iter_records(buffer: Buffer) -> Iterator[RecordView]:
