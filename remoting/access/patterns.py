@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -21,10 +22,12 @@ Pattern = Callable[[str], bool]
 """Whether an address matches."""
 
 _EVERYBODY: Final = frozenset({"*", "*.*.*.*", "*:*:*:*:*:*:*:*"})
-_V4_PARTS: Final = 4
-_V6_PARTS: Final = 8
-_LARGEST_V4: Final = 255
-_LARGEST_V6: Final = 0xFFFF
+_PARTS: Final = {10: 4, 16: 8}
+"""The parts of an IPv4 and an IPv6 address, by the base of their numbers."""
+_LARGEST: Final = {10: 255, 16: 0xFFFF}
+
+# A space before the hyphen is ignored, as are further numbers; one after it is refused.
+_RANGE: Final = re.compile(r"([0-9a-f]+) *-([0-9a-f]+)(-.*)?", re.IGNORECASE)
 
 
 def parse(text: str) -> Pattern:
@@ -34,13 +37,13 @@ def parse(text: str) -> Pattern:
         ValueError: RocketMQ refuses it.
     """
     if not text.strip():
-        return lambda _: False
+        return _any_of([])
     if text in _EVERYBODY:
         return lambda _: True
     if text.endswith("}"):
         separator = ":" if ":" in text else "."
         head, brace, last = text.rpartition("{")
-        whole = separator == ":" or head.count(".") == _V4_PARTS - 1
+        whole = separator == ":" or head.count(".") == _PARTS[10] - 1
         if not brace or not head.endswith(separator) or not whole:
             raise ValueError(f"{text!r}: braces are for the last part, such as 10.1.2.{{3,4}}")
         return _any_of([head + part for part in last[:-1].split(",") if part])
@@ -52,93 +55,84 @@ def parse(text: str) -> Pattern:
 
 
 def _any_of(addresses: list[str]) -> Pattern:
-    wanted = frozenset(_expanded(str(_address(text))) for text in addresses)
-    return lambda address: _expanded(address) in wanted
-
-
-def _address(text: str) -> str:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not an IP address") from None
-    return text
+    for text in addresses:
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not an IP address") from None
+    expanded = frozenset(map(_expanded, addresses))
+    return lambda address: _expanded(address) in expanded
 
 
 def _v4_range(text: str) -> Pattern:
     parts = [part.strip() for part in text.split(".") if part]
-    if len(parts) < _V4_PARTS:
+    if len(parts) < _PARTS[10]:
         raise ValueError(f"{text!r}: an IPv4 pattern has four parts, such as 10.1.*.*")
-    for index in range(1, _V4_PARTS):
-        bounds = _bounds(parts[index], text, 10, _LARGEST_V4)
-        if bounds is not None:
-            break
-    else:
-        # RocketMQ accepts ``*.1.2.3`` and then fails with each address.
-        return lambda _: False
+    index, bounds = 0, None
+    while bounds is None and index < _PARTS[10] - 1:
+        index += 1
+        bounds = _bounds(parts[index], text, 10)
     before = parts[:index]
-    for part in before[1:] if before[0] == "*" and index == 1 else before:
-        if not part.isascii() or not part.isdigit() or int(part) > _LARGEST_V4:
-            raise ValueError(f"{text!r}: {part!r} is not a number from 0 to {_LARGEST_V4}")
-    low, high = bounds
-
-    def matches(address: str) -> bool:
-        given = address.split(".")
-        return (
-            len(given) == _V4_PARTS
-            and given[:index] == before
-            and given[index].isdigit()
-            and low <= int(given[index]) <= high
-        )
-
-    return matches
+    # RocketMQ accepts ``*.1.2.3`` and ``*.*.2.3`` and then fails with each address.
+    if bounds is None or before == ["*"]:
+        return _any_of([])
+    for part in before:
+        if not part.isascii() or not part.isdigit() or int(part) > _LARGEST[10]:
+            raise ValueError(f"{text!r}: {part!r} is not a number from 0 to {_LARGEST[10]}")
+    return _in_range(before, bounds, 10, lambda address: address.split("."))
 
 
 def _v6_range(text: str) -> Pattern:
     head, _, last = text.rpartition(":")
-    parts = _V6_PARTS - 1
+    parts = _PARTS[16] - 1
     if "*" in text and "-" in text:
         head, _, last = head.rpartition(":")
         parts -= 1
-    if "*" in head or "-" in head or (text.count("*") and not text.endswith("*")):
+    if "*" in head or "-" in head or ("*" in text and not text.endswith("*")):
         raise ValueError(f"{text!r}: an IPv6 pattern has its range at the end, such as fe80::1:*")
-    bounds = _bounds(last.strip(), text, 16, _LARGEST_V6)
+    bounds = _bounds(last.strip(), text, 16)
     # RocketMQ accepts a pattern that begins with ``::`` and then fails with each address.
     if bounds is None or text.startswith(":"):
-        return lambda _: False
+        return _any_of([])
     before = _expanded(head, parts).split(":")
+    # Without the zone of a link-local address.
+    return _in_range(before, bounds, 16, lambda text: _expanded(text).partition("%")[0].split(":"))
+
+
+def _bounds(part: str, text: str, base: int) -> tuple[int, int] | None:
+    """Return the first and the last value of a range; None for any other part."""
+    if part == "*":
+        return 0, _LARGEST[base]
+    if "-" not in part:
+        return None
+    numbers = _RANGE.fullmatch(part)
+    if numbers is None or (base == 10 and not (numbers[1] + numbers[2]).isdigit()):
+        raise ValueError(f"{text!r}: {part!r} is not a range such as 3-5")
+    low, high = int(numbers[1], base), int(numbers[2], base)
+    if not low <= high <= _LARGEST[base]:
+        raise ValueError(f"{text!r}: {part!r} is not a range within 0-{_LARGEST[base]:x}")
+    return (low, high) if high else None
+
+
+def _in_range(
+    before: list[str], bounds: tuple[int, int], base: int, split: Callable[[str], list[str]]
+) -> Pattern:
+    """Return a pattern of addresses with these parts, and a next one within the bounds."""
     low, high = bounds
+    index = len(before)
 
     def matches(address: str) -> bool:
-        # Without the zone of a link-local address.
-        given = _expanded(address).partition("%")[0].split(":")
+        parts = split(address)
         return (
-            len(given) == _V6_PARTS
-            and given[: len(before)] == before
-            and low <= int(given[len(before)], 16) <= high
+            len(parts) == _PARTS[base]
+            and parts[:index] == before
+            and low <= int(parts[index], base) <= high
         )
 
     return matches
 
 
-def _bounds(part: str, text: str, base: int, largest: int) -> tuple[int, int] | None:
-    """Return the first and the last value of a range; None for any other part."""
-    if part == "*":
-        return 0, largest
-    if "-" not in part:
-        return None
-    # More numbers are ignored, as in RocketMQ.
-    low, high, *_ = (*part.split("-"), "", "")
-    try:
-        # A space within a range is refused.
-        bounds = int(low, base), int(high.replace(" ", "?"), base)
-    except ValueError:
-        raise ValueError(f"{text!r}: {part!r} is not a range such as 3-5") from None
-    if not 0 <= bounds[0] <= bounds[1] <= largest:
-        raise ValueError(f"{text!r}: {part!r} is not a range within 0-{largest:x}")
-    return bounds if bounds[1] else None
-
-
-def _expanded(address: str, parts: int = _V6_PARTS) -> str:
+def _expanded(address: str, parts: int = _PARTS[16]) -> str:
     """Return an address in upper case; an IPv6 address without ``::``, each part with 4 digits."""
     if ":" not in address:
         return address.upper()
