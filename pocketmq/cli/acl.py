@@ -18,11 +18,10 @@ from pocketmq import output
 from pocketmq.cli.broker_config import brokers_option
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     confirm,
     gather_limited,
-    json_option,
-    nameserver_option,
     parse_pairs,
     yes_option,
 )
@@ -141,19 +140,17 @@ def _rows(found: list[tuple[BrokerInfo, AccessRules]]) -> list[dict[str, object]
 
 @user.command(name="list", epilog="Example: pocketmq acl user list")
 @brokers_option
-@nameserver_option
-@json_option
-def list_(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(brokers: tuple[str, ...], call: Call) -> None:
     """List the accounts of every broker, without their secrets."""
-    rows = _rows(ask_admin(nameserver, lambda admin: everywhere(admin, brokers)))
+    rows = _rows(call.ask(lambda admin: everywhere(admin, brokers)))
     columns = [
         *("account", "admin", "topics", "groups", "default_topic", "default_group"),
         *("white_address", "brokers"),
     ]
-    output.show_rows(
+    call.show_rows(
         rows,
         columns,
-        as_json=as_json,
         spare=["white_address", "brokers", "default_group", "default_topic"],
         colour=lambda row: "bold" if row["admin"] else "",
     )
@@ -162,9 +159,8 @@ def list_(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
 @user.command(epilog="Example: pocketmq acl user get billing")
 @click.argument("name", metavar="ACCOUNT")
 @brokers_option
-@nameserver_option
-@json_option
-def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+@call_options
+def get(name: str, brokers: tuple[str, ...], call: Call) -> None:
     """Show ACCOUNT, several times if brokers differ."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -174,8 +170,8 @@ def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
             raise unknown(name)
         return found
 
-    rows = ask_admin(nameserver, ask)
-    if as_json:
+    rows = call.ask(ask)
+    if call.as_json:
         output.show_json(rows)
         return
     for number, row in enumerate(rows):
@@ -238,8 +234,7 @@ def get(name: str, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
 )
 @brokers_option
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def set_(
     name: str,
     ask: bool,
@@ -254,8 +249,7 @@ def set_(
     white_address: str | None,
     brokers: tuple[str, ...],
     yes: bool,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Create ACCOUNT at every broker, or change what is given.
 
@@ -269,7 +263,7 @@ def set_(
     if not (has_secret or topics or groups) and all(option is None for option in options):
         raise click.UsageError("nothing to change: give --admin or --topic, for example")
 
-    found = ask_admin(nameserver, lambda admin: everywhere(admin, brokers))
+    found = call.ask(lambda admin: everywhere(admin, brokers))
     lacking = [label(broker) for broker, rules in found if name not in rules.accounts]
     if lacking and not has_secret:
         raise click.ClickException(
@@ -314,7 +308,7 @@ def set_(
             )
 
     try:
-        ask_admin(nameserver, change)
+        call.ask(change)
     except click.ClickException as error:
         if new_keys is None:
             raise
@@ -323,7 +317,7 @@ def set_(
             f"{error.message}; the new keys are in {new_keys}: to try again use --keys"
         ) from error
     done = "created" if len(lacking) == len(found) else "changed"
-    output.done(f"{done} account {name}", {"account": name}, as_json=as_json)
+    call.done(f"{done} account {name}", {"account": name})
 
 
 def _secret(name: str, *, ask: bool, keys: Path | None, new_keys: Path | None) -> str | None:
@@ -358,9 +352,8 @@ def _secret(name: str, *, ask: bool, keys: Path | None, new_keys: Path | None) -
 @click.argument("name", metavar="ACCOUNT")
 @brokers_option
 @yes_option
-@nameserver_option
-@json_option
-def delete(name: str, brokers: tuple[str, ...], yes: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def delete(name: str, brokers: tuple[str, ...], yes: bool, call: Call) -> None:
     """Delete ACCOUNT at every broker that has it: its requests are denied from then on."""
     confirm(f"Delete account {name}?", yes=yes)
 
@@ -372,15 +365,14 @@ def delete(name: str, brokers: tuple[str, ...], yes: bool, nameserver: str, as_j
         for broker in having:
             await admin.delete_account(broker.address, name)
 
-    ask_admin(nameserver, remove)
-    output.done(f"deleted account {name}", {"account": name}, as_json=as_json)
+    call.ask(remove)
+    call.done(f"deleted account {name}", {"account": name})
 
 
 @acl.command(epilog="Example: pocketmq acl version")
 @brokers_option
-@nameserver_option
-@json_option
-def version(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+@call_options
+def version(brokers: tuple[str, ...], call: Call) -> None:
     """Show how often requests have changed the file of accounts of every broker."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -398,7 +390,7 @@ def version(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
         ]
 
     columns = ["broker", "changes", "changed_at", "file"]
-    output.show_rows(ask_admin(nameserver, ask), columns, as_json=as_json)
+    call.show_rows(call.ask(ask), columns)
 
 
 # Permissions. Topics and groups share the commands: only the table of the account differs.
@@ -424,20 +416,15 @@ name_argument = click.argument("name", shell_complete=_names)
 @click.command(name="list", epilog="Example: pocketmq acl topic list orders")
 @click.argument("name", required=False, shell_complete=_names)
 @brokers_option
-@nameserver_option
-@json_option
+@call_options
 @click.pass_context
 def list_permissions(
-    context: click.Context,
-    name: str | None,
-    brokers: tuple[str, ...],
-    nameserver: str,
-    as_json: bool,
+    context: click.Context, name: str | None, brokers: tuple[str, ...], call: Call
 ) -> None:
     """List the permissions on NAME, or all rules."""
     kind = _kind(context)
     rows: list[dict[str, object]] = []
-    for broker, rules in ask_admin(nameserver, lambda admin: everywhere(admin, brokers)):
+    for broker, rules in call.ask(lambda admin: everywhere(admin, brokers)):
         for account in rules.accounts.values():
             for item in _rules(account, kind) if name is None else [name]:
                 permission, by = _effective(account, kind, item)
@@ -445,16 +432,16 @@ def list_permissions(
                 rows.append({**row, "by": by, "broker": label(broker)})
     rows = sorted(merged(rows), key=lambda row: (str(row[kind]), str(row["account"])))
     columns = [kind, "account", "permission", "by", "brokers"]
-    output.show_rows(rows, columns, as_json=as_json, spare=["brokers"])
+    call.show_rows(rows, columns, spare=["brokers"])
 
 
 def _change(
+    call: Call,
     kind: Kind,
     name: str,
     account: str,
     permission: str | None,
     brokers: tuple[str, ...],
-    nameserver: str,
 ) -> None:
     """Set the permission of an account at every broker that has it; None deletes its rule."""
 
@@ -477,7 +464,7 @@ def _change(
             else:
                 await admin.put_account(broker.address, account, groups=table)
 
-    ask_admin(nameserver, apply)
+    call.ask(apply)
 
 
 @click.command(name="set", epilog="Example: pocketmq acl topic set orders billing SUB")
@@ -485,8 +472,7 @@ def _change(
 @click.argument("account")
 @click.argument("permission", metavar="PERMISSION", type=PERMISSIONS)
 @brokers_option
-@nameserver_option
-@json_option
+@call_options
 @click.pass_context
 def set_permission(
     context: click.Context,
@@ -494,16 +480,14 @@ def set_permission(
     account: str,
     permission: str,
     brokers: tuple[str, ...],
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Set the permission of ACCOUNT on NAME: DENY, PUB, SUB or 'PUB|SUB'."""
     kind = _kind(context)
-    _change(kind, name, account, permission, brokers, nameserver)
-    output.done(
+    _change(call, kind, name, account, permission, brokers)
+    call.done(
         f"account {account} has {permission} on {kind} {name}",
         {kind: name, "account": account, "permission": permission},
-        as_json=as_json,
     )
 
 
@@ -511,24 +495,16 @@ def set_permission(
 @name_argument
 @click.argument("account")
 @brokers_option
-@nameserver_option
-@json_option
+@call_options
 @click.pass_context
 def delete_permission(
-    context: click.Context,
-    name: str,
-    account: str,
-    brokers: tuple[str, ...],
-    nameserver: str,
-    as_json: bool,
+    context: click.Context, name: str, account: str, brokers: tuple[str, ...], call: Call
 ) -> None:
     """Delete the rule about NAME of ACCOUNT, whose default then counts."""
     kind = _kind(context)
-    _change(kind, name, account, None, brokers, nameserver)
-    output.done(
-        f"account {account} has its default on {kind} {name}",
-        {kind: name, "account": account},
-        as_json=as_json,
+    _change(call, kind, name, account, None, brokers)
+    call.done(
+        f"account {account} has its default on {kind} {name}", {kind: name, "account": account}
     )
 
 
@@ -547,16 +523,15 @@ def whitelist() -> None:
 
 @whitelist.command(name="get", epilog="Example: pocketmq acl whitelist get")
 @brokers_option
-@nameserver_option
-@json_option
-def get_white_list(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+@call_options
+def get_white_list(brokers: tuple[str, ...], call: Call) -> None:
     """Show the white list of every broker."""
     rows: list[dict[str, object]] = [
         {"address": text, "broker": label(broker)}
-        for broker, rules in ask_admin(nameserver, lambda admin: everywhere(admin, brokers))
+        for broker, rules in call.ask(lambda admin: everywhere(admin, brokers))
         for text in rules.white_list
     ]
-    output.show_rows(merged(rows), ["address", "brokers"], as_json=as_json)
+    call.show_rows(merged(rows), ["address", "brokers"])
 
 
 @whitelist.command(name="set", epilog="Example: pocketmq acl whitelist set 10.1.2.3 '10.1.3.*'")
@@ -564,15 +539,9 @@ def get_white_list(brokers: tuple[str, ...], nameserver: str, as_json: bool) -> 
 @click.option("--clear", is_flag=True, help="Remove all addresses.")
 @brokers_option
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def set_white_list(
-    addresses: tuple[str, ...],
-    clear: bool,
-    brokers: tuple[str, ...],
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
+    addresses: tuple[str, ...], clear: bool, brokers: tuple[str, ...], yes: bool, call: Call
 ) -> None:
     """Replace the white list of every broker by these ADDRESSes."""
     if clear == bool(addresses):
@@ -586,6 +555,6 @@ def set_white_list(
         for broker in await admin.brokers(names=brokers or None):
             await admin.put_white_list(broker.address, addresses)
 
-    ask_admin(nameserver, change)
+    call.ask(change)
     named = output.count(len(addresses), "pattern")
-    output.done(f"the white list has {named}", {"addresses": list(addresses)}, as_json=as_json)
+    call.done(f"the white list has {named}", {"addresses": list(addresses)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,7 +16,10 @@ from remoting.runtime.tasks import stop_signal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-TOPIC = "pocketmq-bench"
+TOPIC: Final = "pocketmq-bench"
+
+PORTION: Final = 1000
+"""Messages per update of the progress display."""
 
 
 def common_options(function: F) -> F:
@@ -145,13 +148,13 @@ def _measure(
 
 
 def _in_portions(advance: Tick) -> Tick:
-    """Return a tick that calls ``advance`` once per 1000 messages: updating the display is slow."""
+    """Return a tick that calls ``advance`` once per portion: updating the display is slow."""
     waiting = 0
 
     def tick(count: int) -> None:
         nonlocal waiting
         waiting += count
-        if waiting >= 1000:
+        if waiting >= PORTION:
             advance(waiting)
             waiting = 0
 

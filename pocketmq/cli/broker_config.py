@@ -9,14 +9,12 @@ import click
 
 import client
 from broker.config import RUNTIME_KEYS, BrokerConfig
-from pocketmq import output
 from pocketmq.cli.completion import broker_names
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     confirm,
     gather_limited,
-    json_option,
-    nameserver_option,
     parse_pairs,
     yes_option,
 )
@@ -43,9 +41,8 @@ def config() -> None:
 @config.command(epilog="Example: pocketmq broker config get fileReservedTime deleteWhen")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @brokers_option
-@nameserver_option
-@json_option
-def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
+@call_options
+def get(keys: tuple[str, ...], brokers: tuple[str, ...], call: Call) -> None:
     """Show the settings with these KEYs, or all, of every broker."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -64,8 +61,8 @@ def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_jso
             if not keys or key in keys
         ]
 
-    rows = ask_admin(nameserver, ask)
-    output.show_rows(rows, ["broker", "key", "value"], as_json=as_json)
+    rows = call.ask(ask)
+    call.show_rows(rows, ["broker", "key", "value"])
 
 
 @config.command(name="set", epilog="Example: pocketmq broker config set fileReservedTime=48")
@@ -74,15 +71,8 @@ def get(keys: tuple[str, ...], brokers: tuple[str, ...], nameserver: str, as_jso
 )
 @brokers_option
 @yes_option
-@nameserver_option
-@json_option
-def set_(
-    assignments: dict[str, str],
-    brokers: tuple[str, ...],
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
-) -> None:
+@call_options
+def set_(assignments: dict[str, str], brokers: tuple[str, ...], yes: bool, call: Call) -> None:
     """Change settings of every broker now; it keeps them when it is restarted.
 
     A broker refuses settings that it reads only at its start. In a pipe this needs --yes.
@@ -94,7 +84,7 @@ def set_(
             _check(broker.name, await admin.broker_config(broker.address), assignments)
         return found
 
-    found = ask_admin(nameserver, check)
+    found = call.ask(check)
     named = ", ".join(assignments)
     where = ", ".join(brokers) or "every broker"
     confirm(f"Change {named} of {where}?", yes=yes, in_pipes=True)
@@ -104,11 +94,9 @@ def set_(
             await admin.update_broker_config(broker.address, assignments)
         return [broker.name for broker in found]
 
-    changed = ask_admin(nameserver, change)
-    output.done(
-        f"changed {named} of {', '.join(changed)}",
-        {"keys": list(assignments), "brokers": changed},
-        as_json=as_json,
+    changed = call.ask(change)
+    call.done(
+        f"changed {named} of {', '.join(changed)}", {"keys": list(assignments), "brokers": changed}
     )
 
 

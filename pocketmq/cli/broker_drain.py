@@ -10,7 +10,11 @@ import client
 from client.network.routes import MASTER_ID
 from pocketmq import output
 from pocketmq.cli.completion import broker_names
-from pocketmq.cli.running import ask_admin, gather_limited, json_option, nameserver_option
+from pocketmq.cli.running import (
+    Call,
+    call_options,
+    gather_limited,
+)
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 
 POLL_SECONDS = 1.0
@@ -25,9 +29,8 @@ POLL_SECONDS = 1.0
     metavar="SECONDS",
     help="Give up waiting, with exit code 1; NAME stays as it is.",
 )
-@nameserver_option
-@json_option
-def drain(name: str, undo: bool, timeout: float | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def drain(name: str, undo: bool, timeout: float | None, call: Call) -> None:
     """Have broker NAME take no more messages, and wait until its messages are read.
 
     Producers use the other brokers. The command waits for every group that has committed offsets
@@ -35,8 +38,8 @@ def drain(name: str, undo: bool, timeout: float | None, nameserver: str, as_json
     unread in its store. It stays drained, also over a restart, until --undo.
     """
     if undo:
-        ask_admin(nameserver, lambda admin: _permit(admin, name, PERM_READ | PERM_WRITE))
-        output.done(f"{name} takes messages again", {"broker": name}, as_json=as_json)
+        call.ask(lambda admin: _permit(admin, name, PERM_READ | PERM_WRITE))
+        call.done(f"{name} takes messages again", {"broker": name})
         return
 
     async def wait(admin: client.Admin) -> None:
@@ -61,11 +64,10 @@ def drain(name: str, undo: bool, timeout: float | None, nameserver: str, as_json
                 " --undo`"
             ) from None
 
-    ask_admin(nameserver, wait_at_most)
-    output.done(
+    call.ask(wait_at_most)
+    call.done(
         f"{name} takes no messages, and every group has read those that it has: it can be stopped",
         {"broker": name},
-        as_json=as_json,
     )
 
 

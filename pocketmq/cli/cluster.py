@@ -5,13 +5,10 @@ from __future__ import annotations
 import click
 
 import client
-from pocketmq import output
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     gather_limited,
-    json_option,
-    nameserver_option,
-    observe,
     watch_option,
 )
 from pocketmq.formats import iso_of_ms
@@ -24,19 +21,17 @@ def cluster() -> None:
 
 
 @cluster.command(name="list", epilog="Example: pocketmq cluster list --json")
-@nameserver_option
-@json_option
-def list_(nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(call: Call) -> None:
     """List the brokers that are registered."""
-    rows = [_row(broker) for broker in ask_admin(nameserver, lambda admin: admin.brokers())]
-    output.show_rows(rows, ["cluster", "broker", "id", "address"], as_json=as_json)
+    rows = [_row(broker) for broker in call.ask(lambda admin: admin.brokers())]
+    call.show_rows(rows, ["cluster", "broker", "id", "address"])
 
 
 @cluster.command(epilog="Example: pocketmq cluster status --watch 2")
 @watch_option
-@nameserver_option
-@json_option
-def status(watch: float | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def status(watch: float | None, call: Call) -> None:
     """Show the state of every broker; exit code 1 if one doesn't answer."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -55,12 +50,10 @@ def status(watch: float | None, nameserver: str, as_json: bool) -> None:
 
     def show(rows: list[dict[str, object]]) -> None:
         nonlocal problems
-        if watch is not None and not as_json:
-            click.clear()
-        output.show_rows(rows, columns, as_json=as_json, spare=spare)
+        call.show_rows(rows, columns, spare=spare)
         problems = any(row["problem"] is not None for row in rows)
 
-    observe(nameserver, ask, show, watch=watch, key=("broker", "id"), rates=rates)
+    call.observe(ask, show, watch=watch, key=("broker", "id"), rates=rates)
     if problems:
         raise SystemExit(1)
 

@@ -17,10 +17,10 @@ from pocketmq.cli.read import output_stream, report_waiting
 from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
+    Call,
+    call_options,
     end_on_broken_pipe,
     filter_options,
-    json_option,
-    nameserver_option,
     parse_place,
     report_dropped,
     run,
@@ -51,8 +51,7 @@ from remoting.runtime.tasks import stop_signal
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
 @trace_option
-@nameserver_option
-@json_option
+@call_options
 def consume(
     topic: str,
     group: str,
@@ -64,8 +63,7 @@ def consume(
     form: str | None,
     path: Path | None,
     trace: bool,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Write messages of TOPIC as a member of a group, until Ctrl-C.
 
@@ -73,14 +71,14 @@ def consume(
     counts as consumed once it is written; one that can't be written is delivered again. --json is
     --format jsonl.
     """
-    if as_json and form not in {None, "jsonl"}:
+    if call.as_json and form not in {None, "jsonl"}:
         raise click.UsageError("--json is --format jsonl: give only one of them")
     wanted = wanted_messages(tags, sql)
     traces = [client.MessageTrace()] if trace else []
 
     def make() -> client.PushConsumer[bytes]:
         return client.PushConsumer(
-            nameserver,
+            call.nameserver,
             group=group,
             subscribe={topic: wanted},
             start_from=start,
@@ -90,7 +88,7 @@ def consume(
         )
 
     with end_on_broken_pipe(), output_stream(path) as stream:
-        write = writer("jsonl" if as_json else form or "text", stream)
+        write = writer("jsonl" if call.as_json else form or "text", stream)
         count = run(_consume(make, write, limit))
     report_dropped(traces)
     if sys.stderr.isatty() or path is not None:

@@ -10,7 +10,7 @@ import click
 
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.running import json_option, nameserver_option
+from pocketmq.cli.running import Call, call_options
 from pocketmq.doctor import Case, CheckVerdict, examine
 from pocketmq.server.probe import addresses
 
@@ -26,18 +26,17 @@ COLOURS: Final[dict[object, str]] = {
     "--topic", shell_complete=topic_names, help="Check the route and permissions of this topic too."
 )
 @click.option("--group", shell_complete=group_names, help="Check this consumer group too.")
-@nameserver_option
-@json_option
-def doctor(topic: str | None, group: str | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def doctor(topic: str | None, group: str | None, call: Call) -> None:
     """Check a cluster for problems and show remedies; exit code 1 if a check failed.
 
     Checks this machine, the name servers, and every broker at the address it advertises.
     """
-    results = list(examine(Case(name_servers=addresses(nameserver), topic=topic, group=group)))
+    results = list(examine(Case(name_servers=addresses(call.nameserver), topic=topic, group=group)))
     failed = sum(result.verdict is CheckVerdict.FAILED for result in results)
     warnings = sum(result.verdict is CheckVerdict.WARNING for result in results)
     rows = [asdict(result) for result in results]
-    if as_json:
+    if call.as_json:
         output.show_json({"healthy": not failed, "findings": rows})
     else:
         # At a terminal each remedy gets its own line, so that links in it are not wrapped.

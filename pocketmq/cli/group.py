@@ -10,11 +10,10 @@ from pocketmq import output
 from pocketmq.cli import group_lag, group_reset
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     confirm,
     gather_limited,
-    json_option,
-    nameserver_option,
     yes_option,
 )
 from pocketmq.formats import iso
@@ -35,9 +34,8 @@ group.add_command(group_reset.skip)
 
 @group.command(name="list", epilog="Example: pocketmq group list")
 @click.option("--all", "internal", is_flag=True, help="Include system and tool groups.")
-@nameserver_option
-@json_option
-def list_(internal: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(internal: bool, call: Call) -> None:
     """List the consumer groups: members, lag and state.
 
     A group is online, offline (it has no member), or troubled: `pocketmq group show` says why.
@@ -52,9 +50,9 @@ def list_(internal: bool, nameserver: str, as_json: bool) -> None:
             return "red"
         return "" if row["state"] in {"online", "offline"} else "yellow"
 
-    rows = ask_admin(nameserver, ask)
+    rows = call.ask(ask)
     columns = ["group", "members", "topics", "lag", "state"]
-    output.show_rows(rows, columns, as_json=as_json, colour=colour)
+    call.show_rows(rows, columns, colour=colour)
 
 
 async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
@@ -83,9 +81,8 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
     type=click.IntRange(0),
     help="Redeliveries before a message becomes a dead letter; 16 in a new group.",
 )
-@nameserver_option
-@json_option
-def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def create(name: str, max_retries: int | None, call: Call) -> None:
     """Create GROUP at every broker, or change the given settings if it exists."""
 
     async def make(admin: client.Admin) -> bool:
@@ -96,13 +93,13 @@ def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -
         await admin.create_group(name, max_retries=max_retries)
         return exists
 
-    if not ask_admin(nameserver, make):
+    if not call.ask(make):
         done = f"created group {name}"
     elif max_retries is None:
         done = f"group {name} exists already and stays as it is"
     else:
         done = f"changed group {name}"
-    output.done(done, {"group": name}, as_json=as_json)
+    call.done(done, {"group": name})
 
 
 @group.command(epilog="Example: pocketmq group update billing --no-consume")
@@ -117,16 +114,14 @@ def create(name: str, max_retries: int | None, nameserver: str, as_json: bool) -
 @click.option(
     "--broadcast/--no-broadcast", default=None, help="Whether it may consume in broadcasting mode."
 )
-@nameserver_option
-@json_option
+@call_options
 def update(
     name: str,
     max_retries: int | None,
     retry_queues: int | None,
     consume: bool | None,
     broadcast: bool | None,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Change the given settings of GROUP at every broker that has it; the others stay."""
     if (max_retries, retry_queues, consume, broadcast) == (None, None, None, None):
@@ -142,8 +137,8 @@ def update(
             brokers=await admin.group_config(name),
         )
 
-    ask_admin(nameserver, change)
-    output.done(f"changed group {name}", {"group": name}, as_json=as_json)
+    call.ask(change)
+    call.done(f"changed group {name}", {"group": name})
 
 
 @group.command(epilog="Example: pocketmq group clone billing billing-copy --topic orders")
@@ -151,11 +146,8 @@ def update(
 @click.argument("target", metavar="TARGET", shell_complete=group_names)
 @click.option("--topic", shell_complete=topic_names, help="Only this topic.")
 @yes_option
-@nameserver_option
-@json_option
-def clone(
-    source: str, target: str, topic: str | None, yes: bool, nameserver: str, as_json: bool
-) -> None:
+@call_options
+def clone(source: str, target: str, topic: str | None, yes: bool, call: Call) -> None:
     """Set the offsets of TARGET to those of GROUP; TARGET is created if it doesn't exist.
 
     TARGET must have no running member, which would keep its own position.
@@ -174,11 +166,10 @@ def clone(
         await admin.clone_offsets(source, target, topic=topic)
         return len(await admin.consume_stats(source, topic=topic))
 
-    queues = ask_admin(nameserver, copy)
-    output.done(
+    queues = call.ask(copy)
+    call.done(
         f"cloned the offsets of {source} in {output.count(queues, 'queue')} to {target}",
         {"group": source, "target": target, "queues": queues},
-        as_json=as_json,
     )
 
 
@@ -186,9 +177,8 @@ def clone(
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--keep-offsets", is_flag=True, help="Keep its committed offsets.")
 @yes_option
-@nameserver_option
-@json_option
-def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def delete(name: str, keep_offsets: bool, yes: bool, call: Call) -> None:
     """Delete GROUP at every broker."""
     confirm(f"Delete group {name} and its offsets?", yes=yes)
 
@@ -196,8 +186,8 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
         await admin.group_config(name)
         await admin.delete_group(name, remove_offsets=not keep_offsets)
 
-    ask_admin(nameserver, remove)
-    output.done(f"deleted group {name}", {"group": name}, as_json=as_json)
+    call.ask(remove)
+    call.done(f"deleted group {name}", {"group": name})
 
 
 # Inspection
@@ -205,9 +195,8 @@ def delete(name: str, keep_offsets: bool, yes: bool, nameserver: str, as_json: b
 
 @group.command(epilog="Example: pocketmq group show billing")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@nameserver_option
-@json_option
-def show(name: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def show(name: str, call: Call) -> None:
     """Show the members, subscriptions, lag and problems of GROUP."""
 
     async def ask(
@@ -216,7 +205,7 @@ def show(name: str, nameserver: str, as_json: bool) -> None:
         configs = await admin.group_config(name)
         return await admin.describe_group(name), await admin.lag(name), configs
 
-    description, lag, configs = ask_admin(nameserver, ask)
+    description, lag, configs = call.ask(ask)
     facts = _facts(description, lag, next(iter(configs.values())))
     problems = [
         {
@@ -227,7 +216,7 @@ def show(name: str, nameserver: str, as_json: bool) -> None:
         }
         for problem in description.problems
     ]
-    if as_json:
+    if call.as_json:
         output.show_json({**facts, "problems": problems})
         return
     output.show_facts(facts, as_json=False)
@@ -269,9 +258,8 @@ def _facts(
 
 @group.command(epilog="Example: pocketmq group members billing")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@nameserver_option
-@json_option
-def members(name: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def members(name: str, call: Call) -> None:
     """Show the members of GROUP, and the queues each one reads."""
 
     async def ask(
@@ -282,21 +270,15 @@ def members(name: str, nameserver: str, as_json: bool) -> None:
             await admin.group_config(name)
         return description, await admin.owners(name)
 
-    description, owners = ask_admin(nameserver, ask)
+    description, owners = call.ask(ask)
     rows = [_member_row(member, owners) for member in description.members]
     columns = [
         *("client_id", "address", "language", "version"),
         *("subscriptions", "queues", "last_heartbeat"),
     ]
     spare = ["last_heartbeat", "version", "language", "address"]
-    output.show_rows(
-        rows,
-        columns,
-        as_json=as_json,
-        spare=spare,
-        colour=lambda row: "" if row["queues"] else "yellow",
-    )
-    if not as_json:
+    call.show_rows(rows, columns, spare=spare, colour=lambda row: "" if row["queues"] else "yellow")
+    if not call.as_json:
         click.echo(f"{output.count(len(rows), 'member')} online", err=True)
 
 

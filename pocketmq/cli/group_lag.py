@@ -10,10 +10,9 @@ import client
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
+    Call,
+    call_options,
     gather_limited,
-    json_option,
-    nameserver_option,
-    observe,
     watch_option,
 )
 from pocketmq.formats import iso
@@ -26,15 +25,9 @@ from pocketmq.formats import iso
     "--all", "internal", is_flag=True, help="Without GROUP: include system and tool groups."
 )
 @watch_option
-@nameserver_option
-@json_option
+@call_options
 def lag(
-    name: str | None,
-    topic: str | None,
-    internal: bool,
-    watch: float | None,
-    nameserver: str,
-    as_json: bool,
+    name: str | None, topic: str | None, internal: bool, watch: float | None, call: Call
 ) -> None:
     """Show the lag of GROUP in each queue and who reads it; without GROUP, of all groups.
 
@@ -60,17 +53,15 @@ def lag(
     shown = rates if watch is not None else ()
 
     def show(rows: list[dict[str, object]]) -> None:
-        if watch is not None and not as_json:
-            click.clear()
         if name is not None:
-            _show_lag(rows, name, shown, as_json=as_json)
+            _show_lag(rows, name, shown, as_json=call.as_json)
             return
         columns = ["group", "topic", "queues", "lag", *shown, "members", "last_consumed"]
         spare = ["last_consumed", "queues"]
-        output.show_rows(rows, columns, as_json=as_json, spare=spare, colour=lag_colour)
+        call.show_rows(rows, columns, spare=spare, colour=lag_colour)
 
     key = ("group", "topic") if name is None else ("topic", "broker", "queue")
-    observe(nameserver, ask, show, watch=watch, key=key, rates=rates)
+    call.observe(ask, show, watch=watch, key=key, rates=rates)
 
 
 def _show_lag(

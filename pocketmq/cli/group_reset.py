@@ -15,12 +15,11 @@ from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
-    ask_admin,
+    Call,
+    call_options,
     choose_queues,
     confirm,
     dry_run_option,
-    json_option,
-    nameserver_option,
     parse_place,
     parse_queue,
     queues_option,
@@ -43,8 +42,7 @@ from pocketmq.cli.running import (
 @click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
 @dry_run_option
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def reset(
     name: str,
     topic: str,
@@ -53,8 +51,7 @@ def reset(
     missing_only: bool,
     dry_run: bool,
     yes: bool,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Set the offsets of GROUP in a topic, whether its consumers run or not.
 
@@ -68,11 +65,11 @@ def reset(
         )
 
     if not dry_run and not yes and sys.stdin.isatty():
-        planned = ask_admin(nameserver, partial(move, only_look=True))
-        if not as_json:
+        planned = call.ask(partial(move, only_look=True))
+        if not call.as_json:
             _show_steps(planned.steps)
         confirm(f"Move group {name} in {output.count(len(planned.steps), 'queue')}?", yes=False)
-    _report(ask_admin(nameserver, partial(move, only_look=dry_run)), as_json=as_json)
+    _report(call.ask(partial(move, only_look=dry_run)), as_json=call.as_json)
 
 
 @click.command(epilog="Example: pocketmq group skip billing orders/broker-a/3")
@@ -83,16 +80,9 @@ def reset(
 )
 @dry_run_option
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def skip(
-    name: str,
-    queue: client.MessageQueue,
-    messages: int,
-    dry_run: bool,
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
+    name: str, queue: client.MessageQueue, messages: int, dry_run: bool, yes: bool, call: Call
 ) -> None:
     """Move GROUP past its next message in one queue, e.g. one that blocks it.
 
@@ -100,10 +90,8 @@ def skip(
     """
     question = f"Skip {output.count(messages, 'message')} of {queue} for {name}?"
     confirm(question, yes=yes or dry_run)
-    done = ask_admin(
-        nameserver, lambda admin: admin.skip(name, queue, messages=messages, dry_run=dry_run)
-    )
-    _report(done, as_json=as_json)
+    done = call.ask(lambda admin: admin.skip(name, queue, messages=messages, dry_run=dry_run))
+    _report(done, as_json=call.as_json)
 
 
 def _report(done: client.Reset, *, as_json: bool) -> None:

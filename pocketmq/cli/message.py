@@ -15,13 +15,12 @@ from pocketmq.cli import message_export, message_import, message_trace
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     confirm,
     dry_run_option,
     end_on_broken_pipe,
     filter_options,
-    json_option,
-    nameserver_option,
     parse_place,
     run,
     wanted_messages,
@@ -60,13 +59,12 @@ def parse_instant(
     shell_complete=topic_names,
     help="Its topic; needed for an id that a producer assigned.",
 )
-@nameserver_option
-@json_option
-def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def get(message_id: str, topic: str | None, call: Call) -> None:
     """Show the message with an ID: the broker's, or with --topic also its producer's."""
 
-    found = ask_admin(nameserver, lambda admin: admin.message(message_id, topic=topic))
-    output.show_facts(facts(found), as_json=as_json)
+    found = call.ask(lambda admin: admin.message(message_id, topic=topic))
+    call.show_facts(facts(found))
 
 
 @message.command(epilog="Example: pocketmq message find orders o-4711 --from -1d")
@@ -82,27 +80,19 @@ def get(message_id: str, topic: str | None, nameserver: str, as_json: bool) -> N
     show_default=True,
     help="At most this many, the newest.",
 )
-@nameserver_option
-@json_option
+@call_options
 def find(
-    topic: str,
-    key: str,
-    begin: datetime | None,
-    end: datetime | None,
-    limit: int,
-    nameserver: str,
-    as_json: bool,
+    topic: str, key: str, begin: datetime | None, end: datetime | None, limit: int, call: Call
 ) -> None:
     """List the messages of TOPIC that have KEY, the oldest first.
 
     KEY is one of the keys given at the send, or the message's id. --json shows properties too.
     """
-    found = ask_admin(
-        nameserver,
+    found = call.ask(
         lambda admin: admin.find_messages(topic, key, limit=limit, begin=begin, end=end),
     )
     rows = [facts(message) for message in found]
-    output.show_rows(rows, _COLUMNS, as_json=as_json, spare=_SPARE)
+    call.show_rows(rows, _COLUMNS, spare=_SPARE)
 
 
 @message.command(epilog="Example: pocketmq message tail orders -n 5 --follow")
@@ -118,25 +108,16 @@ def find(
 )
 @click.option("--follow", "-f", is_flag=True, help="Then write new messages as they arrive.")
 @filter_options
-@nameserver_option
-@json_option
-def tail(
-    topic: str,
-    count: int,
-    follow: bool,
-    tags: str,
-    sql: str | None,
-    nameserver: str,
-    as_json: bool,
-) -> None:
+@call_options
+def tail(topic: str, count: int, follow: bool, tags: str, sql: str | None, call: Call) -> None:
     """Write the newest messages of TOPIC, in the order in which they were stored.
 
     With --tags or --sql, those among the newest of each queue. --json writes one JSON object per
     line.
     """
-    write = writer("jsonl" if as_json else "text", sys.stdout.buffer)
+    write = writer("jsonl" if call.as_json else "text", sys.stdout.buffer)
     with end_on_broken_pipe():
-        run(_tail(nameserver, topic, count, wanted_messages(tags, sql), write, follow=follow))
+        run(_tail(call.nameserver, topic, count, wanted_messages(tags, sql), write, follow=follow))
 
 
 async def _tail(
@@ -171,20 +152,19 @@ async def _tail(
 
 @message.command(epilog="Example: pocketmq message recall djEgb3JkZXJzIGJyb2tlci1hIDE3ODAwMDAw")
 @click.argument("handle")
-@nameserver_option
-@json_option
-def recall(handle: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def recall(handle: str, call: Call) -> None:
     """Take back a message that waits for its time; `send --delay … --json` prints its HANDLE.
 
     The broker doesn't say whether the message still waited: recall it a second before its time.
     """
 
     async def ask() -> str:
-        async with client.Producer(nameserver) as producer:
+        async with client.Producer(call.nameserver) as producer:
             return await producer.recall(handle)
 
     message_id = run(ask())
-    output.done(f"recalled message {message_id}", {"id": message_id}, as_json=as_json)
+    call.done(f"recalled message {message_id}", {"id": message_id})
 
 
 message.add_command(message_export.export)
@@ -208,9 +188,8 @@ def dlq() -> None:
     help="At most this many.",
 )
 @click.option("--all", "redriven", is_flag=True, help="Include those that were sent back already.")
-@nameserver_option
-@json_option
-def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(name: str, limit: int, redriven: bool, call: Call) -> None:
     """List the dead letters of GROUP. --json shows bodies and properties too."""
 
     async def ask(admin: client.Admin) -> list[client.DeadMessage]:
@@ -219,18 +198,12 @@ def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool)
             await admin.group_config(name)  # raises an error if there is no such group
         return letters
 
-    found = ask_admin(nameserver, ask)
+    found = call.ask(ask)
     rows = [_row(letter) for letter in found]
     columns = ["broker", "offset", "topic", "id", "retries", "tag", "keys", "died_at", "redriven"]
     columns.append("reason")
     spare = ["redriven", "keys", "tag", "retries", "broker", "died_at", "topic"]
-    output.show_rows(
-        rows,
-        columns,
-        as_json=as_json,
-        spare=spare,
-        colour=lambda row: "dim" if row["redriven"] else "",
-    )
+    call.show_rows(rows, columns, spare=spare, colour=lambda row: "dim" if row["redriven"] else "")
 
 
 @dlq.command(epilog="Example: pocketmq message dlq redrive billing --max 10")
@@ -245,16 +218,9 @@ def list_(name: str, limit: int, redriven: bool, nameserver: str, as_json: bool)
 )
 @dry_run_option
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def redrive(
-    name: str,
-    limit: int | None,
-    topic: str | None,
-    dry_run: bool,
-    yes: bool,
-    nameserver: str,
-    as_json: bool,
+    name: str, limit: int | None, topic: str | None, dry_run: bool, yes: bool, call: Call
 ) -> None:
     """Send the dead letters of GROUP back to the topics they came from.
 
@@ -270,7 +236,7 @@ def redrive(
             await admin.group_config(name)  # as in list
         return done
 
-    done = ask_admin(nameserver, send_back)
+    done = call.ask(send_back)
     rows = [
         {
             **_row(one.message),
@@ -280,7 +246,7 @@ def redrive(
         }
         for one in done.sent
     ]
-    if as_json:
+    if call.as_json:
         output.show_json({"group": name, "applied": not dry_run, "sent": rows, "left": done.left})
         return
     columns = ["broker", "offset", "id", "to", "to_queue", "to_offset"]

@@ -17,7 +17,12 @@ import client
 from client.producer.columns import RESERVED
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import dry_run_option, json_option, nameserver_option, run
+from pocketmq.cli.running import (
+    Call,
+    call_options,
+    dry_run_option,
+    run,
+)
 from pocketmq.cli.sending import Sending, SentMarks, rate_option, standard_input
 from pocketmq.export.readers import (
     ExportedMessage,
@@ -71,8 +76,7 @@ class ImportSource:
 )
 @rate_option
 @dry_run_option
-@nameserver_option
-@json_option
+@call_options
 def import_(
     path: Path,
     topic: str | None,
@@ -80,8 +84,7 @@ def import_(
     progress_file: Path | None,
     rate: float | None,
     dry_run: bool,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Send the messages that `message export` wrote to FILE, or with - to stdin.
 
@@ -102,7 +105,7 @@ def import_(
             rest = itertools.chain([] if first is None else [first], source.messages)
             source = ImportSource(source.name, rest, source.total)
             if dry_run or first is None:
-                _check(source, topic, as_json=as_json)
+                _check(source, topic, as_json=call.as_json)
                 return
             marks = None
             if progress_file is not None:
@@ -114,7 +117,7 @@ def import_(
                 f"{problem.filename or path}: {problem.strerror or problem}"
             ) from problem
         importing = _Importing(source, topic, marks, progress_file)
-        complete = run(importing.run(nameserver, rate, as_json=as_json))
+        complete = run(importing.run(call.nameserver, rate, as_json=call.as_json))
     sys.exit(0 if complete else 1)
 
 

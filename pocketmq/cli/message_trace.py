@@ -12,7 +12,7 @@ import click
 
 import client
 from pocketmq import output
-from pocketmq.cli.running import ask_admin, json_option, nameserver_option
+from pocketmq.cli.running import Call, call_options
 from pocketmq.formats import iso_of_ms
 from remoting.protocol.message.properties import keys_of
 from remoting.protocol.message.trace import ConsumeResult, TracedMessageType
@@ -61,9 +61,8 @@ class TraceStep:
 @click.command(epilog="Example: pocketmq message trace 7F0000010AF818B4AAC2000000000001")
 @click.argument("message_id", metavar="ID")
 @click.option("--topic", default=TRACE_TOPIC, show_default=True, help="The trace topic.")
-@nameserver_option
-@json_option
-def trace(message_id: str, topic: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def trace(message_id: str, topic: str, call: Call) -> None:
     """Show what became of the message with an ID: sent, stored, and consumed by which groups.
 
     The ID is the one its producer assigned. Producers and consumers write what they do if they have
@@ -83,9 +82,9 @@ def trace(message_id: str, topic: str, nameserver: str, as_json: bool) -> None:
                     stored += await admin.find_messages(record.topic, message_id)
         return steps(records, {message.offset_id: message for message in stored}.values())
 
-    found = ask_admin(nameserver, ask)
-    if as_json or not sys.stdout.isatty():
-        output.show_rows(_rows(found), COLUMNS, as_json=as_json)
+    found = call.ask(ask)
+    if call.as_json or not sys.stdout.isatty():
+        call.show_rows(_rows(found), COLUMNS)
     else:
         _draw(message_id, found)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from pocketmq import output
-from pocketmq.cli.running import ask_admin, json_option, nameserver_option
+from pocketmq.cli.running import Call, call_options
 from pocketmq.formats import iso_of_ms
 from remoting.protocol.codes import name_of
 
@@ -17,11 +16,10 @@ def producer() -> None:
 
 @producer.command(name="list", epilog="Example: pocketmq producer list --json")
 @click.option("--group", help="Only this producer group.")
-@nameserver_option
-@json_option
-def list_(group: str | None, nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(group: str | None, call: Call) -> None:
     """List the producers of each group, as brokers know them from their heartbeats."""
-    found = ask_admin(nameserver, lambda admin: admin.producers())
+    found = call.ask(lambda admin: admin.producers())
     rows = [
         {
             "group": name,
@@ -37,4 +35,4 @@ def list_(group: str | None, nameserver: str, as_json: bool) -> None:
     ]
     columns = ["group", "client_id", "address", "language", "version", "last_heartbeat"]
     spare = ["version", "last_heartbeat", "language"]
-    output.show_rows(rows, columns, as_json=as_json, spare=spare)
+    call.show_rows(rows, columns, spare=spare)

@@ -19,11 +19,11 @@ from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
+    Call,
+    call_options,
     choose_queues,
     end_on_broken_pipe,
     filter_options,
-    json_option,
-    nameserver_option,
     parse_place,
     queues_option,
     run,
@@ -81,8 +81,7 @@ class ReadSelection:
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), help="[default: text]")
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
-@nameserver_option
-@json_option
+@call_options
 def read(
     topic: str,
     start: Start,
@@ -95,8 +94,7 @@ def read(
     commit: bool,
     form: str | None,
     path: Path | None,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Write the messages of TOPIC, up to its current end.
 
@@ -104,7 +102,7 @@ def read(
     """
     if commit and group is None:
         raise click.UsageError("--commit needs --group: whose offsets are to be committed?")
-    if as_json and form not in {None, "jsonl"}:
+    if call.as_json and form not in {None, "jsonl"}:
         raise click.UsageError("--json is --format jsonl: give only one of them")
     wanted = ReadSelection(
         topic=topic,
@@ -118,8 +116,8 @@ def read(
         bar=path is not None,
     )
     with end_on_broken_pipe(), output_stream(path) as stream:
-        write = writer("jsonl" if as_json else form or "text", stream)
-        count = run(_read(nameserver, wanted, write))
+        write = writer("jsonl" if call.as_json else form or "text", stream)
+        count = run(_read(call.nameserver, wanted, write))
     if sys.stderr.isatty() or path is not None:
         click.echo(output.count(count, "message"), err=True)
 

@@ -18,6 +18,8 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import wraps
 from typing import Any, Final, TypeVar
 
 import click
@@ -213,18 +215,8 @@ def _suggest(problem: TopicNotFound | GroupNotFound) -> None:
         problem.hint = f"`pocketmq {kind} list` shows what there is"
 
 
-def ask_admin(nameserver: str, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
-    """Return the result of ``ask`` with a connected ``Admin``; errors are shown as by ``run``."""
-
-    async def main() -> T:
-        async with client.Admin(nameserver) as admin:
-            return await ask(admin)
-
-    return run(main())
-
-
 def watch_option(function: F) -> F:
-    """Add ``--watch``: see ``observe``."""
+    """Add ``--watch``: see ``Call.observe``."""
     return click.option(
         "--watch",
         type=click.FloatRange(min=0.1),
@@ -236,30 +228,71 @@ def watch_option(function: F) -> F:
 Rows = list[dict[str, object]]
 
 
-def observe(
-    nameserver: str,
-    ask: Callable[[client.Admin], Awaitable[Rows]],
-    show: Callable[[Rows], None],
-    *,
-    watch: float | None,
-    key: Sequence[str],
-    rates: Mapping[str, str],
-) -> None:
-    """Show rows once, or with ``--watch`` until a signal, with rates per second.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a command was called: its cluster, and whether it prints JSON."""
 
-    Args:
-        key: the columns that tell which row of the last time is the same.
-        rates: the column for a rate -> the column of its counter.
-    """
-    if watch is None:
-        show(ask_admin(nameserver, ask))
-        return
-    with end_on_broken_pipe():
-        run(_watch(nameserver, ask, show, watch, key, rates))
+    nameserver: str
+    as_json: bool
+
+    def ask(self, ask: Callable[[client.Admin], Awaitable[T]]) -> T:
+        """Return the result of ``ask`` with a connected ``Admin``; show errors as ``run`` does."""
+
+        async def main() -> T:
+            async with client.Admin(self.nameserver) as admin:
+                return await ask(admin)
+
+        return run(main())
+
+    def show_rows(
+        self,
+        rows: Sequence[output.Row],
+        columns: Sequence[str],
+        *,
+        spare: Sequence[str] = (),
+        colour: Callable[[output.Row], str] | None = None,
+    ) -> None:
+        """Print rows; see ``output.show_rows``."""
+        output.show_rows(rows, columns, as_json=self.as_json, spare=spare, colour=colour)
+
+    def show_facts(self, facts: output.Row) -> None:
+        """Print the facts about one object, one per line."""
+        output.show_facts(facts, as_json=self.as_json)
+
+    def done(self, text: str, facts: output.Row) -> None:
+        """Print what was done, as a sentence or as a JSON object."""
+        output.done(text, facts, as_json=self.as_json)
+
+    def observe(
+        self,
+        ask: Callable[[client.Admin], Awaitable[Rows]],
+        show: Callable[[Rows], None],
+        *,
+        watch: float | None,
+        key: Sequence[str],
+        rates: Mapping[str, str],
+    ) -> None:
+        """Show rows once, or with ``--watch`` until a signal, with rates per second.
+
+        Args:
+            key: the columns that tell which row of the last time is the same.
+            rates: the column for a rate -> the column of its counter.
+        """
+        if watch is None:
+            show(self.ask(ask))
+            return
+
+        def show_again(rows: Rows) -> None:
+            if not self.as_json:
+                click.clear()
+            show(rows)
+
+        with end_on_broken_pipe():
+            self.ask(lambda admin: _watch(admin, ask, show_again, watch, key, rates))
 
 
 async def _watch(
-    nameserver: str,
+    admin: client.Admin,
     ask: Callable[[client.Admin], Awaitable[Rows]],
     show: Callable[[Rows], None],
     every: float,
@@ -269,24 +302,33 @@ async def _watch(
     stop = loop.stop_signal()
     before: dict[tuple[object, ...], dict[str, object]] = {}
     asked_at = time.monotonic()
-    async with client.Admin(nameserver) as admin:
-        while not stop.is_set():
-            rows = await ask(admin)
-            then, asked_at = asked_at, time.monotonic()
-            now = {tuple(row[name] for name in key): dict(row) for row in rows}
-            seconds = asked_at - then
-            for place, row in zip(now, rows, strict=True):
-                for rate, counter in rates.items():
-                    old, new = before.get(place, {}).get(counter), row.get(counter)
-                    row[rate] = None
-                    if isinstance(old, int) and isinstance(new, int):
-                        # A counter starts over with its broker.
-                        row[rate] = max(0.0, round((new - old) / seconds, 1))
-            before = now
-            show(rows)
-            sys.stdout.flush()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), every)
+    while not stop.is_set():
+        rows = await ask(admin)
+        then, asked_at = asked_at, time.monotonic()
+        now = {tuple(row[name] for name in key): dict(row) for row in rows}
+        seconds = asked_at - then
+        for identity, row in zip(now, rows, strict=True):
+            for rate, counter in rates.items():
+                old, new = before.get(identity, {}).get(counter), row.get(counter)
+                row[rate] = None
+                if isinstance(old, int) and isinstance(new, int):
+                    # A counter starts over with its broker.
+                    row[rate] = max(0.0, round((new - old) / seconds, 1))
+        before = now
+        show(rows)
+        sys.stdout.flush()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), every)
+
+
+def call_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--nameserver`` with its kin and ``--json``; the command gets them as its ``call``."""
+
+    @wraps(function)
+    def command(*args: Any, nameserver: str, as_json: bool, **options: Any) -> None:
+        function(*args, call=Call(nameserver, as_json), **options)
+
+    return nameserver_option(json_option(command))
 
 
 @contextmanager

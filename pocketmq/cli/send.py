@@ -18,8 +18,8 @@ from client.limits import MAX_DELAY_LEVEL
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import (
-    json_option,
-    nameserver_option,
+    Call,
+    call_options,
     parse_pairs,
     report_dropped,
     run,
@@ -117,8 +117,7 @@ def _parse_time(_: click.Context, __: click.Parameter, text: str | None) -> date
 )
 @rate_option
 @trace_option
-@nameserver_option
-@json_option
+@call_options
 def send(
     topic: str,
     text: str | None,
@@ -139,8 +138,7 @@ def send(
     group: str | None,
     trace: bool,
     rate: float | None,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Send TEXT, or the lines of stdin or of a file, to TOPIC.
 
@@ -176,9 +174,9 @@ def send(
         messages = map(message_of, items)
         one = text is not None
         wanted = SendCommand(
-            topic, group or GROUP, transaction, rate, trace=trace, one=one, as_json=as_json
+            topic, group or GROUP, transaction, rate, trace=trace, one=one, as_json=call.as_json
         )
-        complete = run(_send(nameserver, messages, wanted))
+        complete = run(_send(call.nameserver, messages, wanted))
     sys.exit(0 if complete else 1)
 
 

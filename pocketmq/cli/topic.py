@@ -15,11 +15,10 @@ from pocketmq import output
 from pocketmq.cli.completion import broker_names, topic_names
 from pocketmq.cli.group_lag import lag_colour, topic_lag_row
 from pocketmq.cli.running import (
-    ask_admin,
+    Call,
+    call_options,
     confirm,
     gather_limited,
-    json_option,
-    nameserver_option,
     yes_option,
 )
 from pocketmq.formats import iso_of_ms
@@ -58,9 +57,8 @@ def topic() -> None:
     "--all", "internal", is_flag=True, help="Include system, retry and dead-letter topics."
 )
 @click.option("--rate", is_flag=True, help="Measure for one second how many messages arrive.")
-@nameserver_option
-@json_option
-def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def list_(internal: bool, rate: bool, call: Call) -> None:
     """List the topics, with their queues and the messages in them.
 
     A dash stands for a value that a broker did not return.
@@ -80,8 +78,8 @@ def list_(internal: bool, rate: bool, nameserver: str, as_json: bool) -> None:
         return rows
 
     columns = ["topic", "queues", "messages", *(["rate"] if rate else []), "last_stored"]
-    rows = ask_admin(nameserver, ask)
-    output.show_rows(rows, columns, as_json=as_json, spare=["last_stored"])
+    rows = call.ask(ask)
+    call.show_rows(rows, columns, spare=["last_stored"])
 
 
 Stats = Mapping[client.MessageQueue, TopicOffset]
@@ -129,16 +127,14 @@ def _rate(before: Stats | None, after: Stats | None, seconds: float) -> float | 
 @permission_option
 @click.option("--cluster", help="Only at the brokers of this cluster.")
 @broker_option
-@nameserver_option
-@json_option
+@call_options
 def create(
     name: str,
     queues: int,
     permission: str | None,
     cluster: str | None,
     brokers: tuple[str, ...],
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Create TOPIC; it must not exist yet at the brokers chosen."""
 
@@ -152,11 +148,10 @@ def create(
             brokers=brokers or None,
         )
 
-    ask_admin(nameserver, make)
-    output.done(
+    call.ask(make)
+    call.done(
         f"created topic {name} with {output.count(queues, 'queue')} at each broker",
         {"topic": name, "queues": queues},
-        as_json=as_json,
     )
 
 
@@ -188,8 +183,7 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
 @broker_option
 @click.option("--force", is_flag=True, help="Even if that leaves messages that nobody can read.")
 @yes_option
-@nameserver_option
-@json_option
+@call_options
 def update(
     name: str,
     queues: int | None,
@@ -200,8 +194,7 @@ def update(
     brokers: tuple[str, ...],
     force: bool,
     yes: bool,
-    nameserver: str,
-    as_json: bool,
+    call: Call,
 ) -> None:
     """Change the given settings of TOPIC at every broker that has it, or at one.
 
@@ -242,7 +235,7 @@ def update(
         )
         return lacking
 
-    present = ask_admin(nameserver, count_queues)
+    present = call.ask(count_queues)
     wanted = write_queues or queues
     if wanted is not None and present and present != {wanted}:
         before = ", ".join(map(str, sorted(present)))
@@ -253,8 +246,8 @@ def update(
             err=True,
         )
         # With --json a program reads the output and can't answer, even at a terminal.
-        confirm(f"Change topic {name}?", yes=yes or as_json)
-    lacking = ask_admin(nameserver, change)
+        confirm(f"Change topic {name}?", yes=yes or call.as_json)
+    lacking = call.ask(change)
     created = ""
     if lacking and everywhere:
         created = f", and created it at {', '.join(lacking)}"
@@ -264,7 +257,7 @@ def update(
             "--everywhere` creates it there",
             err=True,
         )
-    output.done(f"changed topic {name}{created}", {"topic": name}, as_json=as_json)
+    call.done(f"changed topic {name}{created}", {"topic": name})
 
 
 async def _check_unread(
@@ -308,9 +301,8 @@ async def _check_unread(
 @topic.command(epilog="Example: pocketmq topic delete orders --yes")
 @click.argument("name", metavar="TOPIC", shell_complete=topic_names)
 @yes_option
-@nameserver_option
-@json_option
-def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
+@call_options
+def delete(name: str, yes: bool, call: Call) -> None:
     """Delete TOPIC and its messages at every broker."""
     confirm(f"Delete topic {name} and all its messages?", yes=yes)
 
@@ -318,17 +310,16 @@ def delete(name: str, yes: bool, nameserver: str, as_json: bool) -> None:
         await admin.topic_route(name)
         await admin.delete_topic(name)
 
-    ask_admin(nameserver, remove)
-    output.done(f"deleted topic {name}", {"topic": name}, as_json=as_json)
+    call.ask(remove)
+    call.done(f"deleted topic {name}", {"topic": name})
 
 
 @topic.command(epilog="Example: pocketmq topic route orders --json")
 @click.argument("name", metavar="TOPIC", shell_complete=topic_names)
-@nameserver_option
-@json_option
-def route(name: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def route(name: str, call: Call) -> None:
     """Show the route of TOPIC: its brokers and queues, as clients get it."""
-    found = ask_admin(nameserver, lambda admin: admin.topic_route(name))
+    found = call.ask(lambda admin: admin.topic_route(name))
     addresses = {broker.broker_name: broker for broker in found.broker_datas}
     rows = [
         {
@@ -343,17 +334,16 @@ def route(name: str, nameserver: str, as_json: bool) -> None:
         if queue.broker_name in addresses
     ]
     columns = ["broker", "cluster", "write_queues", "read_queues", "permission", "addresses"]
-    output.show_rows(rows, columns, as_json=as_json, spare=["cluster"])
+    call.show_rows(rows, columns, spare=["cluster"])
 
 
 @topic.command(epilog="Example: pocketmq topic status orders")
 @click.argument("name", metavar="TOPIC", shell_complete=topic_names)
-@nameserver_option
-@json_option
-def status(name: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def status(name: str, call: Call) -> None:
     """Show the offsets and messages of each queue of TOPIC."""
-    found = ask_admin(nameserver, lambda admin: admin.topic_stats(name))
-    output.show_rows(_queue_rows(found), _QUEUE_COLUMNS, as_json=as_json, spare=_QUEUE_SPARE)
+    found = call.ask(lambda admin: admin.topic_stats(name))
+    call.show_rows(_queue_rows(found), _QUEUE_COLUMNS, spare=_QUEUE_SPARE)
 
 
 _QUEUE_COLUMNS: Final = ("broker", "queue", "first", "next", "messages", "last_stored")
@@ -376,9 +366,8 @@ def _queue_rows(found: Stats) -> list[dict[str, object]]:
 
 @topic.command(epilog="Example: pocketmq topic describe orders")
 @click.argument("name", metavar="TOPIC", shell_complete=topic_names)
-@nameserver_option
-@json_option
-def describe(name: str, nameserver: str, as_json: bool) -> None:
+@call_options
+def describe(name: str, call: Call) -> None:
     """Show the settings of TOPIC at each broker, its queues, and the groups that consume it."""
 
     async def ask(
@@ -390,7 +379,7 @@ def describe(name: str, nameserver: str, as_json: bool) -> None:
         lags = await gather_limited(groups, lambda group: admin.lag(group, topic=name, owners=True))
         return configs, stats, lags
 
-    configs, stats, lags = ask_admin(nameserver, ask)
+    configs, stats, lags = call.ask(ask)
     brokers = [
         {
             "broker": broker,
@@ -403,7 +392,7 @@ def describe(name: str, nameserver: str, as_json: bool) -> None:
         for broker, config in sorted(configs.items())
     ]
     queues, groups = _queue_rows(stats), [topic_lag_row(lag, name) for lag in lags]
-    if as_json:
+    if call.as_json:
         output.show_json({"topic": name, "brokers": brokers, "queues": queues, "groups": groups})
         return
     columns = ["broker", "write_queues", "read_queues", "permission", "order", "attributes"]
