@@ -29,8 +29,19 @@ if TYPE_CHECKING:
 FORMATS: Final = ("text", "jsonl", "csv", "raw")
 
 COLUMNS: Final = (
-    *("topic", "broker", "queue", "offset", "id", "tag", "keys"),
-    *("born_at", "stored_at", "retries", "properties", "body", "encoding"),
+    "topic",
+    "broker",
+    "queue",
+    "offset",
+    "id",
+    "tag",
+    "keys",
+    "born_at",
+    "stored_at",
+    "retries",
+    "properties",
+    "body",
+    "encoding",
 )
 """Columns of the CSV, and fields of a JSON line."""
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import click
 
@@ -144,10 +144,8 @@ def _rows(found: list[tuple[BrokerInfo, AccessRules]]) -> list[dict[str, object]
 def list_(brokers: tuple[str, ...], call: Call) -> None:
     """List the accounts of every broker, without their secrets."""
     rows = _rows(call.ask(lambda admin: everywhere(admin, brokers)))
-    columns = [
-        *("account", "admin", "topics", "groups", "default_topic", "default_group"),
-        *("white_address", "brokers"),
-    ]
+    columns = ["account", "admin", "topics", "groups"]
+    columns += ["default_topic", "default_group", "white_address", "brokers"]
     call.show_rows(
         rows,
         columns,
@@ -196,9 +194,7 @@ def get(name: str, brokers: tuple[str, ...], call: Call) -> None:
     help="Make a secret, and write it to this new file, for --credentials.",
 )
 @click.option("--like", metavar="ACCOUNT", help="Copy the permissions of this account.")
-@click.option(
-    "--admin/--no-admin", "administers", default=None, help="Grant or revoke admin rights."
-)
+@click.option("--admin/--no-admin", default=None, help="Grant or revoke admin rights.")
 @click.option(
     "--topic",
     "topics",
@@ -241,15 +237,12 @@ def set_(
     keys: Path | None,
     new_keys: Path | None,
     like: str | None,
-    administers: bool | None,
     topics: Mapping[str, str],
     groups: Mapping[str, str],
-    default_topic: str | None,
-    default_group: str | None,
-    white_address: str | None,
     brokers: tuple[str, ...],
     yes: bool,
     call: Call,
+    **options: Any,
 ) -> None:
     """Create ACCOUNT at every broker, or change what is given.
 
@@ -259,8 +252,8 @@ def set_(
     if sum((ask, keys is not None, new_keys is not None)) > 1:
         raise click.UsageError("give one of --secret, --keys and --new-keys")
     has_secret = ask or keys is not None or new_keys is not None
-    options = (administers, default_topic, default_group, white_address, like)
-    if not (has_secret or topics or groups) and all(option is None for option in options):
+    changes = {name: value for name, value in options.items() if value is not None}
+    if not (has_secret or topics or groups or changes or like is not None):
         raise click.UsageError("nothing to change: give --admin or --topic, for example")
 
     found = call.ask(lambda admin: everywhere(admin, brokers))
@@ -283,12 +276,9 @@ def set_(
             model = AccountInfo(access_key=name)
         account = replace(
             model,
-            admin=model.admin if administers is None else administers,
-            default_topic=default_topic or model.default_topic,
-            default_group=default_group or model.default_group,
+            **changes,
             topics={**model.topics, **topics},
             groups={**model.groups, **groups},
-            white_address=model.white_address if white_address is None else white_address,
         )
         wanted.append((broker, account))
     secret = _secret(name, ask=ask, keys=keys, new_keys=new_keys)

@@ -41,10 +41,9 @@ def status(watch: float | None, call: Call) -> None:
         return await gather_limited(await admin.brokers(), one)
 
     rates = {"in_per_s": "messages_in", "out_per_s": "messages_out"}
-    columns = [
-        *("cluster", "broker", "id", "address", "version", "up_since", "messages_in"),
-        *("messages_out", *(rates if watch is not None else ()), "disk", "problem"),
-    ]
+    columns = ["cluster", "broker", "id", "address", "version", "up_since"]
+    columns += ["messages_in", "messages_out", *(rates if watch is not None else ())]
+    columns += ["disk", "problem"]
     spare = ["id", "version", "cluster", "up_since"]
     problems = False
 

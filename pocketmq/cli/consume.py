@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,23 +10,20 @@ import click
 
 import client
 from client.positions import Position
-from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.read import output_stream, report_waiting
+from pocketmq.cli.read import report_waiting, write_messages
 from pocketmq.cli.running import (
     PLACE_HELP,
     PLACE_METAVAR,
     Call,
     call_options,
-    end_on_broken_pipe,
     filter_options,
     parse_place,
     report_dropped,
-    run,
     trace_option,
     wanted_messages,
 )
-from pocketmq.formats import FORMATS, Writer, writer
+from pocketmq.formats import FORMATS, Writer
 from remoting.runtime.tasks import stop_signal
 
 
@@ -71,8 +67,6 @@ def consume(
     counts as consumed once it is written; one that can't be written is delivered again. --json is
     --format jsonl.
     """
-    if call.as_json and form not in {None, "jsonl"}:
-        raise click.UsageError("--json is --format jsonl: give only one of them")
     wanted = wanted_messages(tags, sql)
     traces = [client.MessageTrace()] if trace else []
 
@@ -87,12 +81,8 @@ def consume(
             interceptors=traces,
         )
 
-    with end_on_broken_pipe(), output_stream(path) as stream:
-        write = writer("jsonl" if call.as_json else form or "text", stream)
-        count = run(_consume(make, write, limit))
+    write_messages(call, form, path, lambda write: _consume(make, write, limit))
     report_dropped(traces)
-    if sys.stderr.isatty() or path is not None:
-        click.echo(output.count(count, "message"), err=True)
 
 
 async def _consume(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 import client
@@ -115,27 +117,13 @@ def create(name: str, max_retries: int | None, call: Call) -> None:
     "--broadcast/--no-broadcast", default=None, help="Whether it may consume in broadcasting mode."
 )
 @call_options
-def update(
-    name: str,
-    max_retries: int | None,
-    retry_queues: int | None,
-    consume: bool | None,
-    broadcast: bool | None,
-    call: Call,
-) -> None:
+def update(name: str, call: Call, **settings: Any) -> None:
     """Change the given settings of GROUP at every broker that has it; the others stay."""
-    if (max_retries, retry_queues, consume, broadcast) == (None, None, None, None):
+    if all(value is None for value in settings.values()):
         raise click.UsageError("nothing to change: give --max-retries or --no-consume, for example")
 
     async def change(admin: client.Admin) -> None:
-        await admin.create_group(
-            name,
-            max_retries=max_retries,
-            retry_queues=retry_queues,
-            consume=consume,
-            broadcast=broadcast,
-            brokers=await admin.group_config(name),
-        )
+        await admin.create_group(name, **settings, brokers=await admin.group_config(name))
 
     call.ask(change)
     call.done(f"changed group {name}", {"group": name})
@@ -272,10 +260,8 @@ def members(name: str, call: Call) -> None:
 
     description, owners = call.ask(ask)
     rows = [_member_row(member, owners) for member in description.members]
-    columns = [
-        *("client_id", "address", "language", "version"),
-        *("subscriptions", "queues", "last_heartbeat"),
-    ]
+    columns = ["client_id", "address", "language", "version"]
+    columns += ["subscriptions", "queues", "last_heartbeat"]
     spare = ["last_heartbeat", "version", "language", "address"]
     call.show_rows(rows, columns, spare=spare, colour=lambda row: "" if row["queues"] else "yellow")
     if not call.as_json:

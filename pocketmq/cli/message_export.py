@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import click
 
@@ -36,7 +36,6 @@ from pocketmq.export.writers import (
     JsonLines,
     Parquet,
     Portion,
-    Where,
     output_file,
 )
 from remoting.protocol.message.tags import TagExpression
@@ -116,25 +115,20 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
 )
 @nameserver_option
 def export(
-    topic: str,
     path: Path,
     store: Path | None,
     commit_log: str | None,
-    queues: tuple[str, ...],
-    begin: Where,
-    end: Where,
     form: str | None,
-    tags: TagExpression,
-    sql: str | None,
-    key: str | None,
     body: str | None,
     nameserver: str,
+    **options: Any,
 ) -> None:
     """Write the messages of TOPIC to a file: each once, queue by queue, with all its fields.
 
     Messages stored after the start are not exported. A damaged message is reported and left out,
     and the exit code is 1.
     """
+    selection = ExportSelection(**options)
     form = form or ("parquet" if path.suffix == ".parquet" else "jsonl")
     if form == "parquet" and path == STDOUT:
         raise click.UsageError("a Parquet file can't be written to stdout: give --out a name")
@@ -142,12 +136,9 @@ def export(
         raise click.UsageError("in Parquet bodies are bytes: --body is for --format jsonl")
     if commit_log is not None and store is None:
         raise click.UsageError("--commit-log is for --store")
-    if sql is not None and store is not None:
+    if selection.sql is not None and store is not None:
         raise click.UsageError("--sql is applied by a broker: with --store give --tag or --key")
-    wanted_messages(tags.text, sql)
-    selection = ExportSelection(
-        topic=topic, queues=queues, begin=begin, end=end, tags=tags, sql=sql, key=key
-    )
+    wanted_messages(selection.tags.text, selection.sql)
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:
         with end_on_broken_pipe(), output_file(path) as stream:

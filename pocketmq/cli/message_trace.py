@@ -19,7 +19,15 @@ from remoting.protocol.message.trace import ConsumeResult, TracedMessageType
 from remoting.protocol.names import TRACE_TOPIC
 
 COLUMNS: Final = (
-    *("step", "at", "after_ms", "took_ms", "result", "group", "client", "retries", "place"),
+    "step",
+    "at",
+    "after_ms",
+    "took_ms",
+    "result",
+    "group",
+    "client",
+    "retries",
+    "place",
 )
 
 _ASKED: Final = "asked by the broker"

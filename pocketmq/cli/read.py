@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import click
 
@@ -83,47 +83,40 @@ class ReadSelection:
 @click.option("--file", "path", type=click.Path(path_type=Path), help="Write here, not to stdout.")
 @call_options
 def read(
-    topic: str,
-    start: Start,
-    limit: int | None,
-    follow: bool,
-    tags: str,
-    sql: str | None,
-    queues: tuple[str, ...],
-    group: str | None,
-    commit: bool,
-    form: str | None,
-    path: Path | None,
-    call: Call,
+    tags: str, sql: str | None, form: str | None, path: Path | None, call: Call, **options: Any
 ) -> None:
     """Write the messages of TOPIC, up to its current end.
 
     Messages of one queue are in order; queues are interleaved. --json is --format jsonl.
     """
-    if commit and group is None:
+    if options["commit"] and options["group"] is None:
         raise click.UsageError("--commit needs --group: whose offsets are to be committed?")
+    wanted = ReadSelection(**options, wanted=wanted_messages(tags, sql), bar=path is not None)
+    write_messages(call, form, path, lambda write: _read(call.nameserver, wanted, write))
+
+
+def write_messages(
+    call: Call,
+    form: str | None,
+    path: Path | None,
+    write_all: Callable[[Writer], Coroutine[Any, Any, int]],
+) -> None:
+    """Write messages to a file or stdout, and report how many.
+
+    Args:
+        form: of ``FORMATS``; None: text, or JSON lines with ``--json``.
+        write_all: writes them and returns their number.
+    """
     if call.as_json and form not in {None, "jsonl"}:
         raise click.UsageError("--json is --format jsonl: give only one of them")
-    wanted = ReadSelection(
-        topic=topic,
-        group=group,
-        start=start,
-        limit=limit,
-        follow=follow,
-        wanted=wanted_messages(tags, sql),
-        queues=queues,
-        commit=commit,
-        bar=path is not None,
-    )
-    with end_on_broken_pipe(), output_stream(path) as stream:
-        write = writer("jsonl" if call.as_json else form or "text", stream)
-        count = run(_read(call.nameserver, wanted, write))
+    with end_on_broken_pipe(), _output_stream(path) as stream:
+        written = run(write_all(writer("jsonl" if call.as_json else form or "text", stream)))
     if sys.stderr.isatty() or path is not None:
-        click.echo(output.count(count, "message"), err=True)
+        click.echo(output.count(written, "message"), err=True)
 
 
 @contextmanager
-def output_stream(path: Path | None) -> Iterator[IO[bytes]]:
+def _output_stream(path: Path | None) -> Iterator[IO[bytes]]:
     """Yield the file to write to; None or ``-``: stdout."""
     if path is None or str(path) == "-":
         yield sys.stdout.buffer

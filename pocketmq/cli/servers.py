@@ -42,8 +42,14 @@ MAX_WORKERS = 64
 """Of ``--workers``: more than there are cores don't increase throughput."""
 
 EXPECTED = (
-    *(StartError, ConfigError, Failed, RemotingError, StateFileError, StoreError, TlsError),
+    ConfigError,
+    Failed,
     OSError,
+    RemotingError,
+    StartError,
+    StateFileError,
+    StoreError,
+    TlsError,
 )
 """Errors that are shown without a traceback."""
 

@@ -127,8 +127,19 @@ class LoopMonitor:
 
 
 LATENCY_BUCKETS: Final = (
-    *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005),
-    *(0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0),
+    1e-5,
+    2.5e-5,
+    5e-5,
+    1e-4,
+    2.5e-4,
+    5e-4,
+    1e-3,
+    2.5e-3,
+    5e-3,
+    0.01,
+    0.05,
+    0.25,
+    1.0,
 )
 """Upper bounds in seconds; one more bucket counts longer requests."""
 

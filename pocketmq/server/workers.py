@@ -82,7 +82,11 @@ class WorkerPlan:
         if "metrics" in addresses:
             options += ["--metrics-port", _port(addresses["metrics"])]
         return [
-            *(sys.executable, "-P", "-m", "pocketmq", "broker"),
+            sys.executable,
+            "-P",
+            "-m",
+            "pocketmq",
+            "broker",
             *(f"--set={key}={value}" for key, value in settings.items()),
             *options,
             "--until-stdin-closes",
