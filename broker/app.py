@@ -54,8 +54,8 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from remoting.runtime import DOCS
 from remoting.runtime.clock import Clock, SystemClock
-from remoting.runtime.docs import DOCS
 from remoting.runtime.process_limits import ConnectionRoom
 from remoting.runtime.settings import ConfigError
 from remoting.runtime.tasks import Supervisor

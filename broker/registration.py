@@ -46,7 +46,7 @@ from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
-from remoting.protocol.headers.registration import (
+from remoting.protocol.headers.admin import (
     BrokerRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,

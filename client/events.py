@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from remoting.protocol.queue import MessageQueue
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from remoting.runtime.log import Log
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from remoting.counters import Counters
 from remoting.endpoint import Handler
 from remoting.limits import ServerLimits
 from remoting.protocol.command import Command
+from remoting.runtime import DOCS
 from remoting.runtime.clock import Clock, SystemClock
-from remoting.runtime.docs import DOCS
 from remoting.runtime.process_limits import ConnectionRoom
 from remoting.runtime.tasks import Supervisor
 from remoting.security.server_tls import ServerTls

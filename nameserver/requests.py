@@ -50,24 +50,22 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (
     AddWritePermOfBrokerResponseHeader,
+    BrokerHeartbeatRequestHeader,
     BrokerNameRequestHeader,
+    BrokerRequestHeader,
     DeleteTopicFromNamesrvRequestHeader,
+    GetBrokerMemberGroupRequestHeader,
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
     GetTopicsByClusterRequestHeader,
     KVKeyRequestHeader,
     PutKVConfigRequestHeader,
-    TopicRequestHeader,
-    WipeWritePermOfBrokerResponseHeader,
-)
-from remoting.protocol.headers.registration import (
-    BrokerHeartbeatRequestHeader,
-    BrokerRequestHeader,
-    GetBrokerMemberGroupRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
     RegisterBrokerResponseHeader,
+    TopicRequestHeader,
+    WipeWritePermOfBrokerResponseHeader,
 )
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.settings import ConfigError

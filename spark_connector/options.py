@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.names import validate_group, validate_topic
 from remoting.protocol.signing import Credentials
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from remoting.runtime.settings import ConfigError, nearest
 from remoting.security.credentials import CredentialsSource, Signer, from_environment
 from remoting.security.tls import Tls, TlsError, client_tls, tls_from_environment

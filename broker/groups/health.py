@@ -24,8 +24,8 @@ from broker.limits import LIMITS, MAX_FINDING_TEXT_LENGTH, MAX_PROFILES_COMPARED
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import ConsumeType
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime import DOCS
 from remoting.runtime.clock import Clock, monotonic_ms
-from remoting.runtime.docs import DOCS
 
 if TYPE_CHECKING:
     from remoting.connection import Connection

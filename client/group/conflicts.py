@@ -33,7 +33,7 @@ from remoting.protocol.errors import BodyError
 from remoting.protocol.headers.group import ConsumerGroupRequestHeader
 from remoting.protocol.names import retry_topic
 from remoting.protocol.own_codes import CONFLICT
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from remoting.runtime.log import Log
 from remoting.runtime.tasks import wait_at_most
 

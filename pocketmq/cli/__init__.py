@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "broker": ("pocketmq.cli.servers:broker", "Run a broker."),
     "topic": ("pocketmq.cli.topic:topic", "Create, change, list and delete topics."),
     "group": ("pocketmq.cli.group:group", "Inspect consumer groups, and reset their offsets."),
-    "producer": ("pocketmq.cli.producer:producer", "Show the producers that are connected."),
+    "producer": ("pocketmq.cli.cluster:producer", "Show the producers that are connected."),
     "message": (
         "pocketmq.cli.message:message",
         "Find, trace, export and import messages; handle dead letters.",

@@ -15,8 +15,7 @@ import click
 import client
 from client import AccessRules, AccountInfo, BrokerInfo
 from pocketmq import output
-from pocketmq.cli.broker_config import brokers_option
-from pocketmq.cli.completion import group_names, topic_names
+from pocketmq.cli.completion import brokers_option, group_names, topic_names
 from pocketmq.cli.running import (
     Call,
     call_options,

@@ -78,3 +78,13 @@ def _names(
     except (client.PocketMQError, OSError, TimeoutError):
         # A completion can't show an error; without a cluster there are no names.
         return []
+
+
+brokers_option = click.option(
+    "--broker",
+    "brokers",
+    shell_complete=broker_names,
+    multiple=True,
+    metavar="NAME",
+    help="Only at this broker.",
+)

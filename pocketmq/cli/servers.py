@@ -192,8 +192,7 @@ class _BrokerGroup(SuggestingGroup):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         """Import a command."""
         # A server doesn't load them.
-        from pocketmq.cli.broker_config import config  # noqa: PLC0415
-        from pocketmq.cli.broker_drain import drain  # noqa: PLC0415
+        from pocketmq.cli.brokers import config, drain  # noqa: PLC0415
 
         return {"config": config, "drain": drain}.get(cmd_name)
 

@@ -12,7 +12,7 @@ import click
 import client
 from client.errors import TopicNotFound
 from pocketmq import output
-from pocketmq.cli.completion import broker_names, topic_names
+from pocketmq.cli.completion import brokers_option, topic_names
 from pocketmq.cli.group_lag import lag_colour, topic_lag_row
 from pocketmq.cli.running import (
     Call,
@@ -34,16 +34,6 @@ permission_option = click.option(
     "--permission",
     type=click.Choice(["rw", "r", "w", "none"]),
     help="What clients may do: read, write, both, nothing.",
-)
-
-
-broker_option = click.option(
-    "--broker",
-    "brokers",
-    shell_complete=broker_names,
-    multiple=True,
-    metavar="NAME",
-    help="Only at this broker.",
 )
 
 
@@ -126,7 +116,7 @@ def _rate(before: Stats | None, after: Stats | None, seconds: float) -> float | 
 )
 @permission_option
 @click.option("--cluster", help="Only at the brokers of this cluster.")
-@broker_option
+@brokers_option
 @call_options
 def create(
     name: str,
@@ -180,7 +170,7 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
     is_flag=True,
     help="Also create TOPIC at the brokers of its cluster that lack it.",
 )
-@broker_option
+@brokers_option
 @click.option("--force", is_flag=True, help="Even if that leaves messages that nobody can read.")
 @yes_option
 @call_options

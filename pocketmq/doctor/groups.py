@@ -37,7 +37,7 @@ from remoting.protocol.headers.group import (
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import RETRY_PREFIX, dlq_topic, is_system_group, is_tool_group
 from remoting.protocol.own_codes import OwnRequestCode
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 
 PAGE: Final = f"{DOCS}consumer-groups.md"
 

@@ -18,7 +18,7 @@ from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import natural
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from remoting.runtime.process_limits import ENOUGH
 from remoting.security.server_tls import EXPIRY_WARNING_DAYS
 

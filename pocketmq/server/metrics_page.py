@@ -23,7 +23,7 @@ from pocketmq.server.process import Durations, RequestTimes
 from remoting.counters import CloseReason, TlsFailure
 from remoting.protocol.bodies.description import FindingKind
 from remoting.protocol.names import SCHEDULE_TOPIC
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 
 if TYPE_CHECKING:
     from broker.app import Broker

@@ -11,7 +11,6 @@ release is its SNAPSHOT. The ordinals of 3.x are irregular: the table lists thos
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from typing import Final
 
@@ -317,17 +316,6 @@ _RELEASES_OF_3: Final = {
     137: "V3_5_8",
     143: "V3_6_2",
 }
-_RELEASE: Final = re.compile(r"([45])\.([0-9])\.([0-9])")
-
-
-def ordinal_of(release: str) -> int:
-    """Return the ordinal of a release such as ``4.9.7``; ``ValueError`` unless it is 4.x or 5.x."""
-    match = _RELEASE.fullmatch(release)
-    if match is None:
-        raise ValueError(f"{release!r} is not a release 4.x.y or 5.x.y")
-    major, minor, patch = (int(part) for part in match.groups())
-    first = _FIRST_OF_4 if major == 4 else _FIRST_OF_5
-    return first + _PER_MINOR * minor + _PER_PATCH * patch
 
 
 def name_of(ordinal: int) -> str:

@@ -16,7 +16,7 @@ import pytest
 
 from broker import fast_path
 from pocketmq import testing
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.support.tour import DOCUMENTS, HOME, README, blocks, take
 
 

@@ -18,9 +18,8 @@ from remoting.protocol.bodies.group import LockBatchRequestBody, SubscriptionGro
 from remoting.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import CreateTopicRequestHeader
+from remoting.protocol.headers.admin import CreateTopicRequestHeader, RegisterBrokerRequestHeader
 from remoting.protocol.headers.pull import GetMaxOffsetRequestHeader, OffsetResponseHeader
-from remoting.protocol.headers.registration import RegisterBrokerRequestHeader
 from remoting.protocol.limits import (
     MAX_BATCH_MESSAGES,
     MAX_INFLATED_MESSAGE_BYTES,

@@ -39,7 +39,7 @@ from remoting.protocol.headers.pull import (
 )
 from remoting.protocol.own_codes import CONFLICT, ON_CONFLICT, OwnRequestCode
 from remoting.protocol.queue import MessageQueue
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.integration.broker.client import TIMEOUT, Client
 from tests.support.clock import ManualClock
 from tests.unit.broker.harness import heartbeat, pull_command

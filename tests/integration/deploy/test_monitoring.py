@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.integration.deploy.scraped import ALERTS, SCRAPING, Scraped, scrape
 from tests.support.tour import HOME
 

@@ -15,7 +15,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageRequestHeaderV2
 from remoting.protocol.message import properties
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.integration.pocketmq.conftest import CommandLine
 
 

@@ -17,7 +17,7 @@ from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfig
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut
 from remoting.protocol.frame import decode as decode_frame
-from remoting.protocol.headers.registration import RegisterBrokerRequestHeader
+from remoting.protocol.headers.admin import RegisterBrokerRequestHeader
 
 
 def captured(golden: Path, scenario: str, name: str) -> Command:

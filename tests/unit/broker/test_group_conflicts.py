@@ -16,7 +16,7 @@ from remoting.protocol.own_codes import (
     CONFLICT,
     STRATEGY,
 )
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.unit.broker.harness import fields_of, pull_command
 from tests.unit.broker.watched import Consumer, describe, kinds, later, ours, warnings
 

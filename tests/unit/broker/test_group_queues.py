@@ -16,7 +16,7 @@ from remoting.protocol.own_codes import (
     STRATEGY,
 )
 from remoting.protocol.queue import MessageQueue
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.unit.broker.harness import FakeConnection
 from tests.unit.broker.watched import Consumer, commit, describe, kinds, later, ours, warnings
 

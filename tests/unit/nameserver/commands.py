@@ -10,7 +10,7 @@ from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers import admin, registration
+from remoting.protocol.headers import admin
 
 Ask = Callable[..., Command]
 SUCCESS = ResponseCode.SUCCESS
@@ -28,7 +28,7 @@ def register(
     cluster: str = "c",
     **fields: Any,
 ) -> Command:
-    header = registration.RegisterBrokerRequestHeader(
+    header = admin.RegisterBrokerRequestHeader(
         broker_name=name,
         broker_addr=address,
         cluster_name=cluster,

@@ -13,8 +13,7 @@ from remoting.protocol.bodies.registration import RegisterBrokerBody
 from remoting.protocol.bodies.topic import TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import PutKVConfigRequestHeader
-from remoting.protocol.headers.registration import RegisterBrokerRequestHeader
+from remoting.protocol.headers.admin import PutKVConfigRequestHeader, RegisterBrokerRequestHeader
 
 Frames = Callable[[str], Iterable[Any]]
 Ask = Callable[..., Command]

@@ -18,7 +18,7 @@ from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, HeaderError
-from remoting.protocol.headers import registration
+from remoting.protocol.headers import admin
 from tests.support.clock import ManualClock
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, T, put, register, route_of
 
@@ -131,7 +131,7 @@ class TestLiveness:
     def test_a_heartbeat_keeps_it(self, ask: Ask, state: SharedState, clock: ManualClock) -> None:
         ask(register(T))
         clock.advance(100)
-        header = registration.BrokerHeartbeatRequestHeader(
+        header = admin.BrokerHeartbeatRequestHeader(
             cluster_name="c", broker_addr="10.0.0.1:10911", broker_name="broker-a"
         )
         assert ask(Command.request(RequestCode.BROKER_HEARTBEAT, header)).code == SUCCESS
@@ -164,7 +164,7 @@ class TestLiveness:
         assert state.routes.brokers()
 
     def test_the_version_is_compared(self, ask: Ask) -> None:
-        header = registration.BrokerRequestHeader(
+        header = admin.BrokerRequestHeader(
             broker_name="broker-a", broker_addr="10.0.0.1:10911", cluster_name="c", broker_id=0
         )
 

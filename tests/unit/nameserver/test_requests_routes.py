@@ -21,7 +21,7 @@ from remoting.protocol.bodies.stats import TopicList
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers import admin, registration
+from remoting.protocol.headers import admin
 from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
 from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, T, put, register, route_of
@@ -99,7 +99,7 @@ class TestRoutes:
         ask(register(broker_id=3, address="3:3"))
 
         def members(cluster: str) -> dict[int, str]:
-            header = registration.GetBrokerMemberGroupRequestHeader(
+            header = admin.GetBrokerMemberGroupRequestHeader(
                 cluster_name=cluster, broker_name="broker-a"
             )
             reply = ask(Command.request(RequestCode.GET_BROKER_MEMBER_GROUP, header))

@@ -16,7 +16,7 @@ from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import pull as headers
 from remoting.protocol.queue import MessageQueue
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.unit.broker.harness import Bench, fields_of
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 

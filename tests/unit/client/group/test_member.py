@@ -20,7 +20,7 @@ from client.events import (
 from client.group.strategies import ByConfig
 from client.limits import CHANGED_AT_ONCE, MAX_QUEUES_HELD
 from remoting.protocol.codes import RequestCode
-from remoting.runtime.docs import DOCS
+from remoting.runtime import DOCS
 from tests.support.virtual_time import virtual
 from tests.unit.client.group.one_broker import now, queue, world
 from tests.unit.client.world import LATENCY

@@ -6,7 +6,7 @@ from typing import Final
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Header
-from remoting.protocol.headers import admin, group, pull, query, registration, send
+from remoting.protocol.headers import admin, group, pull, query, send
 
 REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.SEND_MESSAGE: send.SendMessageRequestHeader,
@@ -33,8 +33,8 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.PUT_KV_CONFIG: admin.PutKVConfigRequestHeader,
     RequestCode.GET_KV_CONFIG: admin.KVKeyRequestHeader,
     RequestCode.DELETE_KV_CONFIG: admin.KVKeyRequestHeader,
-    RequestCode.REGISTER_BROKER: registration.RegisterBrokerRequestHeader,
-    RequestCode.UNREGISTER_BROKER: registration.BrokerRequestHeader,
+    RequestCode.REGISTER_BROKER: admin.RegisterBrokerRequestHeader,
+    RequestCode.UNREGISTER_BROKER: admin.BrokerRequestHeader,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: admin.GetRouteInfoRequestHeader,
     RequestCode.GET_TOPIC_STATS_INFO: admin.TopicRequestHeader,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: group.ConsumerGroupRequestHeader,
@@ -62,7 +62,7 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.GET_BROKER_CONSUME_STATS: query.GetConsumeStatsInBrokerHeader,
     RequestCode.SEND_BATCH_MESSAGE: send.SendMessageRequestHeaderV2,
     RequestCode.QUERY_CONSUME_QUEUE: query.QueryConsumeQueueRequestHeader,
-    RequestCode.QUERY_DATA_VERSION: registration.BrokerRequestHeader,
+    RequestCode.QUERY_DATA_VERSION: admin.BrokerRequestHeader,
     RequestCode.SEND_REPLY_MESSAGE: send.SendMessageRequestHeader,
     RequestCode.SEND_REPLY_MESSAGE_V2: send.SendMessageRequestHeaderV2,
     RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: send.ReplyMessageRequestHeader,
@@ -75,8 +75,8 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.LITE_PULL_MESSAGE: pull.PullMessageRequestHeader,
     RequestCode.RECALL_MESSAGE: send.RecallMessageRequestHeader,
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin.CreateTopicRequestHeader,
-    RequestCode.GET_BROKER_MEMBER_GROUP: registration.GetBrokerMemberGroupRequestHeader,
-    RequestCode.BROKER_HEARTBEAT: registration.BrokerHeartbeatRequestHeader,
+    RequestCode.GET_BROKER_MEMBER_GROUP: admin.GetBrokerMemberGroupRequestHeader,
+    RequestCode.BROKER_HEARTBEAT: admin.BrokerHeartbeatRequestHeader,
 }
 
 RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {
@@ -91,11 +91,11 @@ RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: pull.GetEarliestMsgStoretimeResponseHeader,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: admin.GetBrokerAclConfigResponseHeader,
     RequestCode.GET_KV_CONFIG: admin.GetKVConfigResponseHeader,
-    RequestCode.REGISTER_BROKER: registration.RegisterBrokerResponseHeader,
+    RequestCode.REGISTER_BROKER: admin.RegisterBrokerResponseHeader,
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: admin.WipeWritePermOfBrokerResponseHeader,
     RequestCode.SEND_MESSAGE_V2: send.SendMessageResponseHeader,
     RequestCode.SEND_BATCH_MESSAGE: send.SendMessageResponseHeader,
-    RequestCode.QUERY_DATA_VERSION: registration.QueryDataVersionResponseHeader,
+    RequestCode.QUERY_DATA_VERSION: admin.QueryDataVersionResponseHeader,
     RequestCode.SEND_REPLY_MESSAGE: send.SendMessageResponseHeader,
     RequestCode.SEND_REPLY_MESSAGE_V2: send.SendMessageResponseHeader,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: admin.AddWritePermOfBrokerResponseHeader,

@@ -1,0 +1,202 @@
+"""``pocketmq broker config`` and ``drain``: changes of brokers that run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+import client
+from broker.config import RUNTIME_KEYS, BrokerConfig
+from client.network.routes import MASTER_ID
+from pocketmq import output
+from pocketmq.cli.completion import broker_names, brokers_option
+from pocketmq.cli.running import (
+    Call,
+    call_options,
+    confirm,
+    gather_limited,
+    parse_pairs,
+    yes_option,
+)
+from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.runtime.settings import ConfigError, nearest
+
+OURS: Final = "pocketmqMaxTopics"
+"""A setting that Apache's brokers don't have."""
+
+POLL_SECONDS: Final = 1.0
+"""Between two looks of ``drain`` at what is unread."""
+
+
+@click.group(epilog="Example: pocketmq broker config get fileReservedTime")
+def config() -> None:
+    """Show or change settings of brokers that run."""
+
+
+@config.command(epilog="Example: pocketmq broker config get fileReservedTime deleteWhen")
+@click.argument("keys", nargs=-1, metavar="[KEY]...")
+@brokers_option
+@call_options
+def get(keys: tuple[str, ...], brokers: tuple[str, ...], call: Call) -> None:
+    """Show the settings with these KEYs, or all, of every broker."""
+
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        found = await admin.brokers(names=brokers or None)
+        tables = await gather_limited(found, lambda one: admin.broker_config(one.address))
+        known: set[str] = set().union(*tables)
+        if unknown := set(keys) - known:
+            raise client.UsageError(
+                f"no broker has a setting {min(unknown)!r}",
+                hint="`pocketmq broker config get` lists them",
+            )
+        return [
+            {"broker": broker.name, "id": broker.id, "key": key, "value": value}
+            for broker, table in zip(found, tables, strict=True)
+            for key, value in sorted(table.items())
+            if not keys or key in keys
+        ]
+
+    rows = call.ask(ask)
+    call.show_rows(rows, ["broker", "key", "value"])
+
+
+@config.command(name="set", epilog="Example: pocketmq broker config set fileReservedTime=48")
+@click.argument(
+    "assignments", nargs=-1, required=True, callback=parse_pairs, metavar="KEY=VALUE..."
+)
+@brokers_option
+@yes_option
+@call_options
+def set_(assignments: dict[str, str], brokers: tuple[str, ...], yes: bool, call: Call) -> None:
+    """Change settings of every broker now; it keeps them when it is restarted.
+
+    A broker refuses settings that it reads only at its start. In a pipe this needs --yes.
+    """
+
+    async def check(admin: client.Admin) -> list[client.BrokerInfo]:
+        found = await admin.brokers(names=brokers or None)
+        for broker in found:
+            _check(broker.name, await admin.broker_config(broker.address), assignments)
+        return found
+
+    found = call.ask(check)
+    named = ", ".join(assignments)
+    where = ", ".join(brokers) or "every broker"
+    confirm(f"Change {named} of {where}?", yes=yes, in_pipes=True)
+
+    async def change(admin: client.Admin) -> list[str]:
+        for broker in found:
+            await admin.update_broker_config(broker.address, assignments)
+        return [broker.name for broker in found]
+
+    changed = call.ask(change)
+    call.done(
+        f"changed {named} of {', '.join(changed)}", {"keys": list(assignments), "brokers": changed}
+    )
+
+
+def _check(broker: str, table: Mapping[str, str], assignments: Mapping[str, str]) -> None:
+    """Raise the error that this broker would answer, before anything is asked or changed."""
+    keys = {*table, *BrokerConfig.known_keys()}
+    for key in assignments:
+        if key not in keys:
+            raise click.ClickException(f"{broker} has no setting {key!r}{nearest(key, keys)}")
+    if OURS not in table:
+        return
+    values = {key: value for key, value in assignments.items() if table.get(key) != value}
+    try:
+        now = BrokerConfig().updated({key: table[key] for key in RUNTIME_KEYS & table.keys()})
+        now.changes(values)
+    except ConfigError as problem:
+        raise click.ClickException(f"{broker}: {problem}") from problem
+
+
+@click.command(epilog="Example: pocketmq broker drain broker-a-1")
+@click.argument("name", shell_complete=broker_names)
+@click.option("--undo", is_flag=True, help="Let NAME take messages again.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="Give up waiting, with exit code 1; NAME stays as it is.",
+)
+@call_options
+def drain(name: str, undo: bool, timeout: float | None, call: Call) -> None:
+    """Have broker NAME take no more messages, and wait until its messages are read.
+
+    Producers use the other brokers. The command waits for every group that has committed offsets
+    there, and for delayed, timed and half messages. Then the broker can be stopped, and nothing is
+    unread in its store. It stays drained, also over a restart, until --undo.
+    """
+    if undo:
+        call.ask(lambda admin: _permit(admin, name, PERM_READ | PERM_WRITE))
+        call.done(f"{name} takes messages again", {"broker": name})
+        return
+
+    async def wait(admin: client.Admin) -> None:
+        await _permit(admin, name, PERM_READ)
+        shown = ""
+        while waiting := await _waiting(admin, name):
+            text = ", ".join(waiting)
+            if text != shown:
+                click.echo(f"{name} takes no messages; waiting for {text}", err=True)
+            shown = text
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def wait_at_most(admin: client.Admin) -> None:
+        try:
+            async with asyncio.timeout(timeout):
+                await wait(admin)
+        except TimeoutError:
+            waiting = ", ".join(await _waiting(admin, name))
+            raise click.ClickException(
+                f"{name} takes no messages, but after {timeout:g} s there are still {waiting}: see"
+                f" that the groups have members, or undo it with `pocketmq broker drain {name}"
+                " --undo`"
+            ) from None
+
+    call.ask(wait_at_most)
+    call.done(
+        f"{name} takes no messages, and every group has read those that it has: it can be stopped",
+        {"broker": name},
+    )
+
+
+async def _permit(admin: client.Admin, name: str, permission: int) -> None:
+    broker = await _master(admin, name)
+    await admin.update_broker_config(broker.address, {"brokerPermission": str(permission)})
+
+
+async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:
+    return next(one for one in await admin.brokers(names=[name]) if one.id == MASTER_ID)
+
+
+async def _waiting(admin: client.Admin, name: str) -> list[str]:
+    """Return what a broker still has to deliver, as words; empty if nothing."""
+    broker = await _master(admin, name)
+    groups, runtime = await asyncio.gather(admin.groups(), admin.broker_runtime(broker.address))
+    lags = await gather_limited(groups, admin.lag)
+    waiting = []
+    for lag in lags:
+        unread = sum(one.messages for queue, one in lag.queues.items() if queue.broker_name == name)
+        if unread > 0:
+            waiting.append(f"{output.count(unread, 'message')} of group {lag.group}")
+    delayed = sum(
+        int(end) - int(delivered)
+        for key, value in runtime.items()
+        if key.startswith("scheduleMessageOffset_")
+        for delivered, _, end in [value.partition(",")]
+    )
+    timed = int(runtime.get("timerCongestNum", "0"))
+    half = int(runtime.get("pocketmqTransactionsOpen", "0"))
+    for number, what in (
+        (delayed, "delayed message"),
+        (timed, "timed message"),
+        (half, "open transaction"),
+    ):
+        if number > 0:
+            waiting.append(output.count(number, what))
+    return waiting
