@@ -408,7 +408,7 @@ def _retention(state: BrokerState) -> dict[str, str]:
     table = {
         "pocketmqLogFilesDeleted": str(deleted.log_files),
         "pocketmqLogFilesDeletedYoung": str(deleted.unexpired_files),
-        "pocketmqFilesNotDeleted": str(store.retention.failures),
+        "pocketmqFilesNotDeleted": str(store.retention.removals.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
         "pocketmqRestoredEntries": str(store.stats.restored_entries),
         "pocketmqStorePath": str(store.paths.root),

@@ -62,20 +62,18 @@ class LogReader:
 
     It uses only the log's end and list of files, and its own map of each file. Retention may remove
     a file meanwhile; reading continues with the next one. Not thread-safe.
+
+    Attributes:
+        hot_bytes: size of the newest part of the log that is assumed to be in memory.
     """
 
     def __init__(self, log: CommitLog, files: Files, limits: StoreLimits) -> None:
         self._log = log
         self._disk = files
         self._opened_end = log.end
-        self._hot_bytes = int(memory_bytes() * limits.trusted_memory_ratio)
+        self.hot_bytes = int(memory_bytes() * limits.trusted_memory_ratio)
         self._start = -1
         self._region: Region | None = None
-
-    @property
-    def hot_bytes(self) -> int:
-        """Size of the newest part of the log that is assumed to be in memory."""
-        return self._hot_bytes
 
     @property
     def start(self) -> int:
@@ -106,7 +104,7 @@ class LogReader:
                 return None
             try:
                 region = self._open(file.start, file.size)
-                if first < max(self._opened_end, self._log.end - self._hot_bytes):
+                if first < max(self._opened_end, self._log.end - self.hot_bytes):
                     region.fetch(first - file.start, stop - first)
             except FileNotFoundError:
                 # Removed by retention; the next file may still exist.
@@ -269,19 +267,6 @@ class IndexBuilder:
             if not go_on():
                 return False
 
-    def find(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> IndexHits:
-        """See ``IndexFileSet.find``. Raises ``OSError``."""
-        offsets = self._files.find(topic, key, max_count, begin_ms, end_ms)
-        last = self._files.last
-        if last is None:
-            return IndexHits(offsets, 0, 0)
-        return IndexHits(offsets, last.header.end_ms, last.header.end_offset)
-
-    def drop_before(self, physical_offset: int) -> int:
-        """See ``IndexFileSet.drop_before``. Raises ``OSError``."""
-        self._log.close()
-        return self._files.drop_before(physical_offset)
-
     def save(self) -> IndexNote | None:
         """Sync the files; return the note for the next start. Raises ``OSError``."""
         if not self.loaded:
@@ -290,7 +275,7 @@ class IndexBuilder:
         return IndexNote(self.position, self._last())
 
     def close(self) -> None:
-        """Unmap the log."""
+        """Unmap the log; the next step maps it again."""
         self._log.close()
 
 
@@ -471,7 +456,11 @@ class MessageIndex:
         try:
             with self._builder.lock:
                 self._builder.load(end)
-                return self._builder.find(topic, key, max_count, begin_ms, end_ms)
+                offsets = self._files.find(topic, key, max_count, begin_ms, end_ms)
+                last = self._files.last
+                if last is None:
+                    return IndexHits(offsets, 0, 0)
+                return IndexHits(offsets, last.header.end_ms, last.header.end_offset)
         except OSError as error:
             raise StoreError(
                 f"the index {self._directory} can't be read ({error.strerror or error})"
@@ -494,7 +483,8 @@ class MessageIndex:
         """
         with self._builder.lock:
             self._builder.load(self._visible_end())
-            return self._builder.drop_before(physical_offset)
+            self._builder.close()
+            return self._files.drop_before(physical_offset)
 
     def finish(self) -> IndexNote | None:
         """Complete and sync the index at a clean stop; return how far it is, None if it failed.

@@ -227,7 +227,7 @@ class MappedFile:
             self._allocate(min(self.size, self.watermark + step), zeros=zeros)
 
     def _allocate(self, target: int, *, zeros: bool) -> None:
-        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        region = self.hold()
         length = target - self.watermark
         if length > 0 and not zeros and region.allocate(self.watermark, length):
             self.watermark = target
@@ -267,7 +267,7 @@ class MappedFile:
 
         Only for a file that is not being appended to. Raises ``OSError``.
         """
-        region = self._region or self._files.open_mapped(self.path, self.size, create=False)
+        region = self.hold()
         cleared = position
         for start, end in region.extents(position):
             for at in range(start, end, len(_ZEROS)):
@@ -286,8 +286,7 @@ class MappedFile:
         """Wait until the file's data and name are on the disk. Raises ``OSError``."""
         try:
             # An unmapped file is opened again: its data is in the page cache.
-            region = self._region or self._files.open_mapped(self.path, self.size, create=False)
-            region.sync()
+            self.hold().sync()
             if not self._name_synced:
                 self._files.sync_directory(self.path.parent)
                 self._name_synced = True

@@ -86,17 +86,13 @@ class Row(NamedTuple):
     """What is derived from one record.
 
     Attributes:
-        topic: None for a record without a queue entry.
-        queue_id, queue_offset, tags_code: of its entry.
+        entry: None for a record without a queue entry.
         store_ms: store time, ms since the epoch.
         hashes: of its keys.
         wrong: why the record is damaged, None when it is good. If set, the other fields are empty.
     """
 
-    topic: str | None
-    queue_id: int
-    queue_offset: int
-    tags_code: int
+    entry: QueueEntry | None
     store_ms: int
     hashes: Sequence[int]
     wrong: str | None = None
@@ -124,7 +120,7 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
     store_ms = record.store_timestamp_ms
     entry = entry_of(record, levels_ms)
     if entry is None:
-        return Row(None, 0, 0, 0, store_ms, hashes)
+        return Row(None, store_ms, hashes)
     number = entry.queue_offset
     if not has_possible_number(number, entry.physical_offset):
         return _wrong(f"the record at {base + at} has the impossible queue offset {number}")
@@ -133,7 +129,7 @@ def row_of(data: memoryview, at: int, size: int, base: int, levels_ms: Sequence[
             f"the record at {base + at} has no valid queue: topic {entry.topic[:200]!r}, queue"
             f" {entry.queue_id}"
         )
-    return Row(entry.topic, entry.queue_id, number, entry.tags_code, store_ms, hashes)
+    return Row(entry, store_ms, hashes)
 
 
 @lru_cache(maxsize=4096)
@@ -146,7 +142,7 @@ def _is_topic(topic: str) -> bool:
 
 
 def _wrong(why: str) -> Row:
-    return Row(None, 0, 0, 0, 0, (), why)
+    return Row(None, 0, (), why)
 
 
 _MAX_GATHERED: Final = 4096

@@ -74,13 +74,13 @@ class Restorer:
         self,
         log: CommitLog,
         queues: QueueTable,
-        soundness: RecordValidator,
+        validator: RecordValidator,
         stats: StoreStats,
         config: StoreConfig,
     ) -> None:
         self._commit_log = log
         self._queues = queues
-        self._validator = soundness
+        self._validator = validator
         self._stats = stats
         self._config = config
         self._named: set[tuple[str, int]] = set()
@@ -371,7 +371,7 @@ class _Finder:
             row = row_of(data, at, size, base, self._search.levels_ms)
         except RecordError:
             return None
-        key = row.topic, row.queue_id, row.queue_offset
-        if row.wrong is not None or key != (self._search.topic, self._search.queue_id, number):
+        entry = row.entry
+        if entry is None or entry[:3] != (self._search.topic, self._search.queue_id, number):
             return None
-        return ENTRY.pack(base + at, size, row.tags_code)
+        return ENTRY.pack(base + at, size, entry.tags_code)

@@ -173,6 +173,7 @@ class Retention:
             may raise ``OSError``.
 
     Attributes:
+        removals: the files to remove, and the removed files that still take space.
         stats: what was deleted.
     """
 
@@ -206,7 +207,7 @@ class Retention:
         self._worker = StoreThread(
             "store-retention", self._run, disk, config.limits, wake=disk.no_space
         )
-        self._removals = Removals(self._files, self._config, clock, self._worker.stopping)
+        self.removals = Removals(self._files, self._config, clock, self._worker.stopping)
         self.stats = RetentionStats()
 
     def configure(self, config: RetentionConfig) -> None:
@@ -233,16 +234,6 @@ class Retention:
         self._asked = True
         self._worker.wake.set()
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of deleted files that readers still hold."""
-        return self._removals.held_bytes
-
-    @property
-    def failures(self) -> int:
-        """Number of removals that failed."""
-        return self._removals.failures
-
     def _run(self) -> None:
         wake, stopping = self._worker.wake, self._worker.stopping
         with contextlib.suppress(_Stopping):
@@ -253,7 +244,7 @@ class Retention:
                 stopping.wait(min(pause, self._limits.pressed_seconds))
                 wake.wait(max(0.0, pause - self._limits.pressed_seconds))
                 wake.clear()
-        self._removals.work(hurry=True)
+        self.removals.work(hurry=True)
 
     # --- one run
 
@@ -272,7 +263,7 @@ class Retention:
                 self.stats.queue_files += self._move_queues(left)
                 self._tidied = True
             # Also what an earlier step could not remove.
-            self._removals.work(hurry=plan.pressed)
+            self.removals.work(hurry=plan.pressed)
             if asked and not plan.files:
                 self._asked = False
         if deleted and plan.refusal is not None:
@@ -290,7 +281,7 @@ class Retention:
             now_ms=now_ms,
             hour=time.localtime(now_ms / 1000).tm_hour,
             asked=asked,
-            coming_bytes=self._removals.coming_bytes(),
+            coming_bytes=self.removals.coming_bytes(),
         )
         plan = decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
         self._disk.measured(plan.refusal)
@@ -317,7 +308,7 @@ class Retention:
         queue_files = self._move_queues(self._find_minima(position))
         dropped = self._in_loop(partial(self._begin_log, position))
         self._count(plan, dropped, queue_files)
-        self._removals.work(hurry=plan.pressed)
+        self.removals.work(hurry=plan.pressed)
         try:
             self._log_begins(self._log.start)
         except OSError as error:
@@ -351,12 +342,12 @@ class Retention:
         files: list[MappedFile] = []
         for queue, begin in begins:
             files += queue.drop_before(begin)
-        self._removals.add((), files)
+        self.removals.add((), files)
         return len(files)
 
     def _begin_log(self, position: int) -> list[MappedFile]:
         files = self._log.drop_before(position)
-        self._removals.add(files, ())
+        self.removals.add(files, ())
         return files
 
     def _count(self, plan: RetentionPlan, dropped: Sequence[MappedFile], queue_files: int) -> None:

@@ -369,9 +369,9 @@ _RETENTION: Final[Sequence[Metric[Retention]]] = (
     Metric(COUNTER, "log_bytes_deleted", "Bytes of the deleted files.",
         lambda r: r.stats.log_bytes),
     Metric(GAUGE, "deleted_bytes_held", "Bytes of deleted files that slow readers still use.",
-        lambda r: r.held_bytes),
+        lambda r: r.removals.held_bytes),
     Metric(COUNTER, "deletions_failed", "Old files that could not be removed.",
-        lambda r: r.failures),
+        lambda r: r.removals.failures),
 )
 _BROKER: Final[Sequence[Metric[Broker]]] = (
     Metric(COUNTER, "quota_refusals", "Requests above a quota.",

@@ -58,7 +58,7 @@ async def test_readers_get_what_was_sent_while_files_are_deleted(tmp_path: Path)
         held = await run(load, SECONDS, tmp_path)
         retention = broker.store.retention
         stats = retention.stats
-        await settle(lambda: not deleted_files(tmp_path) and not retention.held_bytes)
+        await settle(lambda: not deleted_files(tmp_path) and not retention.removals.held_bytes)
         logs = list((tmp_path / "commitlog").iterdir())
         queues = list((tmp_path / "consumequeue" / TOPIC).glob("*/*"))
         begins = [broker.store.queries.min_offset(TOPIC, queue) for queue in range(QUEUES)]

@@ -17,7 +17,6 @@ import struct
 import sys
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -108,10 +107,6 @@ class Findings:
     def left_out(self) -> int:
         """Number of findings that are counted, but not kept."""
         return self.counts.total() - len(self.shown)
-
-    def of_kinds(self, kinds: Iterable[str]) -> int:
-        """Return the number of findings of some kinds."""
-        return sum(self.kinds[kind] for kind in kinds)
 
 
 MAX_RANGES: Final = 65_536

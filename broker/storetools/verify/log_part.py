@@ -267,9 +267,9 @@ class LogPart:
                 self._findings.damage("record", self._plan.path, base + at, row.wrong)
                 continue
             self._last_ms = max(self._last_ms, row.store_ms)
-            if row.topic is not None:
-                entry = bytearray(ENTRY.pack(base + at, behind - at, row.tags_code))
-                self._gathering.add((row.topic, row.queue_id), row.queue_offset, entry)
+            if (entry := row.entry) is not None:
+                packed = bytearray(ENTRY.pack(base + at, behind - at, entry.tags_code))
+                self._gathering.add((entry.topic, entry.queue_id), entry.queue_offset, packed)
             keys += [Key(hashed, base + at, row.store_ms) for hashed in row.hashes]
         self._keys += len(keys)
         self._index.compare(keys, base + end)

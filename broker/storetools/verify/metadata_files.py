@@ -27,6 +27,7 @@ from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC, is_system_topic
 
 _BATCH_QUEUES: Final = "BatchCQ"
+_UNUSED: Final = "it is damaged, and a start doesn't use it"
 
 
 class Tables(NamedTuple):
@@ -136,15 +137,13 @@ def check_progress(
     data = _bytes(config / delays.FILE_NAME)
     log_end = int.from_bytes(data[8:16], "big", signed=True)
     if any(data) and not data.startswith(delays.encode(delays.decode(data, log_end), log_end)):
-        path = str(config / delays.FILE_NAME)
-        findings.derived("small-file", path, None, "it is damaged, and a start doesn't use it")
+        findings.derived("small-file", str(config / delays.FILE_NAME), None, _UNUSED)
     data = _bytes(config / timer.PROGRESS_NAME)
     progress = timer.decode_progress(data)
     if progress.store_end > end:
         progress = timer.TimerProgress()
     elif any(data) and progress == timer.TimerProgress():
-        path = str(config / timer.PROGRESS_NAME)
-        findings.derived("small-file", path, None, "it is damaged, and a start doesn't use it")
+        findings.derived("small-file", str(config / timer.PROGRESS_NAME), None, _UNUSED)
     data = _bytes(config / timer.CHECK_NAME)
     check = timer.decode_check(data)
     waiting = _end(view, TIMER_TOPIC, 0)

@@ -119,7 +119,7 @@ class _Work:
     def run(self) -> None:
         """Rebuild what the check found to be wrong. Raises ``OSError``, ``StoreError``."""
         report, kinds = self._report, self._report.findings.kinds
-        index = bool(report.findings.of_kinds(_INDEX_KINDS))
+        index = any(kinds[kind] for kind in _INDEX_KINDS)
         if report.bad_queues or index or kinds["checkpoint"]:
             # The section of a clean stop is valid only for unchanged files.
             self._forget("stop")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import MessageStore
-from broker.store.index import IndexBuilder, slice_for
+from broker.store.index import slice_for
+from broker.store.index_files import IndexFileSet
 from broker.store.index_keys import KeyBatch, Walked
 from broker.store.limits import StoreLimits
 from broker.store.results import StoreBusy, StoreError
@@ -148,7 +149,7 @@ async def test_an_index_that_cannot_be_read_says_so(
     def refuse(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(IndexBuilder, "find", refuse)
+    monkeypatch.setattr(IndexFileSet, "find", refuse)
     with pytest.raises(StoreError, match="can't be read"):
         await find(store, "k1")
     store.close()

@@ -25,7 +25,7 @@ def test_a_file_that_cannot_be_deleted_is_retried_and_holds_up_newer_ones(
     assert store.log.start > 0
     assert sorted(int(path.name) for path in store.paths.commit_log.iterdir()) == before
     # One of the log and one of the queue; the others wait behind them.
-    assert store.retention.failures == 2
+    assert store.retention.removals.failures == 2
     disk.remove_error = None
     store.retention.step()
     assert len(list(store.paths.commit_log.iterdir())) == len(before)

@@ -70,7 +70,7 @@ def test_a_reader_keeps_its_slices_and_their_space_is_waited_for(
     disk.use = DiskUse(86 * LOG_FILE, 14 * LOG_FILE)
     store.retention.step()
     assert len(store.log.files) == files - 1
-    assert store.retention.held_bytes == LOG_FILE
+    assert store.retention.removals.held_bytes == LOG_FILE
     # The reader's file is deleted from the directory, and its space still counts as used.
     store.retention.step()
     assert len(store.log.files) == files - 1
@@ -80,7 +80,7 @@ def test_a_reader_keeps_its_slices_and_their_space_is_waited_for(
     assert len(store.log.files) == files - 2
     del slices
     gc.collect()
-    assert store.retention.held_bytes == 0
+    assert store.retention.removals.held_bytes == 0
 
 
 def test_a_disk_whose_usage_is_unknown_is_not_too_full(store: MessageStore, disk: Disk) -> None:
