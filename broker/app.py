@@ -307,7 +307,7 @@ class Broker:
             spread=spread,
             counters=counters,
             delay_offsets=self._delays.offsets,
-            timers=self._timers,
+            timers=None if self._timers is None else self._timers.wheel,
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,
             offsets_lost=tables.lost_offsets and self.store.log.end > 0,
@@ -451,14 +451,14 @@ class Broker:
         spawn(_each(save_seconds, self._delays.save), "save delays")
         if self._timers is not None:
             spawn(self._timers.run(), "timers")
-            spawn(self._timers.run_saves(), "save timers")
+            spawn(self._timers.wheel.run_saves(), "save timers")
         spawn(self.state.transactions.run(self.processors.transactions.ask), "transactions")
 
     def _save_engines(self) -> None:
         """Save the progress of the engines when their tasks have ended; blocks."""
         self._delays.save_all()
         if self._timers is not None:
-            self._timers.save_all()
+            self._timers.wheel.save_all()
 
     # events while serving
 

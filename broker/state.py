@@ -31,7 +31,7 @@ from remoting.runtime.process_limits import ConnectionRoom
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
-    from broker.delivery.timers import Timers
+    from broker.delivery.timer_wheel import TimerWheel
     from broker.store.engine import MessageStore, PendingMessage
     from broker.topics.spread import TopicSpread
     from remoting.connection import Connection
@@ -107,7 +107,7 @@ class BrokerState:
     dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Delay level -> queue offset of its next message; a live view."""
-    timers: Timers | None = None
+    timers: TimerWheel | None = None
     """The waiting timer messages; None without ``timerWheelEnable``."""
     transactions: TransactionEngine = field(init=False)
     config_version: DataVersion = field(default_factory=DataVersion)

@@ -181,7 +181,7 @@ class TimerProgress(NamedTuple):
         log_end: end of the timer log.
         queue_offset: next offset of the timer topic.
         slot_ms: time of the slot that is being delivered.
-        delivered: what is delivered of it, see ``broker.delivery.timers.Entry``.
+        delivered: what is delivered of it, see ``broker.delivery.timer_wheel.pack``.
         lost_offset: messages before this offset of the timer topic were in files that are lost.
         lost_slot_ms, lost_delivered: how far those had been delivered.
     """

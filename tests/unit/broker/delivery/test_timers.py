@@ -113,7 +113,7 @@ class Timed:
         await self.turn()
 
     async def stop(self) -> None:
-        self.timers.save_all()
+        self.timers.wheel.save_all()
         self.store.close()
 
     def kill(self) -> None:
@@ -154,7 +154,7 @@ async def test_a_message_is_delivered_at_its_ms_and_not_before(timed: Timed, wai
     await timed.pass_ms(1)
     assert bodies(timed.store) == [b"now"]
     assert timed.counters.timers_delivered == 1
-    assert timed.timers.waiting == 0
+    assert timed.timers.wheel.waiting == 0
 
 
 @pytest.mark.parametrize("window", [172_800, 5])
@@ -173,7 +173,7 @@ async def test_messages_of_a_deleted_topic_are_not_delivered_to_a_new_one(
         await timed.pass_ms(500)
     assert bodies(timed.store) == [b"new"]
     assert bodies(timed.store, "Other") == [b"other"]
-    assert timed.timers.waiting == 0
+    assert timed.timers.wheel.waiting == 0
 
 
 @virtual
@@ -200,7 +200,7 @@ async def test_messages_are_delivered_in_the_order_of_their_times(timed: Timed) 
     for wait_ms in waits:
         timed.send(b"%d" % wait_ms, wait_ms)
     await timed.turn()
-    assert timed.timers.waiting == len(waits)
+    assert timed.timers.wheel.waiting == len(waits)
     for _ in range(35):
         await timed.pass_ms(100)
     assert bodies(timed.store) == [b"%d" % wait_ms for wait_ms in sorted(waits)]
@@ -389,7 +389,7 @@ async def test_a_recalled_message_is_not_delivered(
         await timed.pass_ms(100)
     assert bodies(timed.store) == [b"A", b"C"]
     assert timed.counters.timers_recalled == 1
-    assert timed.timers.waiting == 0
+    assert timed.timers.wheel.waiting == 0
 
 
 async def test_a_recall_of_a_message_that_does_not_exist_changes_nothing(timed: Timed) -> None:
@@ -432,9 +432,9 @@ async def test_without_our_progress_a_slot_is_repeated_from_its_beginning(timed:
     timed.send(b"second", 1200)
     timed.send(b"third", 5000)
     await timed.pass_ms(600)
-    await timed.timers.save()
+    await timed.timers.wheel.save()
     timed.store.flush()
-    await timed.timers.save()
+    await timed.timers.wheel.save()
     await timed.pass_ms(600)
     timed.kill()
     (timed.root / "config" / timer.PROGRESS_NAME).unlink()
@@ -465,7 +465,7 @@ async def test_slots_that_the_power_failure_lost_are_rebuilt_from_the_log(timed:
     timed.kill()
     (timed.root / "timerwheel").write_bytes(bytes(timer.WHEEL_BYTES))
     timed.open()
-    assert timed.timers.waiting == 100
+    assert timed.timers.wheel.waiting == 100
     await timed.pass_ms(4000)
     assert bodies(timed.store) == [b"%d" % number for number in range(100)]
 
@@ -506,7 +506,7 @@ async def test_damaged_timer_files_lose_no_timer(
     for _ in range(20):
         await timed.pass_ms(100)
     if kills:
-        await timed.timers.save()
+        await timed.timers.wheel.save()
         timed.kill()
     else:
         await timed.stop()
@@ -636,7 +636,7 @@ async def test_log_files_go_when_the_commit_log_has_deleted_their_messages(timed
     await timed.turn()
     await timed.pass_ms(1000)
     assert len(list((timed.root / "timerlog").iterdir())) == 3
-    timed.timers._files.trim(timed.store.log.end)
+    timed.timers.wheel._files.trim(timed.store.log.end)
     assert len(list((timed.root / "timerlog").iterdir())) == 1
 
 
@@ -668,14 +668,14 @@ async def test_the_checkpoint_has_only_deliveries_that_are_on_the_disk(timed: Ti
     timed.send(b"first", 600)
     timed.send(b"second", 9000)
     await timed.turn()
-    await timed.timers.save()
+    await timed.timers.wheel.save()
     assert check() == (begin_ms, 104, 2)
     await timed.pass_ms(3000)
-    await timed.timers.save()
-    await timed.timers.save()
+    await timed.timers.wheel.save()
+    await timed.timers.wheel.save()
     assert check() == (begin_ms, 104, 2)
     timed.store.flush()
-    await timed.timers.save()
+    await timed.timers.wheel.save()
     assert check() == (begin_ms + 3000, 104, 2)
 
 
@@ -751,15 +751,15 @@ async def test_a_broker_without_timers_has_no_files(timed: Timed) -> None:
 async def test_overdue_messages_are_counted(timed: Timed) -> None:
     for number in range(5):
         timed.send(b"%d" % number, 1000 + number * 100)
-    assert timed.timers.unread == timed.timers.waiting == 5
+    assert timed.timers.wheel.unread == timed.timers.wheel.waiting == 5
     await timed.turn()
-    assert (timed.timers.unread, timed.timers.waiting) == (0, 5)
-    assert timed.timers.overdue() == (0, 0)
+    assert (timed.timers.wheel.unread, timed.timers.wheel.waiting) == (0, 5)
+    assert timed.timers.wheel.overdue() == (0, 0)
     timed.clock.advance(1.35)
-    assert timed.timers.overdue() == (4, 0.35)
+    assert timed.timers.wheel.overdue() == (4, 0.35)
     await timed.turn()
-    assert timed.timers.overdue() == (0, 0)
-    assert timed.timers.waiting == 1
+    assert timed.timers.wheel.overdue() == (0, 0)
+    assert timed.timers.wheel.waiting == 1
 
 
 async def test_a_second_may_be_full(timed: Timed) -> None:
@@ -767,8 +767,8 @@ async def test_a_second_may_be_full(timed: Timed) -> None:
     timed.timers._limits = limits
     slot_ms = rules.slot_of(timed.clock.now_ms() + 5000)
     for number in range(2):
-        assert not timed.timers.congested(slot_ms)
+        assert not timed.timers.wheel.congested(slot_ms)
         timed.send(b"%d" % number, 5000)
         await timed.turn()
-    assert timed.timers.congested(slot_ms)
-    assert not timed.timers.congested(slot_ms + 1000)
+    assert timed.timers.wheel.congested(slot_ms)
+    assert not timed.timers.wheel.congested(slot_ms + 1000)
