@@ -93,20 +93,19 @@ def test_messages_of_other_tags_are_omitted(whole: list[bytes], tags: set[str]):
     assert [facts(message) for message in found] == right
 
 
-RECORD = encode_record(
-    topic="T",
-    body=b"x" * 1000,
-    properties=b"UNIQ_KEY\x01ID",
-    born_host=V4,
-    store_host=V4,
-    queue_id=2,
-    queue_offset=17,
-    physical_offset=99,
-    sys_flag=0,
-    born_timestamp_ms=1,
-    store_timestamp_ms=2,
-    reconsume_times=0,
-)
+def record(body: bytes, topic: str = "T", properties: bytes = b"UNIQ_KEY\x01ID") -> bytes:
+    return encode_record(
+        topic=topic,
+        body=body,
+        properties=properties,
+        born_host=V4,
+        store_host=V4,
+        queue_id=2,
+        queue_offset=17,
+    )
+
+
+RECORD = record(b"x" * 1000)
 
 
 @pytest.mark.parametrize(
@@ -124,25 +123,20 @@ def test_a_message_does_not_keep_a_larger_read_in_memory(read: bytes, is_kept: b
 
 @pytest.mark.parametrize("size", [10, COPY_BELOW], ids=["copied", "not copied"])
 def test_messages_know_their_queue_and_offset(size: int):
-    record = encode_record(
-        topic="T",
-        body=b"x" * size,
-        properties=b"UNIQ_KEY\x01ID",
-        born_host=V4,
-        store_host=V4,
-        queue_id=2,
-        queue_offset=17,
-        physical_offset=99,
-        sys_flag=0,
-        born_timestamp_ms=1,
-        store_timestamp_ms=2,
-        reconsume_times=0,
-    )
-    for message in messages_of(memoryview(record * 3), QUEUE, serde.raw):
+    whole = record(b"x" * size)
+    for message in messages_of(memoryview(whole * 3), QUEUE, serde.raw):
         assert isinstance(message, ReceivedMessage)
         assert (message.queue, message.offset, message.id) == (QUEUE, 17, "ID")
         assert (message.body, message.topic) == (b"x" * size, "T")
-        assert message.raw == record
+        assert message.raw == whole
         assert message.value == message.body
         with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
             _ = message.nonsense  # type: ignore[attr-defined] - that is the point
+
+
+def test_a_repeated_message_has_the_topic_that_it_was_sent_to():
+    again = record(b"x", "%RETRY%g", b"RETRY_TOPIC\x01T\x02UNIQ_KEY\x01ID")
+    settler: Any = object()
+    [pushed] = messages_of(again, QUEUE, serde.raw, settler)
+    [pulled] = messages_of(again, QUEUE, serde.raw)
+    assert (pushed.topic, pulled.topic) == ("T", "%RETRY%g")
