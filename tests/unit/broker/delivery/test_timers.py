@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -115,6 +116,12 @@ class Timed:
     async def stop(self) -> None:
         self.timers.wheel.save_all()
         self.store.close()
+
+    def lose_wheel(self) -> None:
+        """Leave zeros of the wheel, in one hole."""
+        wheel = self.root / "timerwheel"
+        os.truncate(wheel, 0)
+        os.truncate(wheel, timer.WHEEL_BYTES)
 
     def kill(self) -> None:
         """Stop as a killed process does: the page cache stays."""
@@ -470,18 +477,19 @@ async def test_slots_that_the_power_failure_lost_are_rebuilt_from_the_log(timed:
     assert bodies(timed.store) == [b"%d" % number for number in range(100)]
 
 
-def damaged(path: Path, size: int, how: str) -> bytes:
-    """Return a file's bytes with each used part of ``size`` bytes damaged."""
-    data = bytearray(path.read_bytes())
-    for at in {found.start() // size * size for found in re.finditer(rb"[^\0]", data[:-size])}:
-        old = data[at : at + size]
-        new = {
-            "zero": bytes(size),
-            "junk": random.Random(at).randbytes(size),
-            "flip": bytes((*old[:-10], old[-10] ^ 1, *bytes(9))),
-        }
-        data[at : at + size] = new[how]
-    return bytes(data)
+def damage(path: Path, size: int, how: str) -> None:
+    """Damage each used part of ``size`` bytes of a file; its holes stay holes."""
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        for at in {used.start() // size * size for used in re.finditer(rb"[^\0]", data[:-size])}:
+            old = data[at : at + size]
+            new = {
+                "zero": bytes(size),
+                "junk": random.Random(at).randbytes(size),
+                "flip": bytes((*old[:-10], old[-10] ^ 1, *bytes(9))),
+            }
+            file.seek(at)
+            file.write(new[how])
 
 
 @pytest.mark.parametrize("kills", [False, True])
@@ -511,8 +519,7 @@ async def test_damaged_timer_files_lose_no_timer(
     else:
         await timed.stop()
     for name in names:
-        path = timed.root / name
-        path.write_bytes(damaged(path, size, how))
+        damage(timed.root / name, size, how)
     timed.open()
     for _ in range(80):
         await timed.pass_ms(100)
@@ -545,7 +552,7 @@ async def test_the_check_of_a_store_finds_damaged_timer_files_and_a_repair_loses
     if not path.exists():
         path.write_bytes(delays.encode({1: 3}, 10).ljust(delays.FILE_BYTES, b"\0"))
     assert check(timed.root, CheckOptions()).findings.is_sound
-    path.write_bytes(damaged(path, size, how))
+    damage(path, size, how)
     if how == "zero" and kind == "small-file":
         path.write_bytes(b"\1" * 100)
     found = check(timed.root, CheckOptions()).findings
@@ -585,7 +592,7 @@ async def test_a_rebuild_that_is_killed_continues(timed: Timed) -> None:
     for _ in range(30):
         await timed.pass_ms(100)
     await timed.stop()
-    (timed.root / "timerwheel").write_bytes(bytes(timer.WHEEL_BYTES))
+    timed.lose_wheel()
     timed.open()
     for _ in range(9):
         await timed.timers._step()
@@ -603,7 +610,7 @@ async def test_a_rebuild_delivers_rolled_messages_once(make: Callable[..., Timed
     for _ in range(70):
         await timed.pass_ms(100)
     await timed.stop()
-    (timed.root / "timerwheel").write_bytes(bytes(timer.WHEEL_BYTES))
+    timed.lose_wheel()
     timed.open()
     for _ in range(60):
         await timed.pass_ms(100)
