@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.functions import concat, lit
 
-from client import FIRST, ReceivedMessage
-from client.blocking import PullConsumer
+from client import ReceivedMessage
 from pocketmq.testing import StandaloneServer
+from tests.integration.spark_connector.writing import received as written
 
 Write = Callable[..., None]
 Received = Callable[[str, int], list[ReceivedMessage[bytes]]]
@@ -34,17 +35,7 @@ def write(server: StandaloneServer) -> Write:
 def received(server: StandaloneServer) -> Received:
     """All messages of a topic, at least so many."""
 
-    def read(topic: str, count: int) -> list[ReceivedMessage[bytes]]:
-        found: list[ReceivedMessage[bytes]] = []
-        with PullConsumer(server.nameserver, group="sink-readers", start_from=FIRST) as consumer:
-            consumer.assign(consumer.queues(topic))
-            while len(found) < count:
-                got = consumer.get_many(1000, timeout=10)
-                assert got, f"{len(found)} of {count} messages came"
-                found += got
-            return found + consumer.get_many(1000, timeout=0.2)
-
-    return read
+    return partial(written, server.nameserver, group="sink-readers")
 
 
 def test_a_frame_is_written_with_all_its_columns(

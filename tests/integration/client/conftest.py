@@ -40,6 +40,18 @@ async def cluster(empty_cluster: Cluster) -> Cluster:
     return empty_cluster
 
 
+@pytest.fixture
+async def producer(cluster: Cluster) -> AsyncIterator[client.Producer[bytes]]:
+    async with client.Producer(cluster.nameserver) as producer:
+        yield producer
+
+
+@pytest.fixture
+async def admin(cluster: Cluster) -> AsyncIterator[client.Admin]:
+    async with client.Admin(cluster.nameserver) as admin:
+        yield admin
+
+
 class FakePeer:
     """Name server and broker in one, with scripted answers.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,12 +15,6 @@ from client.network.context import ClientContext
 from client.network.remote import Remote
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
-
-
-@pytest.fixture
-async def admin(cluster: Any) -> AsyncIterator[client.Admin]:
-    async with client.Admin(cluster.nameserver) as made:
-        yield made
 
 
 def queue(number: int, broker: str = "broker-a") -> client.MessageQueue:

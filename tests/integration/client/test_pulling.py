@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -13,12 +12,6 @@ import client
 from client import blocking
 from tests.integration.client.pulling import fill, queue, take
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_everything_is_read_once_and_in_the_order_of_each_queue(cluster: Any, producer: Any):

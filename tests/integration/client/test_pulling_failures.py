@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,12 +15,6 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from tests.integration.client.pulling import FaultyStrategy, fill, queue, take
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_reading_continues_when_the_broker_is_back(cluster: Any, producer: Any):

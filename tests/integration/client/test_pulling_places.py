@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,12 +13,6 @@ from client.events import OffsetMoved
 from remoting.protocol.codes import RequestCode
 from tests.integration.client.pulling import fill, queue, take
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_a_group_continues_where_it_committed(cluster: Any, producer: Any):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,6 @@ from client import blocking
 from client.events import MessageDeadLettered
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_every_message_comes_once_and_a_clean_stop_commits_all(cluster: Any, producer: Any):

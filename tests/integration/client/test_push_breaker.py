@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,6 @@ import client
 from client import blocking
 from tests.integration.client.pushing import Bodies, consumer, fill, lag
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def dead_letters(cluster: Any) -> int:

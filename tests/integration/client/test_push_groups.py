@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,6 @@ import client
 from client.events import QueueGained
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers, own
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_members_share_the_queues_and_a_clean_handover_repeats_nothing(

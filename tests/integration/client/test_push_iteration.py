@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,12 +11,6 @@ import client
 from tests.integration.client.pulling import FaultyStrategy
 from tests.integration.client.pushing import Bodies, consumer, fill, lag, numbers
 from tests.support.waiting import until
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 async def test_iteration_acknowledges_blocks_that_end_and_retries_those_that_raise(

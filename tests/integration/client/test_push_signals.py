@@ -5,20 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-import client
 from client.limits import CLOSE_TIMEOUT
 from tests.integration.client.pushing import collect, consumer, fill, lag
-
-
-@pytest.fixture
-async def producer(cluster: Any) -> AsyncIterator[client.Producer[bytes]]:
-    async with client.Producer(cluster.nameserver) as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)

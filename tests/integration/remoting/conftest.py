@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
+
+from tests.harness.certificates import Pair, self_signed
 
 
 def pytest_asyncio_loop_factories(
@@ -20,3 +23,13 @@ def pytest_asyncio_loop_factories(
     except ImportError:
         return factories
     return factories | {"uvloop": uvloop.new_event_loop}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("certificates")
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Pair:
+    return self_signed(folder)

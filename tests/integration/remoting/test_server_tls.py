@@ -37,16 +37,6 @@ PATIENT = 30.0
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("certificates")
-
-
-@pytest.fixture(scope="module")
-def pair(folder: Path) -> Pair:
-    return self_signed(folder)
-
-
-@pytest.fixture(scope="module")
 def member(folder: Path) -> Pair:
     return self_signed(folder, "member")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client.blocking import Admin, Producer
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from spark_connector import connections
@@ -18,6 +19,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneServe
     """A broker shared by the tests of a module, which don't stop it."""
     with testing.broker(store=tmp_path_factory.mktemp("store")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def admin(server: StandaloneServer) -> Iterator[Admin]:
+    with Admin(server.nameserver) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="module")
+def producer(server: StandaloneServer) -> Iterator[Producer]:
+    with Producer(server.nameserver, group="tests") as producer:
+        yield producer
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,18 +31,6 @@ from spark_connector.source.search import KeyMatches, MessageSearch
 from tests.integration.spark_connector.querying import Row, batch_reader, numbers, rows, send
 
 _topics = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def admin(server: StandaloneServer) -> Iterator[Admin]:
-    with Admin(server.nameserver) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def producer(server: StandaloneServer) -> Iterator[Producer]:
-    with Producer(server.nameserver, group="tests") as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -28,18 +28,6 @@ from tests.integration.spark_connector.querying import (
 _topics = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def admin(server: StandaloneServer) -> Iterator[Admin]:
-    with Admin(server.nameserver) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def producer(server: StandaloneServer) -> Iterator[Producer]:
-    with Producer(server.nameserver, group="tests") as made:
-        yield made
-
-
 @pytest.fixture
 def topic(admin: Admin) -> str:
     name = f"Stream-{next(_topics)}"

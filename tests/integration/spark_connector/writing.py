@@ -47,11 +47,11 @@ def write(nameserver: str, topic: str, *batches: Any, run: str = "run", **option
 
 
 def received(
-    nameserver: str, topic: str, count: int, **options: Any
+    nameserver: str, topic: str, count: int, *, group: str = "readers", **options: Any
 ) -> list[ReceivedMessage[bytes]]:
     """Return all messages of a topic in queue order, after waiting for their number."""
     found: list[ReceivedMessage[bytes]] = []
-    with PullConsumer(nameserver, group="readers", start_from=FIRST, **options) as consumer:
+    with PullConsumer(nameserver, group=group, start_from=FIRST, **options) as consumer:
         consumer.assign(consumer.queues(topic))
         while len(found) < count:
             got = consumer.get_many(1000, timeout=10)

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from client import FIRST, ReceivedMessage
-from client.blocking import PullConsumer
+from client import ReceivedMessage
 from examples.spark import send_flights as departures
 from pocketmq.testing import StandaloneServer
+from tests.integration.spark_connector.writing import received as written
 from tests.spark.pipelines.shared import Received
 
 
@@ -43,14 +43,7 @@ def received(server: StandaloneServer) -> Received:
     """Return all messages of a topic, after waiting for their number."""
 
     def read(topic: str, count: int) -> list[ReceivedMessage[bytes]]:
-        found: list[ReceivedMessage[bytes]] = []
-        with PullConsumer(server.nameserver, group="pipelines", start_from=FIRST) as consumer:
-            consumer.assign(consumer.queues(topic))
-            while len(found) < count:
-                got = consumer.get_many(1000, timeout=10)
-                assert got, f"{len(found)} of {count} messages came"
-                found += got
-            found += consumer.get_many(1000, timeout=0.2)
+        found = written(server.nameserver, topic, count, group="pipelines")
         assert len(found) == count
         return found
 
