@@ -221,10 +221,10 @@ class Host:
             if not self._may(command, connection):
                 return None
             fields.bname = fields.proxy_froward_client_id = None
-            wanted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
+            admitted = pulls.admit(HeldPull(_NO_COMMAND, connection, fields))
         except (ProtocolError, RequestRefused, LimitReached):
             return None
-        if wanted.records is not None:
+        if admitted.records is not None:
             return None
         # Many plans have the same group and topic: keep one copy of each string.
         fields.consumer_group = sys.intern(fields.consumer_group)
@@ -236,7 +236,7 @@ class Host:
         )
         limits = pulls.limits(fields, () if meter is None else meter.allowance)
         account = None if self.guard is None else self.guard.account_of(command, connection)
-        return PullPlan(fields, wanted.codes, limits, count, meter, account)
+        return PullPlan(fields, admitted.codes, limits, count, meter, account)
 
     def begin_pull(
         self, plan: PullPlan, offset: int, commit_offset: int, connection: Connection
@@ -280,10 +280,10 @@ class Host:
             or online.is_broadcasting
         ):
             held = HeldPull(_NO_COMMAND, connection, header)
-            wanted = self._processors.pull.admit(held)
-            if wanted.records is not None:
+            admitted = self._processors.pull.admit(held)
+            if admitted.records is not None:
                 return False
-            plan.decide(wanted.codes, subscription)
+            plan.decide(admitted.codes, subscription)
         return True
 
     def window(self, plan: PullPlan) -> EntryWindow | None:

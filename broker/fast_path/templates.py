@@ -77,16 +77,16 @@ def make(
     request = Command(0, _OPAQUE, serialize=codec)
     sample = encode(request.reply(code, remark, header=header, extra=extra))[PREFIX_BYTES:]
     kinds = []
-    found = sorted(
+    places = sorted(
         (place, text, kind) for text, kind in _holes(codec) if (place := sample.find(text)) >= 0
     )
     fields_at = _BINARY_HEAD_BYTES + len((remark or "").encode())
     if codec is SerializeType.ROCKETMQ and header is not None:
         length = sample[fields_at : fields_at + _LENGTH_BYTES]
-        found = sorted([*found, (fields_at, length, FIELDS_LENGTH)])
+        places = sorted([*places, (fields_at, length, FIELDS_LENGTH)])
     begin = 0
     literals = []
-    for place, text, kind in found:
+    for place, text, kind in places:
         literals.append(sample[begin:place])
         kinds.append(kind)
         begin = place + len(text)

@@ -96,12 +96,12 @@ def integer_of(text: str, most: int) -> int:
 def double_of(text: str) -> float:
     """Parse a text as a double, by Java's syntax. Raises ``EvaluationError``."""
     bare = text.strip(_JAVA_BLANKS)
-    found = _DOUBLE.fullmatch(bare)
+    match = _DOUBLE.fullmatch(bare)
     if not bare:
         raise EvaluationError("java.lang.NumberFormatException: empty String")
-    if found is None:
+    if match is None:
         raise EvaluationError(f'java.lang.NumberFormatException: For input string: "{text}"')
-    if found["decimal"] is not None:
+    if match["decimal"] is not None:
         return float(bare.rstrip("fFdD"))
     if bare[-1] in "Ny":
         return float(bare)
@@ -502,11 +502,11 @@ def among(part: Part, texts: Sequence[str], *, inverted: bool) -> Part:
     """Build ``part [NOT] IN (texts)``. Raises ``SqlError``."""
     if part.kind is not PartKind.PROPERTY:
         raise SqlError(f"{_RUNTIME}Expected a property for In expression, got: {part}")
-    place, wanted = part.place, frozenset(texts)
+    place, accepted = part.place, frozenset(texts)
 
     def run(values: Values) -> bool | None:
         text = values[place]
-        return None if text is None else (text in wanted) is not inverted
+        return None if text is None else (text in accepted) is not inverted
 
     sign = "NOT IN" if inverted else "IN"
     return _boolean((part, f" {sign} ( ", ", ".join(texts), " )"), run, part)

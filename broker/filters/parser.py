@@ -101,15 +101,15 @@ class Tokens:
         begin = blank.end()
         if begin == len(self.text):
             return Token(EOF, EOF, max(begin - 1, 0)), begin
-        found = _TOKEN.match(self.text, begin)
-        if found is None:
+        match = _TOKEN.match(self.text, begin)
+        if match is None:
             raise self._lexical_error(begin)
-        image, group = found[0], found.lastgroup
+        image, group = match[0], match.lastgroup
         assert group is not None
         kind = _KINDS.get(group, image)
         if group == "id":
             kind = image.upper() if image.upper() in KEYWORDS else ID
-        return Token(kind, image, begin), found.end()
+        return Token(kind, image, begin), match.end()
 
     def place(self, at: int) -> tuple[int, int]:
         """Return line and column of a character, from 1; 0 and 0 for an empty text."""
@@ -238,11 +238,11 @@ class Parser:
         kind = token.kind
         line, column = self._tokens.place(token.at)
         image = EOF if kind == EOF else f' {_named(kind)} "{escaped(token.image)} "'
-        wanted = [*sorted(expected, key=ORDER.__getitem__), *((last,) if last else ())]
-        lines = "".join(f"{_named(one)} ...\n    " for one in wanted)
+        kinds = [*sorted(expected, key=ORDER.__getitem__), *((last,) if last else ())]
+        lines = "".join(f"{_named(name)} ...\n    " for name in kinds)
         return _Unexpected(
             f'org.apache.rocketmq.filter.parser.ParseException: Encountered "{image}" at line '
-            f"{line}, column {column}.\nWas expecting{' one of' if len(wanted) > 1 else ''}:\n"
+            f"{line}, column {column}.\nWas expecting{' one of' if len(kinds) > 1 else ''}:\n"
             f"    {lines}"
         )
 

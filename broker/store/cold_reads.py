@@ -178,7 +178,7 @@ class ColdReads:
         """
         while True:
             rows = await self.entries(owner, topic, queue_id, offset, max_count)
-            broken = self._reader.outside(rows, offset)
+            broken = self._reader.entries_outside_log(rows, offset)
             if not broken:
                 return [tags_code for _, _, tags_code in rows]
             await self._restore(owner, topic, queue_id, broken)

@@ -280,18 +280,18 @@ class ConsumeQueue:
 
     def prepare(self, count: int) -> None:
         """Make room for ``count`` more messages. Raises ``OSError``."""
-        wanted = self.next_offset + count
-        if wanted > self._ready:
-            self._make_room(wanted)
+        end = self.next_offset + count
+        if end > self._ready:
+            self._make_room(end)
         file = self._active
         assert file is not None
         file.keep_mapped()
-        if wanted * ENTRY_BYTES > file.start + file.size:
+        if end * ENTRY_BYTES > file.start + file.size:
             # The entries go to more than one file: map all of them.
             step = self._space.file_size // ENTRY_BYTES
-            for first in range(self.next_offset, wanted, step):
+            for first in range(self.next_offset, end, step):
                 self._file_of(first).keep_mapped()
-            self._file_of(wanted - 1).keep_mapped()
+            self._file_of(end - 1).keep_mapped()
 
     def room(self, count: int) -> int:
         """Make room for ``count`` messages; return how many entries fit. Raises ``OSError``."""
@@ -337,12 +337,12 @@ class ConsumeQueue:
         self._active = file
         self.max_offset = end // ENTRY_BYTES
 
-    def _make_room(self, wanted: int) -> None:
-        while self._ready < wanted:
+    def _make_room(self, end_offset: int) -> None:
+        while self._ready < end_offset:
             last = self._all[-1] if self._all else None
             if last is None or self._ready * ENTRY_BYTES >= last.start + last.size:
                 last = self._add_file(self._ready)
-            end = min(wanted * ENTRY_BYTES - last.start, last.size)
+            end = min(end_offset * ENTRY_BYTES - last.start, last.size)
             last.extend(
                 end, max(PAGE_BYTES, min(last.watermark, self._space.limits.queue_step_bytes))
             )
@@ -392,7 +392,7 @@ class ConsumeQueue:
 
     def _find_files(self) -> list[MappedFile]:
         space = self._space
-        found: list[MappedFile] = []
+        files: list[MappedFile] = []
         names = [name for name in space.files.list(self.directory) if offset_of(name) is not None]
         for name in names:
             path = self.directory / name
@@ -408,14 +408,14 @@ class ConsumeQueue:
                     f" mappedFileSizeConsumeQueue={size} to open this store, or remove the file if"
                     " it was cut off: it is rebuilt from the log"
                 )
-            if found and int(name) != found[-1].start + space.file_size:
+            if files and int(name) != files[-1].start + space.file_size:
                 # A file is found by its index, which a gap would shift: ignore the files before it.
                 # Recovery compares with the safe point, and rebuilds the queues if needed.
-                found = []
-            found.append(
+                files = []
+            files.append(
                 MappedFile(space.files, space.maps, path, int(name), size, used=space.file_size)
             )
-        return found
+        return files
 
     def _end_at(self, offset: int) -> None:
         """Set the end of the queue to ``offset``: zero the entries from there on."""
@@ -489,14 +489,14 @@ class ConsumeQueue:
             self._ready = self.min_offset = self.max_offset = self.next_offset = 0
             self.flushed_offset = 0
         count = len(entries) // ENTRY_BYTES
-        known = max(0, min(count, self.max_offset - offset))
-        written = self._correct(offset, entries[: known * ENTRY_BYTES])
-        if known < count:
-            self._fill_to(offset + known)
-            self.prepare(count - known)
-            self.append_packed(bytes(entries[known * ENTRY_BYTES :]))
+        existing = max(0, min(count, self.max_offset - offset))
+        written = self._correct(offset, entries[: existing * ENTRY_BYTES])
+        if existing < count:
+            self._fill_to(offset + existing)
+            self.prepare(count - existing)
+            self.append_packed(bytes(entries[existing * ENTRY_BYTES :]))
             self.next_offset = self.max_offset
-        return written + count - known
+        return written + count - existing
 
     def _correct(self, offset: int, entries: bytes | bytearray) -> int:
         """Overwrite existing entries where they differ; return how many did."""
@@ -505,15 +505,16 @@ class ConsumeQueue:
             number = offset + at // ENTRY_BYTES
             file = self._file_of(number)
             place = number * ENTRY_BYTES - file.start
-            wanted = bytes(entries[at : at + file.size - place])
-            there = bytes(self.entries(number, len(wanted)) or b"")
-            if there != wanted:
-                file.write(place, wanted)
+            derived = bytes(entries[at : at + file.size - place])
+            stored = bytes(self.entries(number, len(derived)) or b"")
+            if stored != derived:
+                file.write(place, derived)
                 written += sum(
-                    there[one : one + ENTRY_BYTES] != wanted[one : one + ENTRY_BYTES]
-                    for one in range(0, len(wanted), ENTRY_BYTES)
+                    stored[at_entry : at_entry + ENTRY_BYTES]
+                    != derived[at_entry : at_entry + ENTRY_BYTES]
+                    for at_entry in range(0, len(derived), ENTRY_BYTES)
                 )
-            at += len(wanted)
+            at += len(derived)
         return written
 
     def replay_gap(self, begin: int, end: int) -> None:
@@ -574,16 +575,16 @@ class ConsumeQueue:
         """Set ``min_offset`` to the first message in the log (cf. correctMinOffset)."""
         if not self._all:
             return
-        found = self._all[0].start // ENTRY_BYTES
+        offset = self._all[0].start // ENTRY_BYTES
         # For most queues it is the first entry. Then don't bisect: damaged entries would mislead.
-        if not self._is_alive(found, log_start):
-            first = found
+        if not self._is_alive(offset, log_start):
+            first = offset
             offsets = range(first, self.max_offset)
-            found += bisect_left(offsets, True, key=lambda n: self._is_alive(n, log_start))
+            offset += bisect_left(offsets, True, key=lambda n: self._is_alive(n, log_start))
         # Skip fillers, but not damaged entries: these may be of a message, and readers handle them.
-        while found < self.max_offset and self.stored(found) in {None, NO_MESSAGE}:
-            found += 1
-        self.min_offset = found
+        while offset < self.max_offset and self.stored(offset) in {None, NO_MESSAGE}:
+            offset += 1
+        self.min_offset = offset
 
     def _is_alive(self, offset: int, log_start: int) -> bool:
         """Return whether the log has this message or, for a filler, the next message, if any."""
@@ -596,10 +597,10 @@ class ConsumeQueue:
 def _used_entries(file: MappedFile) -> int:
     # Not behind ``data_end``: reading holes would take memory and time, for each of ten thousand
     # queues.
-    most = min(file.data_end() + ENTRY_BYTES - 1, file.size) // ENTRY_BYTES
+    allocated = min(file.data_end() + ENTRY_BYTES - 1, file.size) // ENTRY_BYTES
     view = file.view
     return bisect_left(
-        range(most), True, key=lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0
+        range(allocated), True, key=lambda n: ENTRY.unpack_from(view, n * ENTRY_BYTES)[1] <= 0
     )
 
 
@@ -658,10 +659,10 @@ class QueueTable:
             validate_topic(topic)
             if not 0 <= queue_id <= _MAX_QUEUE_ID:
                 raise ValueError(f"topic {topic} can't have a queue {queue_id}: count from 0")
-            most = self._space.limits.max_queues
-            if len(self._queues) >= most:
+            max_queues = self._space.limits.max_queues
+            if len(self._queues) >= max_queues:
                 raise ValueError(
-                    f"queue {queue_id} of topic {topic} would be one more than the {most}"
+                    f"queue {queue_id} of topic {topic} would be one more than the {max_queues}"
                     " a store may have: delete unused topics or start another broker"
                 )
             queue = self._add(topic, queue_id)

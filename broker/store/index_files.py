@@ -262,15 +262,15 @@ class IndexFileSet:
             OSError: a file can't be read.
         """
         hashed = index_key(topic, key)
-        found: dict[int, None] = {}
+        offsets: dict[int, None] = {}
         for file in reversed(self._files):
             header = file.header
             if header.begin_ms <= end_ms and begin_ms <= header.end_ms:
-                count = max_count - len(found)
-                found.update(dict.fromkeys(file.select(hashed, count, begin_ms, end_ms)))
-            if header.begin_ms < begin_ms or len(found) >= max_count:
+                count = max_count - len(offsets)
+                offsets.update(dict.fromkeys(file.select(hashed, count, begin_ms, end_ms)))
+            if header.begin_ms < begin_ms or len(offsets) >= max_count:
                 break
-        return list(found)
+        return list(offsets)
 
     def sync(self) -> None:
         """Sync the last file; the others are synced already. Raises ``OSError``."""

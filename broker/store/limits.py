@@ -197,9 +197,9 @@ class StoreLimits:
     """Queues that the retention thread examines before it pauses to release the GIL."""
 
 
-def open_maps(wanted: int) -> int:
+def open_maps(configured: int) -> int:
     """Return how many mapped files may be open at once, leaving descriptors to sockets."""
     soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     others = min(soft // 2, MAX_OTHER_DESCRIPTORS)
     affordable = MAX_OPEN_MAPS if soft == resource.RLIM_INFINITY else soft - others
-    return max(MIN_OPEN_MAPS, min(wanted, affordable, MAX_OPEN_MAPS))
+    return max(MIN_OPEN_MAPS, min(configured, affordable, MAX_OPEN_MAPS))

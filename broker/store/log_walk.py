@@ -194,9 +194,9 @@ class LogWalk:
             OSError: a file can't be mapped.
             OpeningGivenUp: the opening was aborted.
         """
-        for found in self.sweep(first, position, sys.maxsize):
-            assert isinstance(found, LogRecord)
-            yield found
+        for record in self.sweep(first, position, sys.maxsize):
+            assert isinstance(record, LogRecord)
+            yield record
 
     def sweep(
         self, first: int = 0, position: int = 0, together_from: int = 0
@@ -230,19 +230,19 @@ class LogWalk:
         view = file.view
         while True:
             if position >= look_at:
-                self._tell(file, position)
+                self._report_progress(file, position)
                 look_at, view = position + _LOOK_BYTES, file.view
             if position >= alone_until and file.start + position >= together_from:
                 for stretch in self._stretches(file, position):
                     position += stretch.size
-                    self._passed(stretch, stretch.last, stretch.last_store_ms)
+                    self._note_good(stretch, stretch.last, stretch.last_store_ms)
                     self.records += stretch.records
                     yield stretch
                 alone_until = position + self._limits.alone_bytes
             scan, record = self._look(file, position, view)
             if record is not None:
                 position += record.size
-                self._passed(record, record.physical_offset, record.store_timestamp_ms)
+                self._note_good(record, record.physical_offset, record.store_timestamp_ms)
                 self.records += 1
                 yield record
             elif isinstance(scan, Blank):
@@ -262,7 +262,7 @@ class LogWalk:
 
         behind = self._data_end(file)
         while position < behind:
-            self._tell(file, position)
+            self._report_progress(file, position)
             data = file.view[position : min(position + self._limits.stretch_bytes, behind)]
             base = file.start + position
             size, records, last, last_ms, _, runs, *_ = walk_records(
@@ -277,11 +277,11 @@ class LogWalk:
             if stretch.size < self._limits.stretch_bytes // 2:
                 return
 
-    def _passed(self, found: LogRecord | Stretch, last: int, store_ms: int) -> None:
-        self.end = found.physical_offset + found.size
+    def _note_good(self, piece: LogRecord | Stretch, last: int, store_ms: int) -> None:
+        self.end = piece.physical_offset + piece.size
         self.last, self.last_store_ms = last, store_ms
 
-    def _tell(self, file: MappedFile, position: int) -> None:
+    def _report_progress(self, file: MappedFile, position: int) -> None:
         last = self._mapped[-1]
         self._progress.position, self._progress.end = file.start + position, last.start + last.size
         self._progress.check()
@@ -362,7 +362,7 @@ class LogWalk:
 
         def read(physical: int, length: int) -> memoryview:
             at = physical - file.start
-            self._tell(file, at)
+            self._report_progress(file, at)
             return file.view[at : at + length]
 
         begin, end = file.start + position + 1, file.start + limit

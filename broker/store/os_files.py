@@ -45,9 +45,9 @@ def _find_mincore() -> Callable[[int, int, int], int] | None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             # PyDLL keeps the GIL: the call never blocks.
-            found = ctypes.PyDLL(None).mincore
-            found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
-            return found
+            mincore = ctypes.PyDLL(None).mincore
+            mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+            return mincore
     return None
 
 
@@ -56,9 +56,9 @@ def _find_syncfs() -> Callable[[int], int] | None:
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if sys.platform == "linux" and release and tuple(map(int, release.groups())) >= (5, 8):
         with suppress(OSError, AttributeError):
-            found = ctypes.CDLL(None, use_errno=True).syncfs
-            found.argtypes = [ctypes.c_int]
-            return found
+            syncfs = ctypes.CDLL(None, use_errno=True).syncfs
+            syncfs.argtypes = [ctypes.c_int]
+            return syncfs
     return None
 
 
@@ -93,8 +93,8 @@ def is_range_cached(address: int, position: int, length: int) -> bool | None:
     pages = (over + length + PAGESIZE - 1) // PAGESIZE
     if pages > _PAGES_AT_ONCE:
         first = _PAGES_AT_ONCE * PAGESIZE - over
-        found = is_range_cached(address, position, first)
-        return is_range_cached(address, position + first, length - first) if found else found
+        is_cached = is_range_cached(address, position, first)
+        return is_cached and is_range_cached(address, position + first, length - first)
     if _mincore(address + position - over, pages * PAGESIZE, _answer_at):
         return None
     return _answer.find(0, 0, pages) < 0
@@ -124,9 +124,9 @@ datasync = getattr(os, "fdatasync", os.fsync)
 _NOT_SERVED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 
 
-def shortened(found: int | None, size: int) -> OSError:
+def shortened(length: int | None, size: int) -> OSError:
     """Return the error for a file that was truncated while in use."""
-    return OSError(errno.EIO, f"it was shortened to {found} bytes of {size} while it was in use")
+    return OSError(errno.EIO, f"it was shortened to {length} bytes of {size} while it was in use")
 
 
 def _removed() -> FileNotFoundError:
@@ -398,8 +398,8 @@ class Lock:
         with cls._guard:
             with contextlib.suppress(FileNotFoundError):
                 # Checked first: closing any descriptor of the file drops this process's lock on it.
-                known = path.stat()
-                if (known.st_dev, known.st_ino) in cls._held:
+                status_before = path.stat()
+                if (status_before.st_dev, status_before.st_ino) in cls._held:
                     return None
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -560,6 +560,6 @@ class Files:
 
 
 def _check_length(descriptor: int, size: int, path: Path) -> None:
-    found = os.fstat(descriptor).st_size
-    if found != size:
-        raise OSError(errno.EINVAL, f"it has {found} bytes instead of {size}", str(path))
+    length = os.fstat(descriptor).st_size
+    if length != size:
+        raise OSError(errno.EINVAL, f"it has {length} bytes instead of {size}", str(path))

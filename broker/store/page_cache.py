@@ -170,8 +170,8 @@ class PageCacheTracker:
         behind = min(first + ASKED_AHEAD_BYTES, file.size)
         if not file.is_cached(first, behind - first):
             return False
-        for known in range(block, -(-behind // self._block_bytes)):
-            self._know(file, known, now)
+        for resident in range(block, -(-behind // self._block_bytes)):
+            self._know(file, resident, now)
         return True
 
     def fetched(self, ranges: Iterable[FileRange]) -> None:

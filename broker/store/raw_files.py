@@ -136,11 +136,11 @@ class FileRow:
 
     def refresh(self) -> None:
         """List the files again. Raises ``StoreError``."""
-        known = {file.start: file for file in self.files}
+        listed = {file.start: file for file in self.files}
         files = []
         for directory in self._directories:
             for path, start, size in _listed(directory):
-                file = known.get(start)
+                file = listed.get(start)
                 if file is None or file.size != size:
                     file = ViewFile(path, start, size)
                 files.append(file)
@@ -270,7 +270,7 @@ def names_in(directory: Path) -> list[str]:
 
 def _listed(directory: Path) -> list[tuple[str, int, int]]:
     """Return path, start and length of the files in a directory; none when it does not exist."""
-    found = []
+    rows = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -283,12 +283,12 @@ def _listed(directory: Path) -> list[tuple[str, int, int]]:
                     continue
                 # A file created just before a crash has a name, but no length yet.
                 if size:
-                    found.append((entry.path, start, size))
+                    rows.append((entry.path, start, size))
     except FileNotFoundError:
         return []
     except OSError as error:
         raise unreadable(str(directory), error) from error
-    return found
+    return rows
 
 
 def unreadable(path: str, error: OSError) -> StoreError:

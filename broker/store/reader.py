@@ -297,7 +297,7 @@ class StoreReader:
         size = sum(map(len, records))
         return GetResult(GetStatus.FOUND, offset + scanned, low, high, records, found, size=size)
 
-    def outside(self, rows: Iterable[tuple[int, int, int]], first: int) -> list[int]:
+    def entries_outside_log(self, rows: Iterable[tuple[int, int, int]], first: int) -> list[int]:
         """Return the queue offsets of entries, other than fillers, that point outside the log.
 
         ``first`` is the queue offset of the first entry.

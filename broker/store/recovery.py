@@ -171,8 +171,10 @@ class Recovery:
         while first and self._mapped[first].start > dispatched:
             first -= 1
         self._walk = self._new_walk()
-        found = self._walk.sweep(first, 0, dispatched)
-        self._replay((one for one in found if one.physical_offset >= dispatched), partial=False)
+        pieces = self._walk.sweep(first, 0, dispatched)
+        self._replay(
+            (piece for piece in pieces if piece.physical_offset >= dispatched), partial=False
+        )
         self._cut_log()
         end, start = self._walk.end, self._mapped[0].start
         for queue in self._all_queues():
@@ -205,8 +207,8 @@ class Recovery:
         if at == safe.tail and self._mapped[index].view[position : position + len(head)] != head:
             self._reject_safe_point()
         self._walk = self._new_walk()
-        found = self._behind(safe, self._walk.sweep(index, position, safe.end))
-        self._replay(found, partial=True)
+        pieces = self._behind(safe, self._walk.sweep(index, position, safe.end))
+        self._replay(pieces, partial=True)
         if self._sync:
             self._end_log(index)
         else:
@@ -225,7 +227,7 @@ class Recovery:
             queue.correct_min(self._mapped[0].start)
 
     def _behind(
-        self, safe: SafePoint, found: Iterator[LogRecord | Stretch]
+        self, safe: SafePoint, pieces: Iterator[LogRecord | Stretch]
     ) -> Iterator[LogRecord | Stretch]:
         """Skip the records before the safe point, which must lie between two records.
 
@@ -233,12 +235,12 @@ class Recovery:
             QueueLacksEntries: it does not, or the log is damaged before it.
         """
         before = max(safe.tail, self._mapped[0].start)
-        for one in found:
-            if one.physical_offset >= safe.end:
-                self._check_end(safe, before, one.physical_offset)
-                yield from chain((one,), found)
+        for piece in pieces:
+            if piece.physical_offset >= safe.end:
+                self._check_end(safe, before, piece.physical_offset)
+                yield from chain((piece,), pieces)
                 return
-            before = one.physical_offset + one.size
+            before = piece.physical_offset + piece.size
         self._check_end(safe, before, self._walk.end)
 
     def _check_end(self, safe: SafePoint, before: int, behind: int) -> None:
@@ -304,12 +306,12 @@ class Recovery:
                 file.rewrite(self._safe.synced - file.start, self._walk.end - file.start)
             file.sync()
 
-    def _replay(self, found: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
+    def _replay(self, pieces: Iterable[LogRecord | Stretch], *, partial: bool) -> None:
         replay = Replay(
             *(self._walk, self._queues, self._report, self._delay_levels_ms, self._deleted.ends),
             partial=partial,
         )
-        replay.run(found)
+        replay.run(pieces)
         self._seen = replay.seen
 
     def _all_queues(self) -> Iterator[ConsumeQueue]:
@@ -442,7 +444,7 @@ def find_log_files(
     Raises:
         StoreError: a file's length is not the configured one, or there is a gap between files.
     """
-    found: list[MappedFile] = []
+    mapped: list[MappedFile] = []
     names = [name for name in files.list(directory) if offset_of(name) is not None]
     for name in names:
         path = directory / name
@@ -453,13 +455,13 @@ def find_log_files(
             continue
         if size != file_size:
             raise _wrong_length(path, size, file_size, [files.size(directory / n) for n in names])
-        if found and int(name) != found[-1].start + file_size:
+        if mapped and int(name) != mapped[-1].start + file_size:
             raise StoreError(
-                f"the commit log has no file between {found[-1].path.name} and {name} in"
+                f"the commit log has no file between {mapped[-1].path.name} and {name} in"
                 f" {directory}: put the missing file back, or move the later ones away"
             )
-        found.append(MappedFile(files, maps, path, int(name), file_size, used=0))
-    return found
+        mapped.append(MappedFile(files, maps, path, int(name), file_size, used=0))
+    return mapped
 
 
 def _wrong_length(

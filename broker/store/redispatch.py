@@ -202,17 +202,17 @@ class Replay:
         self._count = 0
         self.seen: dict[ConsumeQueue, tuple[int, int]] = {}
 
-    def run(self, found: Iterable[LogRecord | Stretch]) -> None:
+    def run(self, pieces: Iterable[LogRecord | Stretch]) -> None:
         """Write the entries of the records that the walk finds.
 
         Raises:
             QueueLacksEntries: in a partial replay, a queue lacks earlier entries.
             OSError: the disk refuses an entry.
         """
-        for one in found:
-            if isinstance(one, Stretch):
+        for piece in pieces:
+            if isinstance(piece, Stretch):
                 self._give_all()
-                for key, first, entries in one.runs:
+                for key, first, entries in piece.runs:
                     void = self._void(key, entries) if key[0] in self._deleted else 0
                     if void == len(entries) // ENTRY_BYTES:
                         continue
@@ -220,7 +220,7 @@ class Replay:
                     queue = self._queue(key, first + void, ENTRY.unpack_from(live)[0])
                     if queue is not None:
                         self._give(queue, first + void, live)
-            elif (entry := entry_of(one, self._delay_levels_ms)) is not None:
+            elif (entry := entry_of(piece, self._delay_levels_ms)) is not None:
                 self._gather(entry)
         self._give_all()
 

@@ -107,16 +107,16 @@ def decide(config: RetentionConfig, moment: DiskMoment, files: Iterable[LogFile]
         files: those that may be deleted, oldest first; only as many as needed are consumed.
     """
     missing = max((missing_bytes(config, place.use) for place in moment.places), default=0)
-    wanted = missing if config.forcibly else 0
+    needed = missing if config.forcibly else 0
     due = is_due(config, moment)
     count = unexpired = 0
     freed = moment.coming_bytes
-    if due or freed < wanted:
+    if due or freed < needed:
         for file in files:
             expired = file.behind_ms is not None and (
                 file.behind_ms + config.reserved_ms <= moment.now_ms
             )
-            if count >= config.batch or not ((due and expired) or freed < wanted):
+            if count >= config.batch or not ((due and expired) or freed < needed):
                 break
             count += 1
             unexpired += not expired
@@ -155,8 +155,8 @@ def used_limits(config: RetentionConfig, use: DiskUse) -> dict[str, float]:
         max(0.0, 1 - least / size) if least else share
         for least, share in zip(free, used, strict=True)
     )
-    found = {"diskSpaceWarningLevelRatio": full}
-    return {"diskSpaceCleanForciblyRatio": forced, **found} if config.forcibly else found
+    limits = {"diskSpaceWarningLevelRatio": full}
+    return {"diskSpaceCleanForciblyRatio": forced, **limits} if config.forcibly else limits
 
 
 def _missing(use: DiskUse, used_percent: int, free_bytes: int) -> int:
@@ -295,8 +295,8 @@ class _Search:
                     yield number, physical_offset
             offset += len(entries)
 
-    def _entries(self, offset: int, most: int) -> list[tuple[int, int]]:
-        """Return physical offset and size of up to ``most`` entries from ``offset`` on.
+    def _entries(self, offset: int, max_count: int) -> list[tuple[int, int]]:
+        """Return physical offset and size of up to ``max_count`` entries from ``offset`` on.
 
         They are of one file, so there may be fewer; none only at the end of the queue.
         """
@@ -304,7 +304,7 @@ class _Search:
         if offset >= self._end or file is None:
             return []
         begin = offset * ENTRY_BYTES - file.start
-        end = min(begin + most * ENTRY_BYTES, file.size, self._end * ENTRY_BYTES - file.start)
+        end = min(begin + max_count * ENTRY_BYTES, file.size, self._end * ENTRY_BYTES - file.start)
         region = self._regions.get(file)
         if region is None:
             region = self._regions[file] = file.hold()

@@ -197,7 +197,7 @@ def _write_safe_point(target: Target, queues: Queues, log: LogCopy) -> None:
     head = memoryview(bytearray(min(_HEAD_BYTES, log.end - log.last)))
     log.view.read_into(log.last, head)
     point = SafePoint(log.last, head.hex(), log.end, log.end, numbers)
-    queue_bytes = next((one.file_bytes for one in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
+    queue_bytes = next((queue.file_bytes for queue in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
     config = StoreConfig(
         root=target.part,
         mapped_file_size_commit_log=log.file_bytes,

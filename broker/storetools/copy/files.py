@@ -206,13 +206,13 @@ def _files_to_copy(moment: CopyPoint) -> list[ViewFile]:
     if not files and moment.end == 0:
         return []
     # Even an empty log may have a file, whose name determines the next physical offset.
-    wanted = [file for file in files if file.start < moment.end or file is files[0]]
-    if not wanted or wanted[0].start > moment.end:
+    needed = [file for file in files if file.start < moment.end or file is files[0]]
+    if not needed or needed[0].start > moment.end:
         raise StoreError(
             f"the log in {moment.view.root} had a message before {moment.end} when the copy began,"
             " but these files have been moved or deleted since: start again"
         )
-    return wanted
+    return needed
 
 
 def _copy_file(file: ViewFile, directory: Path, end: int, on_progress: OnProgress) -> None:
@@ -231,13 +231,13 @@ def check_log(copied: LogCopy, on_progress: OnProgress) -> None:
     """Check and count the records of the copy. Raises ``StoreError``."""
     if not copied.view.files:
         return
-    for found in copied.view.walk(copied.start, copied.end):
-        if isinstance(found, Damage):
-            copied.faults.add(found)
-            on_progress(found.end - found.begin)
+    for part in copied.view.walk(copied.start, copied.end):
+        if isinstance(part, Damage):
+            copied.faults.add(part)
+            on_progress(part.end - part.begin)
         else:
-            _check_chunk(copied, found)
-            on_progress(len(found.data))
+            _check_chunk(copied, part)
+            on_progress(len(part.data))
 
 
 def _check_chunk(copied: LogCopy, chunk: LogChunk) -> None:

@@ -86,13 +86,13 @@ def copy_queues(moment: CopyPoint, target: Target, on_progress: Callable[[int], 
         # Without a log, the entries would point to new messages later.
         return {}
 
-    def one(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
+    def copied(key: tuple[str, int]) -> tuple[tuple[str, int], CopiedQueue | None]:
         return key, _copy_queue(moment, target, *key)
 
     queues: Queues = {}
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         # Called in this thread only: ``on_progress`` need not be thread-safe.
-        for key, queue in pool.map(one, list(moment.view.all_queues())):
+        for key, queue in pool.map(copied, list(moment.view.all_queues())):
             on_progress(1)
             if queue is not None:
                 queues[key] = queue
@@ -144,9 +144,9 @@ def cut_of(row: FileRow, log_end: int) -> int:
         count = written_entries(row, file)
         if not count:
             continue
-        behind, found = first_from(row.read(file.start, count * ENTRY_BYTES), log_end)
+        behind, first_behind = first_from(row.read(file.start, count * ENTRY_BYTES), log_end)
         # If nothing is cut, fillers at the end stay: their queue offsets must not be used again.
-        kept = behind if found < count else count
+        kept = behind if first_behind < count else count
         if kept or file is row.files[0]:
             return file.start // ENTRY_BYTES + kept
     return row.start // ENTRY_BYTES
@@ -207,7 +207,7 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
 
 def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
     """Return the queues with fewer entries than at the safe point, and set their ``number``."""
-    found = {}
+    lacking = {}
     for topic, rows in moment.numbers.items():
         for queue_id, number in rows.items():
             key = topic, queue_id
@@ -220,17 +220,17 @@ def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
             )
             if queue.number < number:
                 queue.number = number
-                queues[key] = found[key] = queue
-    return found
+                queues[key] = lacking[key] = queue
+    return lacking
 
 
 def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:
-    for found in log.walk(log.first_start(begin, end), end):
-        if not isinstance(found, LogChunk):
+    for chunk in log.walk(log.first_start(begin, end), end):
+        if not isinstance(chunk, LogChunk):
             continue
-        for start in found.starts:
+        for start in chunk.starts:
             try:
-                record, _ = read_record(found.data, start, len(found.data), check_crc=False)
+                record, _ = read_record(chunk.data, start, len(chunk.data), check_crc=False)
                 entry = entry_of(record, DEFAULT_DELAY_LEVELS_MS)
             except RecordError:
                 continue

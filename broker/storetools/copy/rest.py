@@ -166,18 +166,18 @@ def _is_late(name: str) -> bool:
 
 
 def _read(
-    directory: Path, wanted: Callable[[str], bool], sleep: Callable[[float], None]
+    directory: Path, is_needed: Callable[[str], bool], sleep: Callable[[float], None]
 ) -> StateFiles:
     names = {name for name in names_in(directory) if (directory / name).is_file()}
     # A file that is being replaced at this moment may exist only under its other names.
     names |= {name.removesuffix(_OLD).removesuffix(_UNFINISHED) for name in names}
-    found = {}
+    contents = {}
     for name in sorted(names):
-        if not name.endswith(_UNFINISHED) and wanted(name):
+        if not name.endswith(_UNFINISHED) and is_needed(name):
             data = _read_whole(directory / name, sleep)
             if data is not None:
-                found[name] = data
-    return found
+                contents[name] = data
+    return contents
 
 
 def _read_whole(path: Path, sleep: Callable[[float], None]) -> bytes | None:

@@ -115,16 +115,16 @@ class IndexMatch:
 
     def compare(self, keys: Sequence[Key], end: int) -> None:
         """Compare the keys of the log up to a physical offset. Raises ``StoreError``."""
-        wanted = []
+        claimed = []
         for key in keys:
             if key.offset < self._claims.begin:
                 self.earlier += 1
             elif key.offset > self._claims.end:
                 self.unclaimed += 1
             else:
-                wanted.append(key)
-        found = list(self._take(end))
-        self._align(wanted, found)
+                claimed.append(key)
+        entries = list(self._take(end))
+        self._align(claimed, entries)
 
     def finish(self) -> None:
         """Compare the remaining entries at the end of the part. Raises ``StoreError``."""
@@ -166,29 +166,29 @@ class IndexMatch:
     # --- differences
 
     def _align(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
-        at, found = 0, 0
-        while at < len(keys) or found < len(entries):
-            if at < len(keys) and found < len(entries) and _same(keys[at], entries[found]):
-                self._date(keys[at], entries[found])
-                at, found = at + 1, found + 1
+        at, entry_at = 0, 0
+        while at < len(keys) or entry_at < len(entries):
+            if at < len(keys) and entry_at < len(entries) and _same(keys[at], entries[entry_at]):
+                self._date(keys[at], entries[entry_at])
+                at, entry_at = at + 1, entry_at + 1
                 continue
-            skip_keys, skip_entries = _resync(keys, at, entries, found)
-            self._differ(keys[at : at + skip_keys], entries[found : found + skip_entries])
-            at, found = at + skip_keys, found + skip_entries
+            skip_keys, skip_entries = _resync(keys, at, entries, entry_at)
+            self._differ(keys[at : at + skip_keys], entries[entry_at : entry_at + skip_entries])
+            at, entry_at = at + skip_keys, entry_at + skip_entries
 
     def _differ(self, keys: Sequence[Key], entries: Sequence[ClaimedEntry]) -> None:
-        wrong = [one for one in entries if one.offset not in self.damaged]
+        wrong = [entry for entry in entries if entry.offset not in self.damaged]
         if not keys:
             # After a crash, the last indexed message may have been indexed again.
-            wrong = [one for one in wrong if one.offset != self._last_offset]
-        for one in wrong:
-            part = self._parts[one.file]
+            wrong = [entry for entry in wrong if entry.offset != self._last_offset]
+        for entry in wrong:
+            part = self._parts[entry.file]
             self._findings.derived(
                 "index-entry",
                 part.path,
-                part.place(one.number),
-                f"entry {one.number} of the index matches no key of the log: hash {one.hash},"
-                f" offset {one.offset}",
+                part.place(entry.number),
+                f"entry {entry.number} of the index matches no key of the log: hash {entry.hash},"
+                f" offset {entry.offset}",
             )
         for key in keys[len(wrong) :]:
             if key.offset != self._claims.end:
@@ -244,18 +244,18 @@ def _seconds(begin_ms: int, stored_ms: int) -> int:
 
 
 def _resync(
-    keys: Sequence[Key], at: int, entries: Sequence[ClaimedEntry], found: int
+    keys: Sequence[Key], at: int, entries: Sequence[ClaimedEntry], entry_at: int
 ) -> tuple[int, int]:
     """Return how many keys and entries to skip until both match again."""
-    left, right = len(keys) - at, len(entries) - found
+    left, right = len(keys) - at, len(entries) - entry_at
     for total in range(1, min(_WINDOW, left + right) + 1):
         for skip in sorted(range(total + 1), key=lambda n: abs(2 * n - total)):
             other = total - skip
-            if skip < left and other < right and _same(keys[at + skip], entries[found + other]):
+            if skip < left and other < right and _same(keys[at + skip], entries[entry_at + other]):
                 return skip, other
     if not left or not right:
         return left, right
-    offset = entries[found].offset
+    offset = entries[entry_at].offset
     behind = next((n for n in range(left) if keys[at + n].offset >= offset), left)
     if behind:
         return behind, 0

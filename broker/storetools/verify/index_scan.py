@@ -164,17 +164,17 @@ def shape_of(path: str, header: IndexHeader) -> Shape | None:
     likely = [usual] if size == usual.bytes else _shapes(size, header.next_entry)
     best, votes = None, 0
     for shape in likely:
-        found = _votes(file, IndexPart(path, shape, header, 0))
-        if found > votes:
-            best, votes = shape, found
+        score = _votes(file, IndexPart(path, shape, header, 0))
+        if score > votes:
+            best, votes = shape, score
     return best
 
 
 def _shapes(size: int, next_entry: int) -> list[Shape]:
-    most = min((size - HEADER.size - ENTRY.size * next_entry) // SLOT.size, _MAX_SHAPES * 5)
+    max_slots = min((size - HEADER.size - ENTRY.size * next_entry) // SLOT.size, _MAX_SHAPES * 5)
     return [
         Shape(slots, (size - HEADER.size - SLOT.size * slots) // ENTRY.size)
-        for slots in range(1, most + 1)
+        for slots in range(1, max_slots + 1)
         if (size - HEADER.size - SLOT.size * slots) % ENTRY.size == 0
     ]
 
@@ -282,18 +282,18 @@ class IndexScan:
     def _slots(self, part: IndexPart, file: ViewFile, newest: array[int]) -> None:
         data = bytearray(SLOT.size * part.shape.slots)
         file.read_into(HEADER.size, memoryview(data))
-        found = array("i", bytes(data))
+        stored = array("i", bytes(data))
         if array("i", [1]).tobytes()[0]:
-            found.byteswap()
-        if found != newest:
-            for slot, (wanted, actual) in enumerate(zip(newest, found, strict=True)):
+            stored.byteswap()
+        if stored != newest:
+            for slot, (computed, actual) in enumerate(zip(newest, stored, strict=True)):
                 # A number beyond the header's is of an entry added since the check began.
-                if wanted != actual and not part.header.next_entry <= actual < part.shape.entries:
+                if computed != actual and not part.header.next_entry <= actual < part.shape.entries:
                     self._findings.derived(
                         "index-slot",
                         part.path,
                         HEADER.size + slot * SLOT.size,
-                        f"slot {slot} of the index points to entry {actual}, not to {wanted}",
+                        f"slot {slot} of the index points to entry {actual}, not to {computed}",
                     )
 
 
@@ -432,7 +432,7 @@ class IndexFiles:
 
 def load_index(directory: Path, findings: Findings) -> IndexFiles:
     """Read the headers of a directory's index files. Raises ``StoreError``."""
-    found: list[IndexPart] = []
+    parts: list[IndexPart] = []
     paths = [path for path in index_files(directory) if is_made(path)]
     before_ms = 0
     for path in paths:
@@ -444,9 +444,9 @@ def load_index(directory: Path, findings: Findings) -> IndexFiles:
             sentence = "its slots and entries are not consistent, so it is not an index file"
             findings.derived("index-file", path, None, sentence)
             continue
-        found.append(IndexPart(path, shape, header, before_ms))
+        parts.append(IndexPart(path, shape, header, before_ms))
         before_ms = header.end_ms
-    return IndexFiles(directory, _of_one_shape(found, findings), paths)
+    return IndexFiles(directory, _of_one_shape(parts, findings), paths)
 
 
 def _of_one_shape(parts: list[IndexPart], findings: Findings) -> list[IndexPart]:

@@ -93,7 +93,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
     # The end of the log first: what is read later can only be ahead of it.
     end = view.log_end()
     tables = metadata_files.read_tables(root, Findings())
-    found = load_index(root / "index", Findings())
+    index = load_index(root / "index", Findings())
     topics, ends, last_ms = [], {}, None
     for topic in view.topics():
         row, queue_ends = _topic(view, topic)
@@ -126,7 +126,7 @@ def overview(root: Path, commit_log: str | None = None) -> Overview:
                 part.header.begin_ms,
                 part.header.end_ms,
             )
-            for part in found.parts
+            for part in index.parts
         ],
     )
 

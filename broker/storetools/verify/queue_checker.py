@@ -126,8 +126,8 @@ class QueueChecker:
         if evidence.topics is not None and topic not in evidence.topics:
             # Its topic was deleted; the messages stay in the log until retention deletes them.
             return
-        known = evidence.safe is None or evidence.number_of(key) is not None
-        if not known and state.last_position < evidence.safe_end:
+        existed = evidence.safe is None or evidence.number_of(key) is not None
+        if not existed and state.last_position < evidence.safe_end:
             # The queue had been deleted before the safe point was made.
             return
         if state.messages == 1 and state.first_position in self._misfiled:
@@ -167,8 +167,8 @@ class QueueChecker:
     # --- entries
 
     def _present(self, key: QueueKey, state: WalkedQueue | None) -> None:
-        found = self._view.queue_range(*key)
-        written = found.max_offset + found.torn
+        bounds = self._view.queue_range(*key)
+        written = bounds.max_offset + bounds.torn
         row = self._reader.row(key)
         begin = row.start // ENTRY_BYTES
         if state is None:
@@ -258,8 +258,8 @@ class QueueChecker:
             )
             return
         count = wrong.end - wrong.begin
-        one = count == 1
-        which = f"entry {wrong.begin}" if one else f"entries {wrong.begin} to {wrong.end - 1}"
+        is_single = count == 1
+        which = f"entry {wrong.begin}" if is_single else f"entries {wrong.begin} to {wrong.end - 1}"
         self.bad.add(key)
         self._findings.derived(
             wrong.kind,
@@ -269,10 +269,10 @@ class QueueChecker:
                 queue=queue,
                 topic=topic,
                 position=wrong.position,
-                messages="the message" if one else f"{count} messages",
-                is_are="is" if one else "are",
-                point="points" if one else "point",
-                have="has" if one else "have",
+                messages="the message" if is_single else f"{count} messages",
+                is_are="is" if is_single else "are",
+                point="points" if is_single else "point",
+                have="has" if is_single else "have",
             ),
         )
 

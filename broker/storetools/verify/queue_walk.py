@@ -194,23 +194,23 @@ class QueueWalk:
         count = len(run.entries) // ENTRY_BYTES
         self.entries += count
         (last,) = _POSITION.unpack_from(run.entries, len(run.entries) - ENTRY_BYTES)
-        found = WalkedQueue(run.first, run.first + count, _position(run.entries), last, count)
+        walked = WalkedQueue(run.first, run.first + count, _position(run.entries), last, count)
         if self._new is None:
             actual = self._reader.read(run.key, run.first, count)
             if actual != run.entries:
                 pairs = zip(ENTRY.iter_unpack(run.entries), ENTRY.iter_unpack(actual), strict=True)
-                for number, (wanted, stored) in enumerate(pairs, run.first):
-                    if wanted != stored and (kind := _kind(wanted, stored)) is not None:
-                        found.add_wrong(Wrong(kind, number, number + 1, wanted[0]))
+                for number, (derived, stored) in enumerate(pairs, run.first):
+                    if derived != stored and (kind := _kind(derived, stored)) is not None:
+                        walked.add_wrong(Wrong(kind, number, number + 1, derived[0]))
         elif (writer := self._new.get(run.key)) is not None:
             if state is not None and run.first == 0:
                 # The topic was deleted and created again.
                 writer.clear()
             writer.write(run.first, run.entries)
         if state is None:
-            self.states[run.key] = found
+            self.states[run.key] = walked
         else:
-            state.follow(found)
+            state.follow(walked)
 
     def merge(self, later: dict[QueueKey, WalkedQueue]) -> None:
         """Add the queues of a later part of the log."""
@@ -225,13 +225,13 @@ def _position(entries: bytes | bytearray) -> int:
     return int(_POSITION.unpack_from(entries)[0])
 
 
-def _kind(wanted: tuple[int, int, int], found: tuple[int, int, int]) -> Kind | None:
-    position, size, _ = found
+def _kind(derived: tuple[int, int, int], stored: tuple[int, int, int]) -> Kind | None:
+    position, size, _ = stored
     if (not position and not size) or size == FILLER_SIZE:
         return Kind.MISSING
-    if position != wanted[0]:
+    if position != derived[0]:
         return Kind.PLACE
-    return Kind.SIZE if size != wanted[1] else Kind.TAGS
+    return Kind.SIZE if size != derived[1] else Kind.TAGS
 
 
 _AT_ONCE: Final = 65_536

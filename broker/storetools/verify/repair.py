@@ -126,9 +126,9 @@ class _Work:
         if report.bad_queues or index:
             self._build(index=index)
         unusable = [
-            str(Path(one.path).relative_to(self._root))
-            for one in report.findings.shown
-            if one.kind in {"side-file", "small-file", "timers"}
+            str(Path(finding.path).relative_to(self._root))
+            for finding in report.findings.shown
+            if finding.kind in {"side-file", "small-file", "timers"}
         ]
         for name in [*unusable, *([timer.LOG_NAME] if timer.WHEEL_NAME in unusable else [])]:
             # The next start builds the timer files again, and needs none of the others.
@@ -177,8 +177,8 @@ class _Work:
         # The safe point may have queue offsets whose messages are lost; don't use them again.
         safe = view.safe_point()
         for key in sorted(new):
-            found = view.queue_range(*key)
-            number = found.max_offset + (found.torn if report.clean else 0)
+            bounds = view.queue_range(*key)
+            number = bounds.max_offset + (bounds.torn if report.clean else 0)
             if safe is not None and safe.end <= report.log_end:
                 number = max(number, safe.numbers.get(key[0], {}).get(key[1], 0))
             complete(
@@ -235,13 +235,13 @@ class _Work:
     def _checkpoint(self) -> None:
         report = self._report
         self._move("checkpoint")
-        found = Checkpoint()
+        checkpoint = Checkpoint()
         if report.clean:
             view = StoreView(self._root, commit_log=self._options.commit_log)
             for file in view.log.files:
                 sync_path(file.path)
-            found = Checkpoint(report.last_ms, report.last_ms, 0)
-        self._files.replace(self._root / "checkpoint", found.encode(), backup=False)
+            checkpoint = Checkpoint(report.last_ms, report.last_ms, 0)
+        self._files.replace(self._root / "checkpoint", checkpoint.encode(), backup=False)
         self.done.append("rewrote the checkpoint")
 
     def _move(self, name: str) -> None:
