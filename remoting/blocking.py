@@ -146,14 +146,8 @@ class BlockingConnection:
         self._is_silent = True
         try:
             self._socket = _connected(parse_address(address), connect_timeout, tls)
-        except TimeoutError as failure:
-            reason = f"no answer within {connect_timeout:g} s"
-            raise ConnectFailed(address, reason) from failure
-        except TlsError as failure:
-            reason = "its TLS settings can't be used"
-            raise ConnectFailed(address, reason, str(failure)) from failure
-        except OSError as failure:
-            reason, hint = connect_failure(failure, tls=tls is not None)
+        except (OSError, TlsError) as failure:
+            reason, hint = connect_failure(failure, tls=tls is not None, timeout=connect_timeout)
             raise ConnectFailed(address, reason, hint) from failure
 
     def fileno(self) -> int:

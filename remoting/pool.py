@@ -114,10 +114,10 @@ class ConnectionPool:
 
     def connected(self, address: str) -> Connection | None:
         """Return the open connection to ``address``, or None."""
-        known = self._addresses.get(address)
-        if known is None or known.connection is None or known.connection.closed:
+        entry = self._addresses.get(address)
+        if entry is None or entry.connection is None or entry.connection.closed:
             return None
-        return known.connection
+        return entry.connection
 
     async def get(self, address: str) -> Connection:
         """Return the connection to ``address`` (``host:port``); connect if there is none.
@@ -132,23 +132,23 @@ class ConnectionPool:
             return connection
         if self._closed:
             raise ConnectFailed(address, "the client is closed", "make a new one")
-        known = self._know(address)
-        if known.connecting is None:
-            pause = known.retry_at - self._clock.monotonic()
+        entry = self._entry(address)
+        if entry.connecting is None:
+            pause = entry.retry_at - self._clock.monotonic()
             if pause > 0:
-                reason, hint = known.last
+                reason, hint = entry.last
                 raise ConnectFailed(
                     address, reason, f"the next attempt is made in {pause:.1f} s; {hint}"
                 )
             if self.endpoint.signer is not None and not self._watches:
                 self._watches = True
                 self.endpoint.tasks.spawn(self.endpoint.signer.watch(), "credentials")
-            known.connecting = self.endpoint.tasks.spawn(
-                self._connect(address, known),
+            entry.connecting = self.endpoint.tasks.spawn(
+                self._connect(address, entry),
                 f"connect {address}",
-                on_done=lambda task: _connect_ended(known, task),
+                on_done=lambda task: _connect_ended(entry, task),
             )
-        return await self._share(address, known.connecting)
+        return await self._share(address, entry.connecting)
 
     async def request(self, address: str, command: Command, *, timeout: float) -> Command:
         """Connect if necessary, send a request, return its answer: all within ``timeout`` seconds.
@@ -189,17 +189,17 @@ class ConnectionPool:
                 address, "the client was closed meanwhile", "make a new one"
             ) from None
 
-    def _know(self, address: str) -> _Address:
-        known = self._addresses.get(address)
-        if known is None:
+    def _entry(self, address: str) -> _Address:
+        entry = self._addresses.get(address)
+        if entry is None:
             if len(self._addresses) >= self._max_addresses:
                 for unused, other in list(self._addresses.items()):
                     if other.connecting is None and self.connected(unused) is None:
                         del self._addresses[unused]
-            known = self._addresses[address] = _Address()
-        return known
+            entry = self._addresses[address] = _Address()
+        return entry
 
-    async def _connect(self, address: str, known: _Address) -> Connection:
+    async def _connect(self, address: str, entry: _Address) -> Connection:
         try:
             host, port = parse_address(address)
             loop = asyncio.get_running_loop()
@@ -214,18 +214,10 @@ class ConnectionPool:
                     # Ends the handshake of a connection whose caller has given up already.
                     ssl_handshake_timeout=self._connect_timeout if context else None,
                 )
-        except TimeoutError as failure:
-            reason = f"no answer within {self._connect_timeout:g} s"
-            raise self._failed(address, known, reason) from failure
-        except TlsError as failure:
-            raise self._failed(
-                address, known, "its TLS settings can't be used", str(failure)
-            ) from failure
-        except OSError as failure:
-            reason, hint = connect_failure(failure, tls=self._tls is not None)
-            raise self._failed(address, known, reason, hint) from failure
-        known.connection = connection
-        known.failures = 0
+        except (OSError, TlsError) as failure:
+            raise self._failed(address, entry, failure) from failure
+        entry.connection = connection
+        entry.failures = 0
         return connection
 
     async def _context(self) -> ssl.SSLContext | None:
@@ -234,18 +226,21 @@ class ConnectionPool:
             return await asyncio.to_thread(self._tls.context)
         return self._tls
 
-    def _failed(self, address: str, known: _Address, reason: str, hint: str = "") -> ConnectFailed:
-        pause = min(BACKOFF_FIRST * 2 ** min(known.failures, 30), self._max_backoff)
-        known.failures += 1
-        known.retry_at = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
+    def _failed(self, address: str, entry: _Address, failure: OSError | TlsError) -> ConnectFailed:
+        pause = min(BACKOFF_FIRST * 2 ** min(entry.failures, 30), self._max_backoff)
+        entry.failures += 1
+        entry.retry_at = self._clock.monotonic() + pause * (0.5 + self._jitter() / 2)
         self.counters.connects_failed += 1
-        failure = ConnectFailed(address, reason, hint)
-        known.last = failure.reason, failure.hint
-        return failure
+        reason, hint = connect_failure(
+            failure, tls=self._tls is not None, timeout=self._connect_timeout
+        )
+        problem = ConnectFailed(address, reason, hint)
+        entry.last = problem.reason, problem.hint
+        return problem
 
 
-def _connect_ended(known: _Address, task: asyncio.Task[Connection]) -> None:
-    known.connecting = None
+def _connect_ended(entry: _Address, task: asyncio.Task[Connection]) -> None:
+    entry.connecting = None
     if not task.cancelled():
         # Retrieve the exception, or asyncio reports it when all callers were cancelled meanwhile.
         task.exception()

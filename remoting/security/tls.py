@@ -152,12 +152,17 @@ def load_pair(
         raise TlsError(f"{files} can't be used: {_reason(failure)}") from None
 
 
-def connect_failure(failure: OSError, *, tls: bool) -> tuple[str, str]:
-    """Return why a connection could not be made and, for a failed handshake, what to do.
+def connect_failure(failure: OSError | TlsError, *, tls: bool, timeout: float) -> tuple[str, str]:
+    """Return why a connection could not be made and, for TLS, what to do.
 
     Args:
         tls: whether the connection was to be one with TLS.
+        timeout: seconds for the attempt.
     """
+    if isinstance(failure, TlsError):
+        return "its TLS settings can't be used", str(failure)
+    if isinstance(failure, TimeoutError):
+        return f"no answer within {timeout:g} s", ""
     if isinstance(failure, socket.gaierror):
         return "the host name is not known", ""
     if isinstance(failure, ssl.SSLError):

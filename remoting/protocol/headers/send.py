@@ -9,8 +9,8 @@ from remoting.protocol.command import Header, Int, Long, header
 
 
 @header
-class SendMessageRequestHeader(Header):
-    """SEND_MESSAGE and SEND_REPLY_MESSAGE: the message's attributes, with long names."""
+class _MessageHeader(Header):
+    """The attributes of a message that its three headers begin with."""
 
     producer_group: str
     topic: str
@@ -23,13 +23,19 @@ class SendMessageRequestHeader(Header):
     properties: str | None = None
     reconsume_times: Int | None = None
     unit_mode: bool = False
+
+
+@header
+class SendMessageRequestHeader(_MessageHeader):
+    """SEND_MESSAGE and SEND_REPLY_MESSAGE: the message's attributes, with long names."""
+
     batch: bool = False
     max_reconsume_times: Int | None = None
     bname: str | None = None
 
 
 @header
-class SendMessageRequestHeaderV2(Header):
+class SendMessageRequestHeaderV2(_MessageHeader):
     """SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, SEND_REPLY_MESSAGE_V2: the same, in one-letter names."""
 
     wire_names: ClassVar[Mapping[str, str]] = {
@@ -49,17 +55,6 @@ class SendMessageRequestHeaderV2(Header):
         "bname": "n",
     }
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int
-    queue_id: Int
-    sys_flag: Int
-    born_timestamp: Long
-    flag: Int
-    properties: str | None = None
-    reconsume_times: Int | None = None
-    unit_mode: bool = False
     max_reconsume_times: Int | None = None
     batch: bool = False
     bname: str | None = None
@@ -78,20 +73,9 @@ class SendMessageResponseHeader(Header):
 
 
 @header
-class ReplyMessageRequestHeader(Header):
+class ReplyMessageRequestHeader(_MessageHeader):
     """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply's attributes; hosts are ``ip:port``."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
-    default_topic_queue_nums: Int
-    queue_id: Int
-    sys_flag: Int
-    born_timestamp: Long
-    flag: Int
-    properties: str | None = None
-    reconsume_times: Int | None = None
-    unit_mode: bool = False
     born_host: str
     store_host: str
     store_timestamp: Long

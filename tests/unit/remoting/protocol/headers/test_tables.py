@@ -21,8 +21,9 @@ def all_header_types() -> set[type[Header]]:
         module = importlib.import_module(f"remoting.protocol.headers.{info.name}")
         found |= {
             value
-            for value in vars(module).values()
+            for name, value in vars(module).items()
             if isinstance(value, type) and issubclass(value, Header) and value is not Header
+            if not name.startswith("_")
         }
     return found
 
