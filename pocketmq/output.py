@@ -14,7 +14,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
@@ -105,16 +106,8 @@ def os_error(problem: OSError) -> str:
     return f"{where}{problem.strerror or problem}"
 
 
-class Progress(Protocol):
-    """A progress display."""
-
-    def advance(self, count: int) -> None:
-        """Add to the number of items done."""
-
-
-class _NoProgress:
-    def advance(self, count: int) -> None:
-        """Progress is not shown."""
+Advance = Callable[[int], None]
+"""Adds to the number of items done."""
 
 
 def show_json(value: object) -> None:
@@ -193,8 +186,8 @@ def count(number: int, noun: str) -> str:
 
 
 @contextmanager
-def progress(label: str, total: int | None, *, shown: bool = True) -> Iterator[Progress]:
-    """Show a progress bar on stderr if that is a terminal.
+def progress(label: str, total: int | None, *, shown: bool = True) -> Iterator[Advance]:
+    """Show a progress bar on stderr if that is a terminal; yield what advances it.
 
     Args:
         label: the text beside the bar.
@@ -202,21 +195,10 @@ def progress(label: str, total: int | None, *, shown: bool = True) -> Iterator[P
         shown: False: show nothing.
     """
     if not shown or not sys.stderr.isatty():
-        yield _NoProgress()
+        yield lambda _: None
         return
-    with _bar(label, total) as bar:
-        yield bar
-
-
-@contextmanager
-def _bar(label: str, total: int | None) -> Iterator[Progress]:
     from rich import progress as rich_progress  # noqa: PLC0415 - 40 ms, and only at a terminal
     from rich.console import Console  # noqa: PLC0415 - as above
-
-    class Bar:
-        def advance(self, count: int) -> None:
-            """Add to the number of items done."""
-            display.advance(task, count)
 
     with rich_progress.Progress(
         rich_progress.TextColumn("{task.description}"),
@@ -225,8 +207,7 @@ def _bar(label: str, total: int | None) -> Iterator[Progress]:
         rich_progress.TimeElapsedColumn(),
         console=Console(stderr=True),
     ) as display:
-        task = display.add_task(label, total=total)
-        yield Bar()
+        yield partial(display.advance, display.add_task(label, total=total))
 
 
 class _Column:

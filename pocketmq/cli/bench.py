@@ -131,8 +131,8 @@ def _measure(
     as_json: bool,
 ) -> None:
     async def measure() -> list[BenchResult]:
-        with output.progress("messages", None) as bar:
-            return await kind(load, stop_signal(), _in_portions(bar.advance))
+        with output.progress("messages", None) as advance:
+            return await kind(load, stop_signal(), _in_portions(advance))
 
     try:
         results = run(measure())

@@ -198,14 +198,14 @@ class _Exporting:
     ) -> None:
         stop = stop_signal()
         label = f"exporting {self._selection.topic}"
-        with output.progress(label, total, shown=self._shown) as bar:
+        with output.progress(label, total, shown=self._shown) as advance:
             async for portion in portions:
                 if stop.is_set():
                     raise click.Abort
                 with _written():
                     writer.write(portion)
                 self._count(portion)
-                bar.advance(portion.passed)
+                advance(portion.passed)
         with _written():
             writer.close()
 

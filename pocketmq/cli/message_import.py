@@ -171,8 +171,8 @@ class _Importing:
         async with client.Instance(nameserver) as instance:
             mapping = QueueMapping(await instance.admin().queues(self._topic))
             producer = instance.producer(group=GROUP)
-            with output.progress(label, self._source.total) as bar:
-                sending = Sending(producer, bar, marks=self._marks)
+            with output.progress(label, self._source.total) as advance:
+                sending = Sending(producer, advance, marks=self._marks)
 
                 async def save_by_time() -> None:
                     while True:
@@ -181,7 +181,7 @@ class _Importing:
 
                 saving = asyncio.create_task(save_by_time())
                 try:
-                    problem = await sending.send_all(self._messages(mapping, bar), stop, rate)
+                    problem = await sending.send_all(self._messages(mapping, advance), stop, rate)
                 finally:
                     saving.cancel()
                     await asyncio.gather(saving, return_exceptions=True)
@@ -196,12 +196,12 @@ class _Importing:
         return sending.failed == 0 and not stop.is_set()
 
     def _messages(
-        self, mapping: QueueMapping, bar: output.Progress
+        self, mapping: QueueMapping, advance: output.Advance
     ) -> Iterator[tuple[int, client.Message[bytes]]]:
         for number, found in enumerate(self._source.messages):
             if self._before is not None and self._before.has(number):
                 self._skipped += 1
-                bar.advance(1)
+                advance(1)
                 continue
             target = mapping.target(found)
             yield (

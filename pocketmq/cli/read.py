@@ -181,7 +181,7 @@ async def _write_all(
     count, limit = 0, wanted.limit
     # No progress bar if the messages go to the same terminal.
     shown = wanted.bar and not wanted.follow and limit != 1
-    with output.progress(f"reading {wanted.topic}", limit, shown=shown) as bar:
+    with output.progress(f"reading {wanted.topic}", limit, shown=shown) as advance:
         while not stop.is_set() and (limit is None or count < limit):
             if ends is not None and await has_read(consumer, ends):
                 break
@@ -191,7 +191,7 @@ async def _write_all(
             if fresh:
                 write(fresh)
                 count += len(fresh)
-                bar.advance(len(fresh))
+                advance(len(fresh))
                 if wanted.commit:
                     await consumer.commit({m.queue: m.offset + 1 for m in fresh})
     return count

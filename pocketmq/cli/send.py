@@ -237,9 +237,9 @@ async def _send(
     async with client.Producer(
         nameserver, group=wanted.group, transaction_checker=checker, interceptors=traces
     ) as producer:
-        with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as bar:
+        with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as advance:
             end = None if wanted.transaction is None else ENDS[wanted.transaction][0]
-            sending = Sending(producer, bar, end=end)
+            sending = Sending(producer, advance, end=end)
             problem = await sending.send_all(enumerate(messages), stop, wanted.rate)
     _report(sending, wanted)
     report_dropped(traces)

@@ -117,7 +117,7 @@ class Sending:
 
     Args:
         producer: an open producer.
-        bar: is advanced with every acknowledgement.
+        advance: is called with every acknowledgement.
         end: sends each message in a transaction and ends it so.
         marks: is kept up to date.
 
@@ -129,13 +129,13 @@ class Sending:
     def __init__(
         self,
         producer: client.Producer[bytes],
-        bar: output.Progress,
+        advance: output.Advance,
         *,
         end: client.TransactionState | None = None,
         marks: SentMarks | None = None,
     ) -> None:
         self._producer = producer
-        self._bar = bar
+        self._advance = advance
         self._end = end
         self._marks = marks
         self._window = WINDOW if end is None else TRANSACTIONS_AT_ONCE
@@ -263,7 +263,7 @@ class Sending:
         self.sent += 1
         self.size += size
         self.last = future.result()
-        self._bar.advance(1)
+        self._advance(1)
 
     def _count_failure(self, error: BaseException | None) -> None:
         self.failed += 1

@@ -152,12 +152,12 @@ def verify(
     options = CheckOptions(commit_log, delay_levels, jobs or os.cpu_count() or 1)
     repaired: Repair | None = None
     try:
-        with output.progress("checking", _size(directory, commit_log)) as bar:
+        with output.progress("checking", _size(directory, commit_log)) as advance:
             if wants_repair:
-                repaired = repair(directory, options, bar.advance)
+                repaired = repair(directory, options, advance)
                 report = repaired.after
             else:
-                report = check(directory, options, bar.advance)
+                report = check(directory, options, advance)
     except StoreError as problem:
         raise _Unreadable(str(problem)) from problem
     if as_json:

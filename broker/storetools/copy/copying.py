@@ -30,7 +30,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
 from broker.store.config import StoreConfig, StorePaths
@@ -56,16 +56,9 @@ from broker.storetools.view import PATH_SEPARATOR
 _HEAD_BYTES: Final = 64
 
 
-class CopyProgress(Protocol):
-    """Shows the progress of one step."""
-
-    def advance(self, count: int) -> None:
-        """Add ``count`` to the work done."""
-        ...
-
-
-ShowProgress = Callable[[str, int], AbstractContextManager[CopyProgress]]
-"""Starts to show the progress of a step: its name, and the amount of work."""
+ShowProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Starts to show the progress of a step, by its name and its amount of work; yields what adds to
+the work done."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,12 +146,12 @@ def _copy(
 ) -> CopyReport:
     """Run steps 3 to 6 of the module's docstring. Raises ``StoreError``, ``OSError``."""
     view = moment.view
-    with show("copying queues", sum(1 for _ in view.all_queues())) as bar:
-        queues = copy_queues(moment, target, bar.advance)
-    with show("copying the log", max(0, moment.end - view.log.start)) as bar:
-        log = copy_log(moment, target, bar.advance)
-    with show("checking the copy", log.end - log.start) as bar:
-        check_log(log, bar.advance)
+    with show("copying queues", sum(1 for _ in view.all_queues())) as advance:
+        queues = copy_queues(moment, target, advance)
+    with show("copying the log", max(0, moment.end - view.log.start)) as advance:
+        log = copy_log(moment, target, advance)
+    with show("checking the copy", log.end - log.start) as advance:
+        check_log(log, advance)
     notes = complete(moment, queues, log, target)
     notes += rest.hold_back(early, queues, past_ms=log.last_ms if moment.is_past else None)
     rest.write(early | rest.read_late(view.root), target)

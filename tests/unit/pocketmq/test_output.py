@@ -150,13 +150,13 @@ def test_facts_in_a_pipe_are_names_and_values(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_bar_is_drawn_at_a_terminal_only(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress("sending", 10) as bar:
-        bar.advance(10)
+    with output.progress("sending", 10) as advance:
+        advance(10)
     assert capsys.readouterr().err == ""
-    with contextlib.redirect_stderr(Terminal()) as err, output.progress("sending", 10) as bar:
-        bar.advance(10)
+    with contextlib.redirect_stderr(Terminal()) as err, output.progress("sending", 10) as advance:
+        advance(10)
     assert "10/10" in err.getvalue()
     with contextlib.redirect_stderr(Terminal()) as err:
-        with output.progress("sending", 10, shown=False) as bar:
-            bar.advance(10)
+        with output.progress("sending", 10, shown=False) as advance:
+            advance(10)
         assert err.getvalue() == ""

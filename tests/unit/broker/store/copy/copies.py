@@ -33,7 +33,7 @@ def copied(source: Path, target: Path, look: Look = quiet, **more: Any) -> CopyR
                 assert self.done <= total or what == "copying queues"
 
         look(what, 0)
-        yield Bar()
+        yield Bar().advance
 
     return copy_store(source, target, show=show, **more)
 
