@@ -203,7 +203,7 @@ class Offsets:
             group: the consumer group to pull as.
             messages: the maximum number of messages.
         """
-        header = pull_header(queue, group, offset, messages=messages, suspend_ms=0, expression="*")
+        header = pull_header(queue, group, offset, messages=messages)
         answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
         return read_answer(answer, partial(read_page, offset=offset), queue)
 

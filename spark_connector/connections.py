@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict, Unpack
 
 from remoting.blocking import BlockingConnection
 from remoting.security.credentials import CredentialsSource, Signer
@@ -141,41 +141,27 @@ _CACHE: Final = ConnectionCache()
 os.register_at_fork(after_in_child=_CACHE.forked)
 
 
+class LeaseArguments(TypedDict, total=False):
+    """Keyword arguments of ``ConnectionCache.lease``."""
+
+    idle_timeout: float
+    connect_timeout: float
+    credentials: CredentialsSource | None
+    tls: Tls | None
+
+
 # A function, not a bound method: readers that refer to it are pickled, and the cache can't be.
 def lease(
-    address: str,
-    *,
-    idle_timeout: float = CONNECTION_IDLE,
-    connect_timeout: float = CONNECT_TIMEOUT,
-    credentials: CredentialsSource | None = None,
-    tls: Tls | None = None,
+    address: str, **arguments: Unpack[LeaseArguments]
 ) -> AbstractContextManager[BlockingConnection]:
     """Lease a connection from this process's cache; see ``ConnectionCache.lease``."""
-    return _CACHE.lease(
-        address,
-        idle_timeout=idle_timeout,
-        connect_timeout=connect_timeout,
-        credentials=credentials,
-        tls=tls,
-    )
+    return _CACHE.lease(address, **arguments)
 
 
 close_unused: Final = _CACHE.close
 """Close this process's unused connections."""
 
 
-def leasing(
-    idle_timeout: float,
-    credentials: CredentialsSource | None,
-    tls: Tls | None,
-    *,
-    connect_timeout: float = CONNECT_TIMEOUT,
-) -> Lease:
-    """Return ``lease`` with these timeouts, in seconds, these credentials and TLS."""
-    return partial(
-        lease,
-        idle_timeout=idle_timeout,
-        connect_timeout=connect_timeout,
-        credentials=credentials,
-        tls=tls,
-    )
+def leasing(**arguments: Unpack[LeaseArguments]) -> Lease:
+    """Return ``lease`` with these arguments."""
+    return partial(lease, **arguments)

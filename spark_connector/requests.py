@@ -25,6 +25,7 @@ from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.security.credentials import account_of
 from spark_connector.connections import Lease, leasing
 from spark_connector.errors import BrokerError
+from spark_connector.limits import CONNECT_TIMEOUT
 from spark_connector.options import ConnectionOptions
 
 P = ParamSpec("P")
@@ -67,9 +68,11 @@ class Calls:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.options = options
-        timeout = min(options.request_timeout, 3.0)
         self._lease = lease or leasing(
-            options.connection_idle, options.credentials, options.tls, connect_timeout=timeout
+            idle_timeout=options.connection_idle,
+            connect_timeout=min(options.request_timeout, CONNECT_TIMEOUT),
+            credentials=options.credentials,
+            tls=options.tls,
         )
         self.sleep = sleep
         self._random = random.Random()  # noqa: S311 - spreads load

@@ -1,16 +1,18 @@
-"""Names of PySpark that not all supported releases have, with stand-ins for those that lack them.
+"""What Spark and its Python workers have: names of PySpark, and packages.
 
 PySpark 4.0 has no filters and no stream sink that takes Arrow batches; 4.0 and 4.1 have no limits
-of streams. A release never uses the stand-ins for what it lacks.
+of streams. Names that a release lacks have stand-ins, which it never uses.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pyspark
 
-from spark_connector.errors import OptionError
+from spark_connector.errors import ConnectorError, OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -72,6 +74,7 @@ __all__ = [
     "ReadLimit",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "check_interpreter",
     "require",
 ]
 
@@ -96,3 +99,23 @@ def require(version: tuple[int, int], what: str, hint: str) -> None:
     if version > VERSION:
         needed = ".".join(map(str, version))
         raise OptionError(f"{what} needs Spark {needed}; this is {pyspark.__version__}", hint)
+
+
+NEEDED: Final = ("numpy", "pyarrow")
+"""Modules that driver and executors need."""
+
+
+def check_interpreter() -> None:
+    """Raise ConnectorError if this interpreter lacks a package needed for reading and writing.
+
+    Spark starts its workers with ``PYSPARK_PYTHON`` or the first ``python3`` of the ``PATH``, which
+    may differ from the driver's interpreter.
+    """
+    for module in NEEDED:
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConnectorError(
+                f"the Python of Spark's workers, {sys.executable}, has no usable {module}: {error}",
+                "install pocketmq[spark] there, or set PYSPARK_PYTHON to a Python that has it",
+            ) from error

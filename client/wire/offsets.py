@@ -14,7 +14,7 @@ from remoting.protocol.headers.pull import (
     SearchOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from remoting.protocol.message.tags import TagExpression
+from remoting.protocol.message.tags import SUBSCRIBE_ALL, TagExpression
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.queue import MessageQueue
 
@@ -34,15 +34,17 @@ def pull_header(
     offset: int,
     *,
     messages: int,
-    suspend_ms: int,
-    expression: str,
+    suspend_ms: int = 0,
+    expression: str = SUBSCRIBE_ALL,
     expression_type: str = TagExpression.kind,
     max_bytes: int | None = None,
     commit: int | None = None,
 ) -> PullMessageRequestHeader:
-    """Return the header of a pull that carries its tag expression.
+    """Return the header of a pull that carries its filter; by default it gets every message.
 
-    ``commit``, if given, is an offset to commit for the group along with the pull.
+    Args:
+        suspend_ms: how long the broker may hold the pull; 0: it answers at once.
+        commit: an offset to commit for the group along with the pull.
     """
     return PullMessageRequestHeader(
         consumer_group=group,

@@ -184,14 +184,26 @@ class Rows:
         return pc.fill_null(pc.greater(pc.binary_length(column), 0), False)
 
 
+def unsendable(row: int, why: str, hint: str) -> ConnectorError:
+    """Return the error for a row that can't be sent.
+
+    Args:
+        row: its number within the task.
+        why: a clause about the row.
+        hint: what to do about it.
+    """
+    return ConnectorError(f"row {row} of the task can't be sent: {why}", hint)
+
+
 def _check_utf8(keys: Any, first: int) -> None:
     try:
         keys.cast(pa.string())
     except pa.ArrowInvalid:
         for index, value in enumerate(keys.to_pylist()):
             if value is not None and value.decode("utf-8", "ignore").encode() != value:
-                raise ConnectorError(
-                    f"row {first + index} of the task can't be sent: its keys are not UTF-8",
+                raise unsendable(
+                    first + index,
+                    "its keys are not UTF-8",
                     "write them as text, e.g. with hex() or base64()",
                 ) from None
         raise

@@ -27,9 +27,8 @@ from spark_connector.arrow import (
     mask_of,
     offsets_of,
 )
-from spark_connector.errors import ConnectorError
 from spark_connector.schema import OWN_PROPERTIES
-from spark_connector.sink.columns import Rows
+from spark_connector.sink.columns import Rows, unsendable
 
 STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
 """Reserved names that are used in rows where the given column is empty."""
@@ -103,10 +102,8 @@ def _check(rows: Rows, names: Any, values: Any, entries: Any, row_of: NDArray[np
     for index, (name, value) in enumerate(zip(names.to_pylist(), values.to_pylist(), strict=True)):
         problem = problem_of(name, value)
         if problem:
-            raise ConnectorError(
-                f"row {rows.first + int(row_of[index])} of the task can't be sent: {problem}",
-                "drop or clean this entry of the column properties",
-            )
+            hint = "drop or clean this entry of the column properties"
+            raise unsendable(rows.first + int(row_of[index]), problem, hint)
 
 
 def problem_of(name: bytes, value: bytes) -> str:
@@ -170,19 +167,16 @@ def body_sizes(rows: Rows) -> NDArray[np.int64]:
     bodies = rows.get("body")
     if bodies.null_count:
         at = int(np.argmin(mask_of(bodies.is_valid())))
-        raise ConnectorError(
-            f"row {rows.first + at} of the task can't be sent: its body is null",
-            "filter such rows out; a message has a body",
-        )
+        hint = "filter such rows out; a message has a body"
+        raise unsendable(rows.first + at, "its body is null", hint)
     sizes = lengths_of(bodies)
     wrong = np.flatnonzero((sizes == 0) | (sizes > MAX_MESSAGE_BYTES))
     if len(wrong):
         at = int(wrong[0])
-        why = f"has {sizes[at]} bytes, {MAX_MESSAGE_BYTES} are allowed" if sizes[at] else "is empty"
-        raise ConnectorError(
-            f"row {rows.first + at} of the task can't be sent: its body {why}",
-            "split it, or write a reference to it" if sizes[at] else "filter such rows out",
-        )
+        if not sizes[at]:
+            raise unsendable(rows.first + at, "its body is empty", "filter such rows out")
+        why = f"its body has {sizes[at]} bytes, {MAX_MESSAGE_BYTES} are allowed"
+        raise unsendable(rows.first + at, why, "split it, or write a reference to it")
     return sizes
 
 
@@ -215,10 +209,8 @@ def _check_value(rows: Rows, values: Any, column: str) -> None:
         return
     for index, value in enumerate(values.to_pylist()):
         if value and ENTRY_END in value:
-            raise ConnectorError(
-                f"row {rows.first + index} of the task can't be sent: its {column} hold 0x02",
-                f"clean the column {column}",
-            )
+            why = f"its {column} hold 0x02"
+            raise unsendable(rows.first + index, why, f"clean the column {column}")
 
 
 def text_sizes(rows: Rows, parts: list[Part]) -> NDArray[np.int64]:
@@ -228,11 +220,8 @@ def text_sizes(rows: Rows, parts: list[Part]) -> NDArray[np.int64]:
         sizes += len(part) if isinstance(part, bytes) else lengths_of(part)
     if rows.count and int(sizes.max()) > MAX_PROPERTIES_BYTES:
         at = int(sizes.argmax())
-        raise ConnectorError(
-            f"row {rows.first + at} of the task can't be sent: its properties take {sizes[at]} "
-            f"bytes, {MAX_PROPERTIES_BYTES} are allowed",
-            "move data into the body",
-        )
+        why = f"its properties take {sizes[at]} bytes, {MAX_PROPERTIES_BYTES} are allowed"
+        raise unsendable(rows.first + at, why, "move data into the body")
     return sizes
 
 

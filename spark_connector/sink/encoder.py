@@ -21,7 +21,7 @@ from remoting.protocol.queue import MessageQueue
 from spark_connector.arrow import lengths_of, mask_of, offsets_of
 from spark_connector.errors import ConnectorError
 from spark_connector.limits import SINK_BATCH_BYTES, SINK_MAX_BATCH_ROWS, SLICE_BYTES, SPREAD_ROWS
-from spark_connector.sink.columns import Rows
+from spark_connector.sink.columns import Rows, unsendable
 from spark_connector.sink.elements import elements, property_parts
 from spark_connector.sink.placing import Destination, Placing
 from spark_connector.sink.unique_keys import UniqueKeys
@@ -198,10 +198,8 @@ class Encoder:
         ).decode("utf-8", "replace")
         level = value_of(row, "delayLevel", self._recipe.delay_level)
         if level < 0:
-            raise ConnectorError(
-                f"row {row.first} of the task can't be sent: its delay level is {level}",
-                "use 1 to 18, or 0 for no delay",
-            )
+            why = f"its delay level is {level}"
+            raise unsendable(row.first, why, "use 1 to 18, or 0 for no delay")
         instant = row.get("deliverTimestamp")
         deliver_ms = None
         if level:

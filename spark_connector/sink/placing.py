@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client.network.routes import by_sharding_key
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import ConnectorError, OptionError
-from spark_connector.sink.columns import Rows
+from spark_connector.sink.columns import Rows, unsendable
 
 BY_HASH: Final = ("shardingKey", "keys")
 """Columns with the key by which a row's queue is chosen; the first one that is not empty counts."""
@@ -81,10 +81,11 @@ class Placing:
         present = rows.present("topic")
         if present is None or not pc.all(present).as_py():
             at = 0 if present is None else present.to_pylist().index(False)
-            raise ConnectorError(
-                f"row {rows.first + at} of the task can't be sent: its topic is null or empty",
+            why, hint = (
+                "its topic is null or empty",
                 "fill the column topic, or give the option topic",
             )
+            raise unsendable(rows.first + at, why, hint)
         return topics
 
     def _deciding(self, rows: Rows) -> list[str]:

@@ -121,7 +121,11 @@ def write_rows(
     """
     options = plan.options
     connection = options.connection
-    take = lease or leasing(connection.connection_idle, connection.credentials, connection.tls)
+    take = lease or leasing(
+        idle_timeout=connection.connection_idle,
+        credentials=connection.credentials,
+        tls=connection.tls,
+    )
     name_servers = NameServerCalls(Calls(options.connection, lease=take))
     routes = WriteRoutes(name_servers, options.default_queues)
     recipe = Recipe(

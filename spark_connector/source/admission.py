@@ -145,7 +145,10 @@ class Admission:
         if not take_all:
             if self._waits(total, now):
                 return dict(start)
-            limit = self._limit()
+            limit = self.limits.max_offsets
+            if limit is None:
+                bounded = self.caught_up or self.limits.max_bytes is not None
+                limit = UNLIMITED if bounded else CATCH_UP_OFFSETS
             if self.limits.max_bytes is not None and total:
                 mean = _mean_size(dict(zip(queues, available, strict=True)), begins, mean_size)
                 limit = min(limit, max(1, int(self.limits.max_bytes / mean)))
@@ -188,13 +191,6 @@ class Admission:
             and 0 < total < self.limits.min_offsets
             and now - self.started < self.limits.max_delay
         )
-
-    def _limit(self) -> int:
-        limit = self.limits.max_offsets
-        if limit is None:
-            has_other = self.limits.max_bytes is not None
-            limit = UNLIMITED if self.caught_up or has_other else CATCH_UP_OFFSETS
-        return limit
 
 
 def _mean_size(

@@ -32,7 +32,6 @@ def pull_request(partition: RangePartition, options: ReadOptions, offset: int, e
         options.group,
         offset,
         messages=min(end - offset, options.pull_batch_size),
-        suspend_ms=0,
         expression=options.tags.text,
         expression_type=options.tags.kind,
         max_bytes=MAX_ANSWER_BYTES,

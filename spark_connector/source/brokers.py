@@ -162,7 +162,10 @@ class Brokers:
             offsets = [understand(address, committed_offset, answer) for answer in answers]
             if 0 in offsets:
                 # Brokers of 4.x also answer 0 for short queues without a committed offset.
-                table = self._offset_table(address)
+                command = request(RequestCode.GET_ALL_CONSUMER_OFFSET)
+                answer = self.calls.one(address, command, "the table of committed offsets")
+                wrapper = understand(address, decode, ConsumerOffsetSerializeWrapper, answer.body)
+                table = wrapper.offset_table
                 offsets = [
                     table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
                     if offset == 0
@@ -216,8 +219,7 @@ class Brokers:
         if self._route(topic) is not None:
             return
         for address, here in _by_master(routes, queues).items():
-            pull = pull_header(here[0], group, 0, messages=1, suspend_ms=0, expression="*")
-            command = request(RequestCode.PULL_MESSAGE, pull)
+            command = request(RequestCode.PULL_MESSAGE, pull_header(here[0], group, 0, messages=1))
             what = f"messages for group {group}"
             self.calls.many(address, [command], what, accept=PULL_ANSWERS, retries=0)
         header = CreateTopicRequestHeader(
@@ -270,11 +272,6 @@ class Brokers:
             )
             for queue, ends in table.items()
         }
-
-    def _offset_table(self, address: str) -> dict[str, dict[int, int]]:
-        command = request(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        answer = self.calls.one(address, command, "the table of committed offsets")
-        return understand(address, decode, ConsumerOffsetSerializeWrapper, answer.body).offset_table
 
 
 def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str, ...]:

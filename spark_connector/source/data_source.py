@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 from remoting.runtime.log import Log
 from spark_connector.errors import OptionError
 from spark_connector.sink.options import SINK_OPTIONS
-from spark_connector.source.interpreter import check_interpreter
 from spark_connector.source.options import SOURCE_OPTIONS, SourceOptions
+from spark_connector.spark import check_interpreter
 from spark_connector.tables import (
     kept_options,
     names_target,

@@ -192,11 +192,7 @@ class SourceOptions:
     limits: Limits
     group: str
     commit: bool = option("commitOffsets", choice({"none": False, "broker": True}), False)
-    on_no_commit: Edge | None = option(
-        "onNoCommit",
-        choice(_NO_COMMIT),
-        _NO_COMMIT["earliest"],
-    )
+    on_no_commit: Edge | None = option("onNoCommit", choice(_NO_COMMIT), _NO_COMMIT["earliest"])
     fail_without_match: bool = option(
         "startingOffsetsByTimestampStrategy", choice({"latest": False, "error": True}), False
     )

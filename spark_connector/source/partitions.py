@@ -12,9 +12,9 @@ from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
 from spark_connector.schema import Column
 from spark_connector.source.brokers import addresses_of
-from spark_connector.source.interpreter import check_interpreter
 from spark_connector.source.options import ReadOptions, SourceOptions
 from spark_connector.source.ranges import RangePartition, gather, split
+from spark_connector.spark import check_interpreter
 
 
 class QueuePartition(InputPartition):

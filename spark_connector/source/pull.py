@@ -192,7 +192,9 @@ class RangeReader:
         self._partition = partition
         self._options = options
         self._decoder = decoder
-        self._lease = lease or leasing(options.connection_idle, options.credentials, options.tls)
+        self._lease = lease or leasing(
+            idle_timeout=options.connection_idle, credentials=options.credentials, tls=options.tls
+        )
         self._clock = clock
         self._sleep = sleep
         self._tags = None if options.tags.is_all else options.tags

@@ -121,10 +121,10 @@ def push(filters: Iterable[Filter], *, kafka: bool) -> tuple[Pushed, list[Filter
     """
     pushed = Pushed()
     returned = []
-    for one in filters:
-        column = _column(one, kafka)
-        if column is None or not _take(pushed, column, one):
-            returned.append(one)
+    for offer in filters:
+        column = _column(offer, kafka)
+        if column is None or not _take(pushed, column, offer):
+            returned.append(offer)
     return pushed, returned
 
 

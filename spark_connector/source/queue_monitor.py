@@ -22,7 +22,6 @@ from remoting.blocking import BlockingConnection
 from remoting.errors import AnswerTimeout, RemotingError
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import Log
 from remoting.security.credentials import CredentialsSource, Signer
@@ -63,14 +62,7 @@ class _Watched:
         self.queues: dict[int, tuple[MessageQueue, int]] = {}
 
     def park(self, group: str, queue: MessageQueue, offset: int) -> None:
-        header = pull_header(
-            queue,
-            group,
-            offset,
-            messages=1,
-            suspend_ms=SUSPEND_MS,
-            expression=SUBSCRIBE_ALL,
-        )
+        header = pull_header(queue, group, offset, messages=1, suspend_ms=SUSPEND_MS)
         command = Command.request(RequestCode.PULL_MESSAGE, header)
         opaque = self.connection.submit(command, timeout=SUBMIT_TIMEOUT)
         self.queues[opaque] = (queue, offset)

@@ -98,16 +98,15 @@ def split(
             split into more pieces.
         max_records: the most offsets of a piece.
     """
-    wanted = [one for one in ranges if one.offsets > 0]
-    counts = [-(-one.offsets // max_records) for one in wanted]
+    ranges = [whole for whole in ranges if whole.offsets > 0]
+    counts = [-(-whole.offsets // max_records) for whole in ranges]
     if sum(counts) < min_partitions:
-        counts = share([one.offsets for one in wanted], min_partitions)
         # A share may be below the number of pieces that max_records requires.
-        counts = [
-            max(count, -(-one.offsets // max_records))
-            for one, count in zip(wanted, counts, strict=True)
-        ]
-    return [piece for one, count in zip(wanted, counts, strict=True) for piece in _cut(one, count)]
+        shares = share([whole.offsets for whole in ranges], min_partitions)
+        counts = list(map(max, counts, shares))
+    return [
+        piece for whole, count in zip(ranges, counts, strict=True) for piece in _cut(whole, count)
+    ]
 
 
 def gather(pieces: Sequence[RangePartition], most: int) -> list[list[RangePartition]]:

@@ -7,6 +7,7 @@ the queues are passed in. No I/O here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from remoting.protocol.queue import MessageQueue
@@ -57,78 +58,67 @@ def resolve(
         DataLossError: an offset is outside the queue (with ``OnDataLoss.FAIL``).
     """
     _check_names(positions, bounds)
-    found = {}
+    resolver = _Resolver(positions.option, lookup, options, now_ms)
+    offsets = {}
     for queue, ends in bounds.items():
         position = positions.of(queue)
         assert position is not None
-        found[queue] = _resolve_one(
-            positions.option, position, queue, ends, lookup, options, now_ms
-        )
-    return found
+        offsets[queue] = resolver.resolve(position, queue, ends)
+    return offsets
 
 
-def _resolve_one(
-    option: str,
-    position: Position,
-    queue: MessageQueue,
-    ends: QueueBounds,
-    lookup: OffsetLookup,
-    options: SourceOptions,
-    now_ms: int,
-) -> int:
-    if isinstance(position, Instant):
-        return _of_instant(option, position, queue, ends, lookup, options, now_ms)
-    if position is Edge.COMMITTED:
-        committed = lookup.committed(queue)
-        if committed is not None:
-            return _within(option, committed, queue, ends, options)
-        if options.on_no_commit is None:
+@dataclass(frozen=True, slots=True)
+class _Resolver:
+    """Resolves positions of one option; see ``resolve`` for the attributes."""
+
+    option: str
+    lookup: OffsetLookup
+    options: SourceOptions
+    now_ms: int
+
+    def resolve(self, position: Position, queue: MessageQueue, ends: QueueBounds) -> int:
+        if isinstance(position, Instant):
+            return self._of_instant(position.at(self.now_ms), queue, ends)
+        if position is Edge.COMMITTED:
+            committed = self.lookup.committed(queue)
+            if committed is not None:
+                return self._within(committed, queue, ends)
+            if self.options.on_no_commit is None:
+                raise OptionError(
+                    f"the consumer group has committed nothing in queue {queue}",
+                    "set onNoCommit to earliest or latest, or let the group commit first",
+                )
+            position = self.options.on_no_commit
+        if isinstance(position, Edge):
+            return ends.minimum if position is Edge.EARLIEST else ends.maximum
+        return self._within(position, queue, ends)
+
+    def _of_instant(self, timestamp_ms: int, queue: MessageQueue, ends: QueueBounds) -> int:
+        if ends.minimum < ends.maximum:
+            offset = self.lookup.at_or_after(queue, timestamp_ms)
+            if offset < ends.maximum:
+                return max(offset, ends.minimum)
+        if self.options.fail_without_match:
             raise OptionError(
-                f"the consumer group has committed nothing in queue {queue}",
-                "set onNoCommit to earliest or latest, or let the group commit first",
+                f"queue {queue} holds no message stored at or after {timestamp_ms} ms "
+                f"({self.option})",
+                "set startingOffsetsByTimestampStrategy=latest to begin at such a queue's end",
             )
-        position = options.on_no_commit
-    if isinstance(position, Edge):
-        return ends.minimum if position is Edge.EARLIEST else ends.maximum
-    return _within(option, position, queue, ends, options)
+        return ends.maximum
 
-
-def _of_instant(
-    option: str,
-    instant: Instant,
-    queue: MessageQueue,
-    ends: QueueBounds,
-    lookup: OffsetLookup,
-    options: SourceOptions,
-    now_ms: int,
-) -> int:
-    timestamp_ms = instant.at(now_ms)
-    if ends.minimum < ends.maximum:
-        found = lookup.at_or_after(queue, timestamp_ms)
-        if found < ends.maximum:
-            return max(found, ends.minimum)
-    if options.fail_without_match:
-        raise OptionError(
-            f"queue {queue} holds no message stored at or after {timestamp_ms} ms ({option})",
-            "set startingOffsetsByTimestampStrategy=latest to begin at such a queue's end",
-        )
-    return ends.maximum
-
-
-def _within(
-    option: str, offset: int, queue: MessageQueue, ends: QueueBounds, options: SourceOptions
-) -> int:
-    if ends.minimum <= offset <= ends.maximum:
-        return offset
-    if options.read.on_data_loss is OnDataLoss.FAIL:
-        raise DataLossError(
-            f"{option} asks for offset {offset} of queue {queue}, which holds "
-            f"[{ends.minimum}, {ends.maximum})",
-            "correct the offset, or set onDataLoss=skip to take the nearest there is",
-        )
-    if offset > ends.maximum and options.read.on_data_loss is OnDataLoss.EARLIEST:
-        return ends.minimum
-    return min(max(offset, ends.minimum), ends.maximum)
+    def _within(self, offset: int, queue: MessageQueue, ends: QueueBounds) -> int:
+        if ends.minimum <= offset <= ends.maximum:
+            return offset
+        on_data_loss = self.options.read.on_data_loss
+        if on_data_loss is OnDataLoss.FAIL:
+            raise DataLossError(
+                f"{self.option} asks for offset {offset} of queue {queue}, which holds "
+                f"[{ends.minimum}, {ends.maximum})",
+                "correct the offset, or set onDataLoss=skip to take the nearest there is",
+            )
+        if offset > ends.maximum and on_data_loss is OnDataLoss.EARLIEST:
+            return ends.minimum
+        return min(max(offset, ends.minimum), ends.maximum)
 
 
 def _check_names(positions: Positions, bounds: Mapping[MessageQueue, QueueBounds]) -> None:

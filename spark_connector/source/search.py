@@ -25,7 +25,6 @@ from remoting.protocol.headers.pull import (
     OffsetResponseHeader,
 )
 from remoting.protocol.headers.query import QueryMessageRequestHeader, QueryMessageResponseHeader
-from remoting.protocol.message.tags import SUBSCRIBE_ALL
 from remoting.protocol.message.view import iter_records
 from remoting.protocol.queue import MessageQueue
 from spark_connector.errors import UnknownTopicError
@@ -162,14 +161,7 @@ class MessageSearch:
     def _page(self, queue: MessageQueue, offset: int) -> RecordPage:
         """Return some messages from an offset on, and the offset after them."""
         address = self._address(queue)
-        header = pull_header(
-            queue,
-            self._group,
-            offset,
-            messages=WALK_MESSAGES,
-            suspend_ms=0,
-            expression=SUBSCRIBE_ALL,
-        )
+        header = pull_header(queue, self._group, offset, messages=WALK_MESSAGES)
         answer = self._brokers.calls.one(
             address,
             request(RequestCode.PULL_MESSAGE, header),

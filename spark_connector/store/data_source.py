@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from spark_connector.errors import ConnectorError
-from spark_connector.spark import Filter
+from spark_connector.spark import Filter, check_interpreter
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -75,8 +75,6 @@ class RocketMQStoreDataSource(DataSource):
         raise _batch_only("write to")
 
     def _options(self) -> StoreOptions:
-        from spark_connector.source.interpreter import check_interpreter
-
         check_interpreter()
         from spark_connector.store.options import store_options
 
@@ -114,8 +112,6 @@ class StoreScanReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the Arrow batches of a task. Raises ``ConnectorError``."""
-        from spark_connector.source.interpreter import check_interpreter
-
         check_interpreter()
         from spark_connector.store.reading import StoreTask
 

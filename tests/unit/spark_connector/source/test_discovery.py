@@ -14,8 +14,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.source.batch import PushDownReader, RocketMQBatchReader
 from spark_connector.source.data_source import RocketMQDataSource
-from spark_connector.source.interpreter import check_interpreter
 from spark_connector.source.pushdown import PLANNER, offered
+from spark_connector.spark import check_interpreter
 
 OPTIONS = {"nameserver": "127.0.0.1:9", "topic": "t"}
 BODY = StructType([StructField("body", BinaryType())])
