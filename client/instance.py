@@ -7,7 +7,6 @@ after a fork raises.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
 
 from client.admin import Admin, shared_admin
@@ -84,12 +83,7 @@ class Instance(Generic[T]):
         await self.start()
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def start(self) -> None:

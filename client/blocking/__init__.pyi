@@ -503,12 +503,7 @@ class Instance(Generic[T]):
         """The id under which brokers register this client; empty before the start."""
 
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
     def start(self) -> None:
         """Start the background tasks. Connections are opened when they are needed."""
 

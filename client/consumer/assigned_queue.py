@@ -259,19 +259,19 @@ class AssignedQueue(FetcherOwner, Generic[T]):
 
     def offer(self) -> None:
         """Enter the ready queue if messages may be dispatched, and wake a worker."""
-        if not self._is_ready and not self._withheld and self.process_queue.ready:
-            self._is_ready = True
-            self._consumer.ready_queue.append(self)
+        if self.put_back():
             self._consumer.on_ready()
 
-    def put_back(self) -> None:
-        """Enter the ready queue like ``offer``, without waking anyone.
+    def put_back(self) -> bool:
+        """Enter the ready queue like ``offer``, without waking anyone. Returns whether it did.
 
         For a worker that has just taken messages from the queue: it looks for work again anyway.
         """
-        if not self._is_ready and not self._withheld and self.process_queue.ready:
-            self._is_ready = True
-            self._consumer.ready_queue.append(self)
+        if self._is_ready or self._withheld or not self.process_queue.ready:
+            return False
+        self._is_ready = True
+        self._consumer.ready_queue.append(self)
+        return True
 
     def leave_ready_queue(self) -> bool:
         """Record the removal from the ready queue. Returns whether messages may be dispatched."""

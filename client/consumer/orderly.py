@@ -269,14 +269,14 @@ class OrderlyDispatcher(Dispatcher[T]):
                 )
         elif outcome is TAKEN_BACK:
             queue.counts.failed += len(run)
-            for one in (run, *assigned.uncommitted):
-                queue.give_back(one)
+            for handled in (run, *assigned.uncommitted):
+                queue.give_back(handled)
             assigned.uncommitted.clear()
             assigned.rest(self._order.rest(1))
         else:
             if outcome.verdict is OutcomeKind.DONE:
-                for one in assigned.uncommitted:
-                    queue.finish(one)
+                for handled in assigned.uncommitted:
+                    queue.finish(handled)
                 assigned.uncommitted.clear()
             await self.conclude(assigned, run, outcome)
         assigned.end(run)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Generic, Protocol, TypeVar
 
 from client.consumer.outcome import MessageOutcome
@@ -258,6 +258,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
             self._release(run.chunk, run.end - run.start)
 
     def _release(self, chunk: Chunk[M], count: int) -> None:
+        assert 0 <= count <= chunk.left, "each message is settled once"
         chunk.left -= count
         self.messages -= count
         if chunk.left == 0:
@@ -277,12 +278,12 @@ class ProcessQueue(PullBuffer, Generic[M]):
     def _insert(self, span: Run[M]) -> None:
         waiting = self._waiting
         offset = span.offset
-        place = 0
-        while place < len(waiting) and waiting[place].offset < offset:
-            place += 1
-        waiting.insert(place, span)
+        index = 0
+        while index < len(waiting) and waiting[index].offset < offset:
+            index += 1
+        waiting.insert(index, span)
 
-    def keep_only(self, run: Run[M], kept: Container[int]) -> list[Run[M]]:
+    def keep_only(self, run: Run[M], kept: Set[int]) -> list[Run[M]]:
         """Settle a run's messages except those at the offsets ``kept``.
 
         Returns:
@@ -296,6 +297,7 @@ class ProcessQueue(PullBuffer, Generic[M]):
             for index in range(run.start, run.end)
             if run.chunk.messages[index].offset in kept
         ]
+        assert len(runs) == len(kept), "only messages that were taken can be held"
         self.active.discard(run)
         self.active.update(runs)
         self._release(run.chunk, len(run) - len(runs))

@@ -70,9 +70,9 @@ def _subscribed_topics(
     subscriptions: Iterable[SubscriptionData], retry: str
 ) -> Mapping[str, object]:
     return {
-        one.topic: frozenset(one.tags_set) or one.sub_string or "*"
-        for one in subscriptions
-        if one.topic != retry
+        subscription.topic: frozenset(subscription.tags_set) or subscription.sub_string or "*"
+        for subscription in subscriptions
+        if subscription.topic != retry
     }
 
 
@@ -123,13 +123,13 @@ async def join(
             broadcasting and the other clustering, or a broker refused. No broker has the member.
     """
     mine = member.consumer_data()
-    found = await asyncio.gather(*(_check_at(context, mine, one) for one in addresses))
-    conflicts = [one for one in found if one is not None]
+    checks = await asyncio.gather(*(_check_at(context, mine, address) for address in addresses))
+    conflicts = [conflict for conflict in checks if conflict is not None]
     for conflict in conflicts:
         if member.on_conflict == "reject" or conflict.kind == FindingKind.MESSAGE_MODEL:
             raise conflict
-    refused = await asyncio.gather(*(_join_at(context, member, one) for one in addresses))
-    for refusal in refused:
+    refusals = await asyncio.gather(*(_join_at(context, member, address) for address in addresses))
+    for refusal in refusals:
         if refusal is not None:
             await context.heartbeats.unregister(consumer_group=member.group)
             raise refusal
@@ -165,15 +165,15 @@ async def _check_at(
             error=str(error),
         )
         return None
-    others = [one for one in theirs.connection_set if one.client_id != context.client_id]
-    differs = contradiction(mine, theirs) if others else None
-    if differs is None:
+    ids = [connection.client_id for connection in theirs.connection_set]
+    other = next((client_id for client_id in ids if client_id != context.client_id), None)
+    difference = contradiction(mine, theirs) if other is not None else None
+    if other is None or difference is None:
         return None
-    one, other = context.client_id, others[0].client_id
     finding = GroupFinding(
-        kind=differs.kind,
-        text=f"members {one} and {other} differ: {differs.text}",
-        members=[one, other],
+        kind=difference.kind,
+        text=f"members {context.client_id} and {other} differ: {difference.text}",
+        members=[context.client_id, other],
     )
     return _conflict(finding, mine.group_name, address)
 
@@ -214,7 +214,7 @@ class GroupProblemReporter:
         self._topics = topics
         self._tell = tell
         self._conflicts = conflicts
-        self._known: frozenset[tuple[object, ...]] = frozenset()
+        self._reported: frozenset[tuple[object, ...]] = frozenset()
         self._not_ours: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -228,12 +228,9 @@ class GroupProblemReporter:
         while True:
             await asyncio.sleep(WATCH_FIRST)
             self._wake.clear()
-            await self._query_brokers()
+            answers = await asyncio.gather(*(self._ask(address) for address in self._masters()))
+            self.take([answer for answer in answers if answer is not None])
             await wait_at_most(WATCH_PERIOD * spread.uniform(0.8, 1.2), self._wake)
-
-    async def _query_brokers(self) -> None:
-        found = await asyncio.gather(*(self._ask(address) for address in self._masters()))
-        self.take([one for one in found if one is not None])
 
     async def _ask(self, address: str) -> GroupDescriptionBody | None:
         try:
@@ -258,16 +255,16 @@ class GroupProblemReporter:
 
     def take(self, descriptions: Iterable[GroupDescriptionBody]) -> None:
         """Report the problems that were not in the previous descriptions."""
-        found: dict[tuple[object, ...], tuple[GroupFinding, bool]] = {}
+        findings: dict[tuple[object, ...], tuple[GroupFinding, bool]] = {}
         for description in descriptions:
-            for one in description.conflicts if self._conflicts else ():
-                found.setdefault(_key(one), (one, True))
-            for one in description.warnings:
-                found.setdefault(_key(one), (one, False))
-        for key, (finding, conflict) in found.items():
-            if key not in self._known:
+            for finding in description.conflicts if self._conflicts else ():
+                findings.setdefault(_key(finding), (finding, True))
+            for finding in description.warnings:
+                findings.setdefault(_key(finding), (finding, False))
+        for key, (finding, conflict) in findings.items():
+            if key not in self._reported:
                 self._report(finding, conflict=conflict)
-        self._known = frozenset(found)
+        self._reported = frozenset(findings)
 
     def _report(self, finding: GroupFinding, *, conflict: bool) -> None:
         _log.warning(

@@ -25,8 +25,7 @@ from client.events import MembersDiffer, QueuesUnread, Start, SubscriptionUnstab
 from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.conflicts import GroupProblemReporter, join
 from client.group.rebalancer import Rebalancer, View
-from client.group.reports import Reports, consumer_status, running_info
-from client.group.stacks import stacks
+from client.group.reports import Reports, consumer_status, running_info, stacks
 from client.group.start_offsets import OffsetStore, StartOffsets
 from client.group.strategies import Sticky, strategy_named
 from client.group.view import GroupMembers, GroupView, Subscribed, check_filter, from_where

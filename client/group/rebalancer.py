@@ -121,8 +121,10 @@ class Rebalancer:
             return set()
         return {
             queue
-            for one in members
-            for queue in self._strategy.allocate(one, view.queues, view.members, group=self._group)
+            for member in members
+            for queue in self._strategy.allocate(
+                member, view.queues, view.members, group=self._group
+            )
         }
 
     def _share(self, view: View) -> Collection[MessageQueue]:

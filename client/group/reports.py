@@ -1,14 +1,21 @@
 """Reports of a member: events and logs after a rebalance, and responses to brokers' requests.
 
 After a rebalance only changes since the previous one are reported. Requests of administration tools
-for a member's settings and queue states are forwarded by the broker on the member's connection
-(cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus).
+for a member's settings, queue states and stacks are forwarded by the broker on the member's
+connection (cf. DefaultMQPushConsumerImpl.consumerRunningInfo, consumerStatus, UtilAll.jstack).
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
+from types import FrameType
+from typing import Any
 
 from client.errors import PocketMQError, TopicNotFound
 from client.events import (
@@ -21,6 +28,7 @@ from client.events import (
 )
 from client.group.rebalancer import Difference, View
 from client.group.view import GroupMembers
+from client.limits import MAX_STACK_DEPTH, MAX_STACKS
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
 from remoting.protocol.bodies.group import GetConsumerStatusBody
@@ -97,10 +105,10 @@ class Reports:
             self._report_idle(known, difference)
         self._report_share(difference)
 
-    def unread(self, found: Iterable[QueuesUnread]) -> None:
+    def unread(self, events: Iterable[QueuesUnread]) -> None:
         """Report the topics whose queues are not all read, unless the round before had the same."""
-        before, self._unread = self._unread, frozenset(found)
-        for event in sorted(self._unread - before, key=lambda one: one.topic):
+        before, self._unread = self._unread, frozenset(events)
+        for event in sorted(self._unread - before, key=lambda event: event.topic):
             _log.warning(
                 "members that don't subscribe to a topic get queues of it, which nobody reads; "
                 "subscribe all members to it, or give it a group of its own",
@@ -207,3 +215,38 @@ def consumer_status(command: Command, running: Running) -> Command:
         queue: held.commit_offset for queue, held in running.queues.items() if queue.topic == topic
     }
     return command.reply(body=encode(GetConsumerStatusBody(message_queue_table=table)))
+
+
+def stacks() -> str:
+    """Return the stack of every thread and of every task of the running event loop.
+
+    The innermost call comes first. Source files are not read, so that this doesn't block.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads, tasks = sys._current_frames(), asyncio.all_tasks()
+    blocks = [_of_task(task) for task in islice(tasks, MAX_STACKS)]
+    for ident, innermost in islice(threads.items(), MAX_STACKS):
+        calls = (frame for frame, _ in traceback.walk_stack(innermost))
+        blocks.append(_block(names.get(ident, "unknown"), f"TID: {ident}", calls))
+    left_out = len(threads) + len(tasks) - len(blocks)
+    if left_out:
+        blocks.append(f"{left_out} more threads and tasks\n")
+    return "\n\n".join(blocks)
+
+
+def _of_task(task: asyncio.Task[Any]) -> str:
+    frames: list[FrameType] = []
+    coroutine: Any = task.get_coro()
+    # Each coroutine waits for the next one; the last one waits for a future.
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        frames.append(frame)
+        coroutine = coroutine.cr_await
+    return _block(task.get_name(), "task", reversed(frames))
+
+
+def _block(name: str, kind: str, frames: Iterable[FrameType]) -> str:
+    calls = (
+        f"{frame.f_code.co_qualname} ({frame.f_code.co_filename}:{frame.f_lineno})"
+        for frame in islice(frames, MAX_STACK_DEPTH)
+    )
+    return "\n".join(f"{name:<40}{text}" for text in (kind, *calls))

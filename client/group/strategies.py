@@ -179,9 +179,9 @@ class MachineRoomNearby:
             room = self._room(self._room_of_broker, "broker", queue.broker_name, group)
             queues_of.setdefault(room, []).append(queue)
         members_of: dict[str, list[str]] = {}
-        for one in members:
-            room = self._room(self._room_of_member, "client id", one, group)
-            members_of.setdefault(room, []).append(one)
+        for other in members:
+            room = self._room(self._room_of_member, "client id", other, group)
+            members_of.setdefault(room, []).append(other)
         home = self._room(self._room_of_member, "client id", member, group)
         share: list[MessageQueue] = []
         if home in queues_of:
@@ -290,8 +290,8 @@ class ConsistentHash:
         if member_index(member, queues, members, group) is None:
             return []
         owner_of = {
-            _position(f"{one}-{number}"): one
-            for one in members
+            _position(f"{owner}-{number}"): owner
+            for owner in members
             for number in range(self._virtual_nodes)
         }
         ring = sorted(owner_of)
@@ -342,23 +342,24 @@ class Sticky:
         everybody = sorted(set(members))
         if not everybody:
             return {}
-        held: dict[str, list[MessageQueue]] = {one: [] for one in everybody}
+        held: dict[str, list[MessageQueue]] = {owner: [] for owner in everybody}
         pool: list[tuple[int, MessageQueue]] = []
         ranks = _ranks(queues)
         for queue, rank in ranks.items():
-            owner = owners.get(queue)
-            if owner in held:
-                held[owner].append(queue)
+            holder = owners.get(queue)
+            if holder in held:
+                held[holder].append(queue)
             else:
                 pool.append((rank, queue))
         sizes = _sizes(held, len(ranks))
-        for one, mine in held.items():
-            pool += [(ranks[queue], queue) for queue in _given_away(mine, len(mine) - sizes[one])]
+        for owner, mine in held.items():
+            surplus = _given_away(mine, len(mine) - sizes[owner])
+            pool += [(ranks[queue], queue) for queue in surplus]
         pool.sort()
         unowned = iter([queue for _, queue in pool])
-        shares = {queue: one for one, mine in held.items() for queue in mine}
-        for one, mine in held.items():
-            shares.update((next(unowned), one) for _ in range(sizes[one] - len(mine)))
+        shares = {queue: owner for owner, mine in held.items() for queue in mine}
+        for owner, mine in held.items():
+            shares.update((next(unowned), owner) for _ in range(sizes[owner] - len(mine)))
         return shares
 
 
@@ -374,10 +375,10 @@ def _ranks(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
 
 def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, int]:
     size, longer = divmod(total, len(held))
-    many = [one for one in held if len(held[one]) > size]
-    few = [one for one in held if len(held[one]) <= size]
+    many = [owner for owner in held if len(held[owner]) > size]
+    few = [owner for owner in held if len(held[owner]) <= size]
     more = set((many + few)[:longer])
-    return {one: size + (one in more) for one in held}
+    return {owner: size + (owner in more) for owner in held}
 
 
 def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
@@ -387,7 +388,7 @@ def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
     for queue in mine:
         by_topic.setdefault(queue.topic, []).append(queue)
     for _ in range(count):
-        topic = max(by_topic, key=lambda one: len(by_topic[one]))
+        topic = max(by_topic, key=lambda topic: len(by_topic[topic]))
         queue = by_topic[topic].pop()
         mine.remove(queue)
         given.append(queue)

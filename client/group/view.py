@@ -18,7 +18,7 @@ follow its rule, or else queues would have two owners.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -77,25 +77,29 @@ class GroupMembers:
     @property
     def foreign(self) -> tuple[str, ...]:
         """The members that are not PocketMQ's, sorted; empty if all have the same topics."""
-        return tuple(sorted({one for some in self.topics if not some.ours for one in some.members}))
+        return tuple(sorted(_members_of(part for part in self.topics if not part.ours)))
 
     def unsubscribed(self, topic: str) -> set[str]:
         """Return the members that don't subscribe to a topic."""
-        having = {one for some in self.topics if topic in some.topics for one in some.members}
-        return {one for some in self.topics for one in some.members} - having
+        subscribed = _members_of(part for part in self.topics if topic in part.topics)
+        return _members_of(self.topics) - subscribed
 
     def sharing(self, topic: str, own: str) -> tuple[str, ...]:
         """Return the members that share a topic's queues, ``own`` among them, sorted."""
         left_out = set() if self.foreign else self.unsubscribed(topic) - {own}
-        return tuple(one for one in self.ids if one not in left_out)
+        return tuple(client_id for client_id in self.ids if client_id not in left_out)
 
     def unread_shares(self) -> dict[str, tuple[str, ...]]:
         """Return the members that share a topic's queues without subscribing to it, by topic."""
         if not self.foreign:
             return {}
-        topics = {topic for some in self.topics for topic in some.topics}
-        found = {topic: self.unsubscribed(topic) for topic in sorted(topics)}
-        return {topic: tuple(sorted(ids)) for topic, ids in found.items() if ids}
+        topics = sorted({topic for part in self.topics for topic in part.topics})
+        lacking = {topic: self.unsubscribed(topic) for topic in topics}
+        return {topic: tuple(sorted(ids)) for topic, ids in lacking.items() if ids}
+
+
+def _members_of(parts: Iterable[MemberTopics]) -> set[str]:
+    return {client_id for part in parts for client_id in part.members}
 
 
 class GroupView:
@@ -145,12 +149,12 @@ class GroupView:
             members,
             {
                 queue: owner
-                for some in described
-                for queue, owner in (some or {}).items()
+                for owned in described
+                for queue, owner in (owned or {}).items()
                 if queue.topic == route.topic
             },
             frozenset(
-                broker for broker, some in zip(brokers, described, strict=True) if some is None
+                broker for broker, owned in zip(brokers, described, strict=True) if owned is None
             ),
         )
 
@@ -198,7 +202,9 @@ class GroupView:
         except BodyError as error:
             raise _unreadable(error, self._group, address) from error
         # Sort by UTF-16 code units as Java does: all members must use the same order.
-        ids = sorted(set(body.consumer_id_list), key=lambda one: one.encode("utf-16-be", "replace"))
+        ids = sorted(
+            set(body.consumer_id_list), key=lambda text: text.encode("utf-16-be", "replace")
+        )
         return GroupMembers(tuple(ids), tuple(body.member_topics or ()))
 
     async def _describe(self, route: Route, broker: str) -> Mapping[MessageQueue, str] | None:
@@ -284,8 +290,8 @@ class Subscribed:
 
     def expression(self, topic: str) -> TagExpression | None:
         """Return the tag expression of a topic; None: not subscribed."""
-        found = self._versions.get(topic)
-        return None if found is None else found[0]
+        expression, _ = self._versions.get(topic, (None, 0))
+        return expression
 
     def put(self, topic: str, expression: TagExpression) -> bool:
         """Subscribe to a topic, or change its expression. Returns whether anything changed.
@@ -296,8 +302,7 @@ class Subscribed:
         check_topic_name(topic)
         if topic == self._retry_topic:
             raise UsageError("the group's retry topic is subscribed automatically", topic=topic)
-        known = self._versions.get(topic)
-        if known is not None and known[0] == expression:
+        if self.expression(topic) == expression:
             return False
         self._versions[topic] = (expression, self._now_ms())
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from client.group.stacks import stacks
+from client.group.reports import stacks
 from client.limits import MAX_STACK_DEPTH, MAX_STACKS
 
 
