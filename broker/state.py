@@ -60,7 +60,7 @@ class Changes(Protocol):
         ...
 
     def topic_dropped(self) -> Awaitable[bool]:
-        """Save the tables of offsets, locks and filters without those of a deleted topic.
+        """Save the tables of offsets, locks and filters without a deleted topic.
 
         Return an awaitable whose result is whether they reached the disk.
         """

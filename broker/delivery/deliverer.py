@@ -8,7 +8,7 @@ iteration of the event loop delivers a few dozen messages at most.
 A put and the update of the progress happen without an await in between, so a cancellation neither
 loses nor repeats a message. A put that fails temporarily is retried. A message that can't be read,
 or can never be stored under its real topic, is logged and skipped, so that it doesn't block the
-messages behind it; its record stays in the store.
+messages after it; its record stays in the store.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Delays:
         self._progress: DeliveryProgress
         self._woken = asyncio.Event()
         # Level -> offset below which records are read one at a time, to isolate an unreadable one.
-        self._careful: dict[int, int] = {}
+        self._one_by_one_until: dict[int, int] = {}
 
     def open(
         self, directory: Path, files: Files, saved: Mapping[int, int] | None, save: Save
@@ -171,7 +171,9 @@ class Delays:
         if offset == high:
             schedule.settle(level, None)
             return
-        max_count = 1 if offset < self._careful.get(level, 0) else self._limits.delivered_at_once
+        max_count = (
+            1 if offset < self._one_by_one_until.get(level, 0) else self._limits.delivered_at_once
+        )
         codes = await cold_reads.tags_codes(self, SCHEDULE_TOPIC, queue_id, offset, max_count)
         count, later_ms = schedule.split(level, codes, now_ms)
         if not count:
@@ -189,11 +191,11 @@ class Delays:
         Return the time in ms at which to retry, or None if all were delivered or skipped.
         """
         later_ms = self._clock.now_ms() + RETRY_MS
-        behind = result.next_offset
+        end = result.next_offset
         records = whole_records(result)
-        if len(records) < behind - offset:
-            if behind - offset > 1:
-                self._careful[level] = behind
+        if len(records) < end - offset:
+            if end - offset > 1:
+                self._one_by_one_until[level] = end
                 return later_ms
             _log.error(
                 "a delayed message can't be read and is not delivered", level=level, offset=offset
@@ -202,7 +204,7 @@ class Delays:
             if not self._deliver(level, record):
                 self._advance(level, offset + number)
                 return later_ms
-        self._advance(level, behind)
+        self._advance(level, end)
         return None
 
     def _advance(self, level: int, offset: int) -> None:

@@ -3,12 +3,12 @@
 See ``remoting.protocol.disk.timer`` for the layouts. The files are created with the first timer
 message. All writes go to the page cache, in an order that makes the timer log the truth: first the
 units, then their slots, then ``timerProgress``. So after ``kill -9`` at most the slots of the last
-units are missing. ``open`` reads the units behind the last sync again and repairs the slots.
+units are missing. ``open`` reads the units after the last sync again and repairs the slots.
 
 Once per second the log and the wheel are synced, then ``timercheck`` is written: RocketMQ continues
 with it, and it includes only deliveries that are on the disk. After a power failure units may be
 missing or refer to messages that the commit log has lost. ``open`` cuts the timer log before the
-first such unit, and the messages behind it are read from the timer topic again.
+first such unit, and the messages after it are read from the timer topic again.
 
 ``open`` compares the wheel and the log for all that still waits, and the checkpoint with both. If
 they don't agree, the wheel and the log are removed, and built again from the timer topic.
@@ -60,7 +60,7 @@ class TimerFiles:
     Attributes:
         exist: whether the files exist and are open.
         damage: what ``open`` found damaged and couldn't repair; None if nothing.
-        log_end: position behind the last unit.
+        log_end: position after the last unit.
         last_slot_ms: time of the latest slot that has units; 0 for none.
     """
 
@@ -221,7 +221,7 @@ class TimerFiles:
         return self.unit(self._before(position))
 
     def _unit_from(self, position: int) -> tuple[int, Unit] | None:
-        """Return the next unit at or behind a position, and its own position."""
+        """Return the next unit from a position on, and its own position."""
         file = self._file_of(position)
         if file is None:
             return None
@@ -238,7 +238,7 @@ class TimerFiles:
             self._write_slot(unit.slot_ms, first, position, slot.messages + change)
 
     def _cut(self) -> None:
-        """Remove what is behind the end of the log."""
+        """Remove what follows the end of the log."""
         while self._log and self._log[-1].start > self.log_end:
             self._log.pop().remove_durably()
         if self._log:

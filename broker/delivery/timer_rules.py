@@ -47,10 +47,10 @@ _NUMBER: Final = re.compile(rb"[+-]?[0-9]{1,19}")
 _MAX_LONG: Final = 2**63 - 1
 
 WHEEL_REACH_MS: Final = WHEEL_SLOTS * PRECISION_MS
-"""Behind this time a slot is used again."""
+"""Beyond this horizon the wheel reuses slots."""
 
 LONGEST_SLOT_MS: Final = 2 * PRECISION_MS
-"""A message is due at most so long after the time of its slot. A relative time counts from the
+"""How long after the time of its slot a message is due at most. A relative time counts from the
 store time, which may be in the second after the one in which the slot was chosen."""
 
 
@@ -150,7 +150,7 @@ def placed(slot_ms: int, now_ms: int, window_slots: int) -> tuple[int, bool]:
     beyond_ms = slot_ms - written_ms - window_slots * PRECISION_MS
     if beyond_ms < 0:
         return slot_ms, False
-    # Half the window if little is left behind it, so that the last part is not too short.
+    # Half the window if little is left after it, so that the last part is not too short.
     near = beyond_ms < window_slots // 3 * PRECISION_MS
     return written_ms + (window_slots // 2 if near else window_slots) * PRECISION_MS, True
 
@@ -176,7 +176,7 @@ def recalled_topic(key: bytes) -> str:
 
 
 def key_of(text: bytes) -> bytes:
-    """Return the recall key of a waiting message; one without a unique id has none that fits."""
+    """Return the recall key of a waiting message; without a unique id it can't be recalled."""
     return (
         (properties.find(text, _REAL_TOPIC) or b"")
         + b"+"

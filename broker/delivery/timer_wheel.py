@@ -219,7 +219,7 @@ class TimerWheel:
         self._slots.clear()
 
     def _save_lost(self) -> None:
-        """Save that nothing of the timer topic is in the wheel, so that a kill changes nothing."""
+        """Save that the wheel is empty, so that a kill during the rebuild changes nothing."""
         self.save_progress()
         self._files.write_check(TimerCheck(self.lost.slot_ms), self._clock.now_ms())
 

@@ -310,7 +310,7 @@ class Timers:
     def _message(
         self, record: RecordView, recalled: Collection[bytes] | None
     ) -> PendingMessage | None:
-        """Return the message to store for one that is due; None if it is recalled or void.
+        """Return the message to store for a record that is due; None if it is recalled or void.
 
         ``recalled`` are the keys of recalled messages in its slot; None if it came too late for it.
         """

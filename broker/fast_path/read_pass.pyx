@@ -474,14 +474,14 @@ cdef class Sends:
         cdef long long *counted = plan._count.data.as_longlongs
         cdef int64_t messages = counted[0], size = counted[1]
         cdef int done
-        if not plan.meter.passes():
+        if not plan.meter.has_room():
             return SLOW
         if plan.batch:
             done = self._batch(plan, run, request, head, text, text_length)
         else:
             done = self._one(plan, run, request, head, text, text_length)
         if done != SLOW:
-            plan.meter.took(counted[0] - messages, counted[1] - size)
+            plan.meter.charge(counted[0] - messages, counted[1] - size)
         return done
 
     cdef Py_ssize_t _with_cluster(self, uint8_t *text, Py_ssize_t length) noexcept:
@@ -734,11 +734,11 @@ cdef class Pulls:
         cdef long long *counted = plan._taken.data.as_longlongs
         cdef int64_t messages = counted[0], size = counted[1]
         cdef int done
-        if not plan.meter.passes():
+        if not plan.meter.has_room():
             return SLOW
         done = self._serve(request, plan, offset, commit_offset, connection)
         if done != SLOW:
-            plan.meter.took(counted[0] - messages, counted[1] - size)
+            plan.meter.charge(counted[0] - messages, counted[1] - size)
         return done
 
     cdef int _serve(

@@ -84,7 +84,7 @@ class ProducerTable:
     def find(self, client_id: str) -> Connection | None:
         """Return the newest connection of a client that produces; None if there is none.
 
-        If accounts share the client's id, it belongs to the one that connected first: another one
+        If accounts share the client's id, it belongs to the account that connected first: another
         can't have the client's replies sent to itself.
         """
         connections = self._clients.get(client_id, {})

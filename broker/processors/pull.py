@@ -40,7 +40,7 @@ from broker.store.results import (
     RecordFilter,
     StoreBusy,
 )
-from broker.traffic.quotas import Allowance, Quotas, at_most, take
+from broker.traffic.quotas import Allowance, Quotas, capped, take
 from remoting.access.accounts import SUB
 from remoting.access.guard import EXCEPTION, Guard
 from remoting.protocol import names
@@ -162,7 +162,7 @@ class PullProcessor:
         wanted = self.admit(held)
         if self._guard is not None:
             held.account = self._guard.account_of(command, connection)
-        held.allowance = self._quotas.of_pull(
+        held.allowance = self._quotas.admit_pull(
             command, connection, header.topic, header.consumer_group
         )
         online = self._state.consumers.groups.get(header.consumer_group)
@@ -256,7 +256,7 @@ class PullProcessor:
                     wanted.records is not None
                     and result.status is GetStatus.NO_MATCHED_MESSAGE
                     and result.next_offset == result.max_offset
-                    and self._park_behind(parked, result.next_offset)
+                    and self._park_again(parked, result.next_offset)
                 ):
                     continue
                 reply = self.answer(held, wanted.codes, result, suspend=False)
@@ -447,7 +447,7 @@ class PullProcessor:
         size = DEFAULT_PULL_BYTES if count <= DEFAULT_PULL_MESSAGES else config.pull_max_bytes
         if header.max_msg_bytes is not None and header.max_msg_bytes > 0:
             size = min(header.max_msg_bytes, config.pull_max_bytes)
-        return at_most(allowance, count, size) if allowance else (count, size)
+        return capped(allowance, count, size) if allowance else (count, size)
 
     def get_args(self, held: HeldPull, wanted: Wanted) -> GetArgs:
         """Return the arguments for the store's ``get``."""
@@ -475,7 +475,7 @@ class PullProcessor:
             _reply(held.command, ResponseCode.SUCCESS, result), result.records
         )
 
-    def _park_behind(self, parked: ParkedPull, offset: int) -> bool:
+    def _park_again(self, parked: ParkedPull, offset: int) -> bool:
         """Park a pull again until its deadline: no message before ``offset`` matches."""
         state = self._state
         if state.stopping or state.clock.monotonic() >= parked.deadline:

@@ -259,7 +259,7 @@ class SendProcessor:
                 "singly",
             )
         wait = _waits(text)
-        # As in 4.9, the batch's properties, WAIT included, are appended to those of each element.
+        # As in 4.9, the batch's properties, WAIT included, are appended to each element's.
         text = properties.join(text, self._added)
         messages = []
         for element in batch.iter_elements(command.body):
@@ -313,7 +313,7 @@ class SendProcessor:
         ):
             return False
         meter = self._quotas.meter_of_sends(command, connection, header.topic)
-        if meter is not None and not meter.passes():
+        if meter is not None and not meter.has_room():
             # The slow path refuses it, and counts the refusal.
             return False
         try:
@@ -359,7 +359,7 @@ class SendProcessor:
                 f"Sending message to topic[{header.topic}] is forbidden.",
             )
         # Before the topic is created: what is refused for now changes nothing.
-        allowance = self._quotas.of_send(command, connection, header.topic)
+        allowance = self._quotas.admit_send(command, connection, header.topic)
         if topic is None:
             is_retry = header.topic.startswith(names.RETRY_PREFIX)
             if paced and (is_retry or self._state.topics.template(header.default_topic)):
@@ -424,7 +424,7 @@ class SendProcessor:
         )
 
     def _is_half(self, header: SendHeader, text: bytes, target: SendTarget, level: int) -> bool:
-        """Whether a message is a half message (cf. SendMessageProcessor).
+        """Return whether a message is a half message (cf. SendMessageProcessor).
 
         A dead letter and a retry may still have TRAN_MSG; they belong to no open transaction.
 
@@ -562,16 +562,17 @@ def _report_made(topic: TopicConfig, asked: int) -> None:
 
 
 def _leave_room(target: SendTarget, text: bytes) -> None:
-    """Refuse a message whose properties have no room for those of a retry.
+    """Refuse a message whose properties leave no room for the properties of a retry.
 
     Raises:
-        RequestRefused: they have none.
+        RequestRefused: they leave none.
     """
     topic = target.config.topic_name
-    most = MAX_PROPERTIES_BYTES - REDELIVERY_BYTES - len(topic)
-    if len(text) > most and not target.dead and not topic.startswith(names.RETRY_PREFIX):
+    max_bytes = MAX_PROPERTIES_BYTES - REDELIVERY_BYTES - len(topic)
+    if len(text) > max_bytes and not target.dead and not topic.startswith(names.RETRY_PREFIX):
         raise RequestRefused(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the properties of a message to topic {topic} take {len(text)} bytes, with those that "
-            f"the broker adds: use at most {most}, which leave room for a retry and a dead letter",
+            f"the broker adds: use at most {max_bytes}, which leave room for a retry and "
+            "a dead letter",
         )

@@ -54,7 +54,7 @@ class SendBackProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
-        allowance = self._quotas.of_send(command, connection, topic.topic_name)
+        allowance = self._quotas.admit_send(command, connection, topic.topic_name)
         record = await self._record(connection, header.offset)
         if is_void(record, self._state.store):
             return command.reply()

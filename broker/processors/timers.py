@@ -1,8 +1,8 @@
 """Timer messages: which of them may wait, and RECALL_MESSAGE (370), which cancels one.
 
 The checks are RocketMQ's (cf. HookUtils.handleScheduleMessage, RecallMessageProcessor). A recall
-is itself a timer message of the same slot, see ``broker.delivery.timers``. It is acknowledged
-without a look whether the message still waits.
+is itself a timer message of the same slot, see ``broker.delivery.timers``. The broker
+acknowledges it without checking that the message is still pending.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_DIGITS: Final = 18
 
 
 class TimerProcessor:
-    """Decides about timer messages and handles recalls."""
+    """Validates timer messages and handles RECALL_MESSAGE."""
 
     __slots__ = ("_most_ms", "_state")
 
@@ -124,7 +124,7 @@ class TimerProcessor:
         flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 
         def durable(_: bool) -> None:
-            # As RocketMQ: a recall that may not survive a power cut is one, too.
+            # Like RocketMQ, acknowledge even if the flush timed out.
             if not flushed.done():
                 flushed.set_result(reply)
 

@@ -89,7 +89,7 @@ class TopicProcessor:
     def delete(self, command: Command, _: Connection) -> Awaitable[Command]:
         """Handle DELETE_TOPIC_IN_BROKER: delete settings, queues, and offsets, as in 5.3.3.
 
-        Nothing of the topic is left for one that is created later under the same name: messages
+        A topic that is created later under the same name starts empty: messages
         that wait for it in other topics are void, see ``DeletedTopics``.
         """
         topic = command.read(TopicRequestHeader).topic
@@ -137,16 +137,7 @@ class TopicProcessor:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
             )
-        body = TopicConfig(
-            topic_name=config.topic_name,
-            read_queue_nums=config.read_queue_nums,
-            write_queue_nums=config.write_queue_nums,
-            perm=config.perm,
-            topic_filter_type=config.topic_filter_type,
-            topic_sys_flag=config.topic_sys_flag,
-            order=config.order,
-            attributes=config.attributes or {},
-        )
+        body = structs.replace(config, attributes=config.attributes or {})
         return command.reply(body=encode(body))
 
     def system_topics(self, command: Command, _: Connection) -> Command:

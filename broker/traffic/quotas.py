@@ -59,13 +59,13 @@ _SHOWN: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class QuotaRates:
-    """A rate per second for all names, and exceptions for some; 0 means no limit."""
+    """A rate per second for all names, with exceptions by name; 0 means no limit."""
 
     default: int = 0
     by_name: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def of(self, name: str) -> int:
-        """Return the rate of a name."""
+        """Return the rate for a topic or account."""
         return self.by_name.get(name, self.default)
 
     @property
@@ -136,14 +136,14 @@ class Bucket:
         return 0.0 if self._level >= 1 else (1 - self._level) / self.rate
 
     def take(self, amount: int) -> None:
-        """Take what a request that has passed needed."""
+        """Take what an admitted request needed."""
         self._level -= amount
         self._last = amount
 
     def turn(self, now: float) -> float:
-        """Return how many seconds a refused request should wait, and count on its return then.
+        """Return how many seconds a refused request should wait, and reserve its return then.
 
-        It is expected to need as much as the last one.
+        It is expected to need as much as the last request.
         """
         ready = now + self.wait(now)
         at = max(self._promised, ready)
@@ -185,8 +185,8 @@ def take(allowance: Allowance, messages: int, size: int) -> None:
         quota.bucket.take(messages if quota.kind.unit == MESSAGES else size)
 
 
-def at_most(allowance: Allowance, messages: int, size: int) -> tuple[int, int]:
-    """Return what one pull may get, in messages and bytes: no more than the buckets hold.
+def capped(allowance: Allowance, messages: int, size: int) -> tuple[int, int]:
+    """Return the limits of one pull in messages and bytes, capped to what the buckets hold.
 
     So a group gets some messages every second, instead of many at once and then none for long.
     """
@@ -284,7 +284,7 @@ class Quotas:
         allowance = self.find(verb, names)
         return Meter(self, verb, names, allowance) if allowance else None
 
-    def of_send(self, command: Command, connection: Connection, topic: str) -> Allowance:
+    def admit_send(self, command: Command, connection: Connection, topic: str) -> Allowance:
         """Return the quotas that limit a send to a topic.
 
         Raises:
@@ -292,7 +292,7 @@ class Quotas:
         """
         return self._admit("send", topic, topic, command, connection)
 
-    def of_pull(
+    def admit_pull(
         self, command: Command, connection: Connection, topic: str, group: str
     ) -> Allowance:
         """Return the quotas that limit a group's pull from a topic.
@@ -303,7 +303,7 @@ class Quotas:
         return self._admit("pull", topic, key_of(topic, group), command, connection)
 
     def used_up(self, allowance: Allowance) -> list[Quota]:
-        """Return those of a request's quotas that are used up."""
+        """Return which of a request's quotas are used up."""
         now = self._now()
         return [quota for quota in allowance if quota.bucket.wait(now)]
 
@@ -327,12 +327,12 @@ class Quotas:
 
     def find(self, verb: str, names: Names) -> Allowance:
         """Return the quotas of a topic and an account, used up or not."""
-        found = (
-            table.find(*names[kind.subject])
+        return tuple(
+            quota
             for kind, table in self._tables.items()
             if kind.verb == verb and kind.subject in names
+            if (quota := table.find(*names[kind.subject])) is not None
         )
-        return tuple(quota for quota in found if quota is not None)
 
     def _admit(
         self, verb: str, topic: str, key: str, command: Command, connection: Connection
@@ -383,12 +383,12 @@ class Meter:
         self._names = names
         self.allowance = allowance
 
-    def passes(self) -> bool:
-        """Return whether another request may pass; if not, the slow path refuses it."""
+    def has_room(self) -> bool:
+        """Return whether another request is admitted; if not, the slow path refuses it."""
         self.allowance = self._quotas.find(self._verb, self._names)
         return not self._quotas.used_up(self.allowance)
 
-    def took(self, messages: int, size: int) -> None:
+    def charge(self, messages: int, size: int) -> None:
         """Take what the request needed; a pull may have found nothing."""
         if messages:
             take(self.allowance, messages, size)

@@ -246,11 +246,13 @@ def test_changed_rates_apply_at_once_and_unchanged_ones_go_on(make_bench: MakeBe
 def test_the_buckets_are_bounded_and_the_longest_unused_is_dropped(make_bench: MakeBench) -> None:
     quotas = make_bench(max_topic_messages_per_second=QuotaRates(1)).processors.quotas
     command, connection = Command.request(RequestCode.SEND_MESSAGE_V2), FakeConnection()
-    buckets = [quotas.of_send(command, connection, f"T{n}")[0].bucket for n in range(MAX_BUCKETS)]
-    assert quotas.of_send(command, connection, "T0")[0].bucket is buckets[0]
-    quotas.of_send(command, connection, "another")
-    assert quotas.of_send(command, connection, "T0")[0].bucket is buckets[0]
-    assert quotas.of_send(command, connection, "T1")[0].bucket is not buckets[1]
+    buckets = [
+        quotas.admit_send(command, connection, f"T{n}")[0].bucket for n in range(MAX_BUCKETS)
+    ]
+    assert quotas.admit_send(command, connection, "T0")[0].bucket is buckets[0]
+    quotas.admit_send(command, connection, "another")
+    assert quotas.admit_send(command, connection, "T0")[0].bucket is buckets[0]
+    assert quotas.admit_send(command, connection, "T1")[0].bucket is not buckets[1]
 
 
 def test_the_runtime_information_counts_refusals_and_names_unknown_topics(make_bench: MakeBench):
@@ -272,15 +274,15 @@ def test_an_account_has_one_rate_for_all_its_topics_and_another_for_its_pulls() 
         extra = {} if account is None else {"AccessKey": account}
         return Command.request(RequestCode.SEND_MESSAGE_V2, extra=extra)
 
-    take(quotas.of_send(by("a"), connection, "One"), 5, 1000)
+    take(quotas.admit_send(by("a"), connection, "One"), 5, 1000)
     with pytest.raises(RequestRefused, match="account a has used up its quota of 5 messages"):
-        quotas.of_send(by("a"), connection, "Other")
-    take(quotas.of_pull(by("a"), connection, "One", "g"), 5, 1000)
+        quotas.admit_send(by("a"), connection, "Other")
+    take(quotas.admit_pull(by("a"), connection, "One", "g"), 5, 1000)
     with pytest.raises(RequestRefused, match="for pulls"):
-        quotas.of_pull(by("a"), connection, "Other", "h")
+        quotas.admit_pull(by("a"), connection, "Other", "h")
     for account in ("b", None):
-        assert quotas.of_send(by(account), connection, "One") == ()
-        assert quotas.of_pull(by(account), connection, "One", "g") == ()
-    assert quotas.of_send(by("c"), connection, "One"), "it has a bucket of its own"
+        assert quotas.admit_send(by(account), connection, "One") == ()
+        assert quotas.admit_pull(by(account), connection, "One", "g") == ()
+    assert quotas.admit_send(by("c"), connection, "One"), "it has a bucket of its own"
     clock.advance(1)
-    quotas.of_send(by("a"), connection, "Other")
+    quotas.admit_send(by("a"), connection, "Other")
