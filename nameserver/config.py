@@ -1,6 +1,6 @@
 """The settings of a name server, and its limits.
 
-The keys are those of RocketMQ's ``namesrv.conf``, and a few of PocketMQ's own.
+The keys are RocketMQ's (``namesrv.conf``) and a few of PocketMQ's own.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ from remoting.protocol.bodies.route import (
 )
 from remoting.protocol.bodies.stats import KVTable, TopicList
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import V4_9_4, RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.admin import (
     AddWritePermOfBrokerResponseHeader,
@@ -116,10 +116,10 @@ def query_data_version(state: SharedState, request: Command, _: Connection) -> C
     """Handle QUERY_DATA_VERSION: return whether the broker's topics have another version."""
     header = request.read(BrokerRequestHeader)
     version = decode(DataVersion, request.body) if request.body else DataVersion()
-    changed, known = state.routes.compare_version(header.broker_addr, version, state.now_ms)
+    changed, current = state.routes.compare_version(header.broker_addr, version, state.now_ms)
     return request.reply(
         header=QueryDataVersionResponseHeader(changed=changed),
-        body=encode(known) if known is not None else b"",
+        body=encode(current) if current is not None else b"",
     )
 
 
@@ -235,9 +235,6 @@ def _log_registered(
             former_address=done.replaced_address,
         )
 
-
-V4_9_4: Final = 401
-"""The first release whose clients parse standard JSON even without acceptStandardJsonOnly."""
 
 UNIT_FLAG: Final = 1
 UNIT_SUB_FLAG: Final = 2

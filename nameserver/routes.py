@@ -254,7 +254,7 @@ class RouteInfoTable:
         return Change(frozenset({topic})) if any(changed) else NO_CHANGE
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> Change:
-        """Delete a topic at all brokers, or only at those of one cluster."""
+        """Delete a topic at all brokers, or only at a cluster's."""
         names = [
             name
             for name in self._queues.get(topic, ())

@@ -62,8 +62,8 @@ def make(directory: Path, names: Sequence[str] = (), *, days: int = 365) -> Cert
         CertificateError: a file exists, or the openssl program is missing or failed.
         OSError: a file can't be written.
     """
-    made = CertificateFiles(*(directory / name for name in ("ca.pem", "server.pem", "server.key")))
-    for file in made:
+    files = CertificateFiles(*(directory / name for name in ("ca.pem", "server.pem", "server.key")))
+    for file in files:
         if file.exists():
             raise CertificateError(f"{file} exists; remove it, or choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
@@ -74,11 +74,11 @@ def make(directory: Path, names: Sequence[str] = (), *, days: int = 365) -> Cert
         serial = str(secrets.randbits(63) + 1)
         authority = ("-CA", "ca.pem", "-CAkey", "ca.key", "-set_serial", serial)
         _sign(work, "server", _SERVER.format(entries), days, *authority)
-        for file in made:
-            if file == made.key:
+        for file in files:
+            if file == files.key:
                 file.touch(_PRIVATE)
             shutil.copyfile(work / file.name, file)
-    return made
+    return files
 
 
 def _entry(name: str) -> str:

@@ -287,8 +287,8 @@ def _entry(value: Mapping[str, Any], fields: Fields, text: bytes, number: int) -
             )
     body = text
     if fields.body is not None:
-        found = value[fields.body]
-        body = found.encode() if isinstance(found, str) else found
+        content = value[fields.body]
+        body = content.encode() if isinstance(content, str) else content
     return InputEntry(
         body,
         tuple(keys_of(_as_word(value, fields.key) or "")),

@@ -66,7 +66,7 @@ class ServerProcess:
 
     Args:
         command: ``standalone``, ``nameserver`` or ``broker`` with its options.
-        environment: variables that are added to those of this process.
+        environment: variables added to this process's.
     """
 
     def __init__(
@@ -295,10 +295,10 @@ def broker(
                 "pocketmqCredentials": str(directory / "config" / _KEYS),
             }
         if tls:
-            made = certificates.make(temporary("pocketmq-tls-"))
-            ca = str(made.ca)
+            files = certificates.make(temporary("pocketmq-tls-"))
+            ca = str(files.ca)
             secure = {"tls.server.mode": "enforcing", "useTLS": "true"}
-            settings = {**made.settings, **secure, "tls.client.trustCertPath": ca, **settings}
+            settings = {**files.settings, **secure, "tls.client.trustCertPath": ca, **settings}
         server = StandaloneServer(directory, settings, credentials, ca)
         stack.callback(server.kill)
         server.start()
@@ -320,8 +320,8 @@ def _write_accounts(
         path.touch(0o600)
         path.write_bytes(dump(content))
     return {
-        str(one["accessKey"]): Credentials(str(one["accessKey"]), str(one["secretKey"]))
-        for one in entries
+        str(entry["accessKey"]): Credentials(str(entry["accessKey"]), str(entry["secretKey"]))
+        for entry in entries
     }
 
 

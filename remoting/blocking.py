@@ -97,9 +97,9 @@ class _ReceiveBuffer:
         self._start = 0
         self._end = len(rest)
 
-    def fill(self, sock: socket.socket, most: int | None = None) -> int:
+    def fill(self, sock: socket.socket, limit: int | None = None) -> int:
         """Receive once; return the number of bytes, 0 at the end of the stream."""
-        stop = None if most is None else self._end + most
+        stop = None if limit is None else self._end + limit
         count = sock.recv_into(self._view[self._end : stop])
         self._end += count
         return count
@@ -236,7 +236,7 @@ class BlockingConnection:
         return command.opaque
 
     def send_oneway(self, command: Command, *, timeout: float | None = None) -> None:
-        """Send a request without expecting an answer. Errors are those of ``submit``."""
+        """Send a request without expecting an answer. Raises as ``submit`` does."""
         self._check_open()
         timeout = self._timeout if timeout is None else timeout
         command.opaque = free_opaque(self._next_opaque, self._codes)
@@ -344,9 +344,9 @@ class BlockingConnection:
                 raise self._lost(None)
             at += count
 
-    def _fill(self, deadline: float, most: int | None = None) -> None:
+    def _fill(self, deadline: float, limit: int | None = None) -> None:
         self._await(deadline)
-        if not self._buffer.fill(self._socket, most):
+        if not self._buffer.fill(self._socket, limit):
             raise self._lost(None)
         self._is_silent = False
 

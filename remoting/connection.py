@@ -639,7 +639,7 @@ class Connection(asyncio.Protocol):
             raise
 
     def request_nowait(self, command: Command, *, timeout: float) -> asyncio.Future[Command]:
-        """Send a request and return a future for its answer. Errors are those of ``request``."""
+        """Send a request and return a future for its answer. Raises as ``request`` does."""
         if not self._pending.has_room:
             raise TooManyRequests(self.remote_text, "requests", self._pending.limit)
         self.send_oneway(command)

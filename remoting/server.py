@@ -138,7 +138,7 @@ class Server:
         """
         assert self._server is None, "a server is started once"
         loop = asyncio.get_running_loop()
-        room, wanted = self.endpoint.room, self.endpoint.max_connections
+        room, limit = self.endpoint.room, self.endpoint.max_connections
         is_roomy = room is None or room.allowed > 4 * BACKLOG
         backlog = BACKLOG if is_roomy else SHORT_BACKLOG
         try:
@@ -157,11 +157,11 @@ class Server:
         except OSError as failure:
             raise _bind_failed(self.address, failure) from failure
         self._port = at[1]
-        if room is not None and room.allowed < wanted:
+        if room is not None and room.allowed < limit:
             _log.info(
                 "fewer connections than set: the process has no file descriptors for more",
                 server=self.endpoint.name,
-                set=wanted,
+                set=limit,
                 most=room.allowed,
             )
 

@@ -141,9 +141,9 @@ def import_structlog() -> None:
 
 def _hides_ours(directory: str) -> bool:
     """Return whether a module in this directory would hide one of PocketMQ's packages."""
-    found = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
+    specs = (PathFinder.find_spec(name, [directory]) for name in OWN_PACKAGES)
     return any(
         spec is not None
         and not (spec.origin is not None and Path(spec.origin).resolve().parent.parent == HOME)
-        for spec in found
+        for spec in specs
     )

@@ -61,7 +61,7 @@ async def everywhere(
 ) -> list[tuple[BrokerInfo, AccessRules]]:
     """Return the brokers with their rules."""
     brokers = await admin.brokers(names=names or None)
-    rules = await gather_limited(brokers, lambda one: admin.access_rules(one.address))
+    rules = await gather_limited(brokers, lambda broker: admin.access_rules(broker.address))
     return list(zip(brokers, rules, strict=True))
 
 
@@ -101,10 +101,10 @@ def _effective(account: AccountInfo, kind: Kind, name: str) -> tuple[str, str]:
 
 
 def _parse_rules(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str]:
     """Parse options of the form ``NAME=PERMISSION``."""
-    pairs = parse_pairs(context, parameter, given)
+    pairs = parse_pairs(context, parameter, texts)
     return {
         name: PERMISSIONS.convert(permission, parameter, context)
         for name, permission in pairs.items()
@@ -119,20 +119,24 @@ def user() -> None:
     """Create, change, list and delete accounts."""
 
 
-def _rows(found: list[tuple[BrokerInfo, AccessRules]]) -> list[dict[str, object]]:
+def _rows(brokers: list[tuple[BrokerInfo, AccessRules]]) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = [
         {
-            "account": one.access_key,
-            "admin": one.admin,
-            "topics": [f"{name}={permission}" for name, permission in sorted(one.topics.items())],
-            "groups": [f"{name}={permission}" for name, permission in sorted(one.groups.items())],
-            "default_topic": one.default_topic,
-            "default_group": one.default_group,
-            "white_address": one.white_address or None,
+            "account": account.access_key,
+            "admin": account.admin,
+            "topics": [
+                f"{name}={permission}" for name, permission in sorted(account.topics.items())
+            ],
+            "groups": [
+                f"{name}={permission}" for name, permission in sorted(account.groups.items())
+            ],
+            "default_topic": account.default_topic,
+            "default_group": account.default_group,
+            "white_address": account.white_address or None,
             "broker": label(broker),
         }
-        for broker, rules in found
-        for one in rules.accounts.values()
+        for broker, rules in brokers
+        for account in rules.accounts.values()
     ]
     return sorted(merged(rows), key=lambda row: str(row["account"]))
 
@@ -162,10 +166,10 @@ def get(name: str, brokers: tuple[str, ...], call: Call) -> None:
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
         rows = _rows(await everywhere(admin, brokers))
-        found = [row for row in rows if row["account"] == name]
-        if not found:
+        matching = [row for row in rows if row["account"] == name]
+        if not matching:
             raise unknown(name)
-        return found
+        return matching
 
     rows = call.ask(ask)
     if call.as_json:
@@ -255,8 +259,8 @@ def set_(
     if not (has_secret or topics or groups or changes or like is not None):
         raise click.UsageError("nothing to change: give --admin or --topic, for example")
 
-    found = call.ask(lambda admin: everywhere(admin, brokers))
-    lacking = [label(broker) for broker, rules in found if name not in rules.accounts]
+    current = call.ask(lambda admin: everywhere(admin, brokers))
+    lacking = [label(broker) for broker, rules in current if name not in rules.accounts]
     if lacking and not has_secret:
         raise click.ClickException(
             f"there is no account {name} (broker {lacking[0]}); a new one needs a secret: "
@@ -264,10 +268,10 @@ def set_(
         )
     if like is not None and not lacking:
         raise click.ClickException(f"there is an account {name} already; --like is for a new one")
-    if has_secret and len(lacking) < len(found):
+    if has_secret and len(lacking) < len(current):
         confirm(f"Deny requests that are signed with the former secret of {name}?", yes=yes)
-    wanted = []
-    for broker, rules in found:
+    changed = []
+    for broker, rules in current:
         model = rules.accounts.get(name if like is None else like)
         if model is None:
             if like is not None:
@@ -279,11 +283,11 @@ def set_(
             topics={**model.topics, **topics},
             groups={**model.groups, **groups},
         )
-        wanted.append((broker, account))
+        changed.append((broker, account))
     secret = _secret(name, ask=ask, keys=keys, new_keys=new_keys)
 
     async def change(admin: client.Admin) -> None:
-        for broker, account in wanted:
+        for broker, account in changed:
             await admin.put_account(
                 broker.address,
                 name,
@@ -305,7 +309,7 @@ def set_(
         raise click.ClickException(
             f"{error.message}; the new keys are in {new_keys}: to try again use --keys"
         ) from error
-    done = "created" if len(lacking) == len(found) else "changed"
+    done = "created" if len(lacking) == len(current) else "changed"
     call.done(f"{done} account {name}", {"account": name})
 
 
@@ -320,14 +324,14 @@ def _secret(name: str, *, ask: bool, keys: Path | None, new_keys: Path | None) -
             raise click.ClickException(f"{keys} has the keys of {read.access_key}, not of {name}")
         return read.secret_key
     if new_keys is not None:
-        made = secrets.token_urlsafe(SECRET_BYTES)
+        secret = secrets.token_urlsafe(SECRET_BYTES)
         try:
             descriptor = os.open(new_keys, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except OSError as error:
             raise click.ClickException(f"{new_keys}: {error.strerror}") from None
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(dump({"accessKey": name, "secretKey": made}))
-        return made
+            stream.write(dump({"accessKey": name, "secretKey": secret}))
+        return secret
     if not ask:
         return None
     if sys.stdin.isatty():
@@ -365,8 +369,8 @@ def version(brokers: tuple[str, ...], call: Call) -> None:
     """Show how often requests have changed the file of accounts of every broker."""
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
-        found = await admin.brokers(names=brokers or None)
-        files = await gather_limited(found, lambda one: admin.access_versions(one.address))
+        matching = await admin.brokers(names=brokers or None)
+        files = await gather_limited(matching, lambda one: admin.access_versions(one.address))
         return [
             {
                 "broker": label(broker),
@@ -374,7 +378,7 @@ def version(brokers: tuple[str, ...], call: Call) -> None:
                 "changes": at.changes,
                 "changed_at": iso(at.changed_at),
             }
-            for broker, versions in zip(found, files, strict=True)
+            for broker, versions in zip(matching, files, strict=True)
             for path, at in versions.items()
         ]
 

@@ -171,7 +171,7 @@ async def _permit(admin: client.Admin, name: str, permission: int) -> None:
 
 
 async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:
-    return next(one for one in await admin.brokers(names=[name]) if one.id == MASTER_ID)
+    return next(broker for broker in await admin.brokers(names=[name]) if broker.id == MASTER_ID)
 
 
 async def _waiting(admin: client.Admin, name: str) -> list[str]:

@@ -99,7 +99,7 @@ def producer() -> None:
 @call_options
 def list_producers(group: str | None, call: Call) -> None:
     """List the producers of each group, as brokers know them from their heartbeats."""
-    found = call.ask(lambda admin: admin.producers())
+    groups = call.ask(lambda admin: admin.producers())
     rows = [
         {
             "group": name,
@@ -109,7 +109,7 @@ def list_producers(group: str | None, call: Call) -> None:
             "version": name_of(one.version),
             "last_heartbeat": iso_of_ms(one.last_update_timestamp),
         }
-        for name, producers in found.items()
+        for name, producers in groups.items()
         if group in {None, name}
         for one in producers
     ]

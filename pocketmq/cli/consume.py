@@ -67,14 +67,14 @@ def consume(
     counts as consumed once it is written; one that can't be written is delivered again. --json is
     --format jsonl.
     """
-    wanted = wanted_messages(tags, sql)
+    messages = wanted_messages(tags, sql)
     traces = [client.MessageTrace()] if trace else []
 
     def make() -> client.PushConsumer[bytes]:
         return client.PushConsumer(
             call.nameserver,
             group=group,
-            subscribe={topic: wanted},
+            subscribe={topic: messages},
             start_from=start,
             order=client.Orderly() if orderly else None,
             on_event=report_waiting,

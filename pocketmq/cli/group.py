@@ -221,7 +221,9 @@ def _facts(
     members = description.members
     first = members[0] if members else None
     # Conflicting members can have several expressions for one topic.
-    subscriptions = {(topic, text) for one in members for topic, text in one.subscriptions.items()}
+    subscriptions = {
+        (topic, text) for member in members for topic, text in member.subscriptions.items()
+    }
     blocked = [str(state.queue) for state in description.queues if state.blocked is not None]
     return {
         "group": description.group,

@@ -111,8 +111,10 @@ def _report(done: client.Reset, *, as_json: bool) -> None:
     verb = "moved" if done.applied else "would move"
     changed = sum(step.changes for step in done.steps)
     notified = len(done.online) - len(done.unaware)
-    told = f"notified {output.count(notified, 'member')}" if done.online else "no member is online"
-    click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {told}", err=True)
+    notice = (
+        f"notified {output.count(notified, 'member')}" if done.online else "no member is online"
+    )
+    click.echo(f"{verb} {changed} of {output.count(len(done.steps), 'queue')}; {notice}", err=True)
     if done.unaware:
         click.echo(
             "stop these first, they choose their queues themselves and keep their position: "

@@ -39,15 +39,15 @@ def health(nameserver: str | None, broker: str | None, timeout: float, as_json: 
         nameserver = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
     started = time.perf_counter()
     try:
-        found = _found(addresses(nameserver or ""), addresses(broker or ""), timeout)
+        servers = _found(addresses(nameserver or ""), addresses(broker or ""), timeout)
     except NoAnswer as problem:
         why = f"{problem}; {problem.hint}" if problem.hint else str(problem)
         output.done(f"failed: {why}", {"healthy": False, "why": why}, as_json=as_json)
         sys.exit(1)
     took_ms = (time.perf_counter() - started) * 1000
     output.done(
-        f"ok: {', '.join(found)} in {took_ms:.1f} ms",
-        {"healthy": True, "servers": found, "ms": round(took_ms, 3)},
+        f"ok: {', '.join(servers)} in {took_ms:.1f} ms",
+        {"healthy": True, "servers": servers, "ms": round(took_ms, 3)},
         as_json=as_json,
     )
 
@@ -57,13 +57,13 @@ def _found(name_servers: list[str], brokers: list[str], timeout: float) -> list[
 
     Raises NoAnswer for the first that doesn't.
     """
-    found = []
+    servers = []
     for address in name_servers:
         info = ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, ClusterInfo, timeout=timeout)
-        found.append(
+        servers.append(
             f"name server {address} with {output.count(len(info.broker_addr_table), 'broker')}"
         )
     for address in brokers:
         ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable, timeout=timeout)
-        found.append(f"broker {address}")
-    return found
+        servers.append(f"broker {address}")
+    return servers

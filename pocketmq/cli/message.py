@@ -88,10 +88,10 @@ def find(
 
     KEY is one of the keys given at the send, or the message's id. --json shows properties too.
     """
-    found = call.ask(
+    messages = call.ask(
         lambda admin: admin.find_messages(topic, key, limit=limit, begin=begin, end=end),
     )
-    rows = [facts(message) for message in found]
+    rows = [facts(message) for message in messages]
     call.show_rows(rows, _COLUMNS, spare=_SPARE)
 
 

@@ -198,26 +198,26 @@ class _Importing:
     def _messages(
         self, mapping: QueueMapping, advance: output.Advance
     ) -> Iterator[tuple[int, client.Message[bytes]]]:
-        for number, found in enumerate(self._source.messages):
+        for number, message in enumerate(self._source.messages):
             if self._before is not None and self._before.has(number):
                 self._skipped += 1
                 advance(1)
                 continue
-            target = mapping.target(found)
+            target = mapping.target(message)
             yield (
                 number,
                 client.Message(
                     self._topic,
-                    found.body,
-                    tag=found.tag,
-                    keys=found.keys,
+                    message.body,
+                    tag=message.tag,
+                    keys=message.keys,
                     properties={
                         name: value
-                        for name, value in found.properties.items()
+                        for name, value in message.properties.items()
                         if name not in RESERVED
                     },
                     queue=target,
-                    flag=found.flag,
+                    flag=message.flag,
                 ),
             )
 

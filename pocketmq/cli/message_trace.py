@@ -153,39 +153,39 @@ def _by_producer(record: client.TraceRecord) -> TraceStep:
 
 def _consumed(before: client.TraceRecord | None, after: client.TraceRecord | None) -> TraceStep:
     """Return the call of a handler, of which one of the records may be lost."""
-    known = before or after
-    assert known is not None
+    record = before or after
+    assert record is not None
     result = None
     if after is not None:
         result = "ok" if after.success else _RESULTS.get(after.result, "failed")
     return TraceStep(
         step="consumed",
-        at_ms=known.time_ms if before else known.time_ms - known.cost_ms,
+        at_ms=record.time_ms if before else record.time_ms - record.cost_ms,
         took_ms=None if after is None else after.cost_ms,
         result=result,
-        group=known.group,
-        client=known.client_host,
+        group=record.group,
+        client=record.client_host,
         retries=None if before is None else before.retries,
     )
 
 
-def _rows(found: Sequence[TraceStep]) -> list[output.Row]:
+def _rows(steps: Sequence[TraceStep]) -> list[output.Row]:
     rows: list[output.Row] = []
-    for step in found:
+    for step in steps:
         row = asdict(step)
         at_ms = row.pop("at_ms")
-        rows.append(row | {"at": iso_of_ms(at_ms), "after_ms": at_ms - found[0].at_ms})
+        rows.append(row | {"at": iso_of_ms(at_ms), "after_ms": at_ms - steps[0].at_ms})
     return rows
 
 
-def _draw(message_id: str, found: Sequence[TraceStep]) -> None:
-    """Draw the steps as a tree: those of producers and brokers, then those of each group."""
+def _draw(message_id: str, steps: Sequence[TraceStep]) -> None:
+    """Draw a tree: the steps of producers and brokers, then a branch for each group."""
     from rich.console import Console  # noqa: PLC0415 - 40 ms, and only at a terminal
     from rich.text import Text  # noqa: PLC0415 - as above
     from rich.tree import Tree  # noqa: PLC0415 - as above
 
     about = [message_id]
-    if subject := next((step for step in found if step.topic), None):
+    if subject := next((step for step in steps if step.topic), None):
         about.append(f"topic {subject.topic}")
         if subject.tag:
             about.append(f"tag {subject.tag}")
@@ -193,13 +193,13 @@ def _draw(message_id: str, found: Sequence[TraceStep]) -> None:
             about.append(f"keys {' '.join(subject.keys)}")
     tree = Tree(Text("  ".join(about), style="bold"))
     groups: dict[str | None, Tree] = {}
-    for step in found:
+    for step in steps:
         branch = tree
         if step.step == "consumed":
             branch = groups.get(step.group) or groups.setdefault(
                 step.group, tree.add(Text(f"group {step.group}", style="bold"))
             )
-        line = Text(_sentence(step, found[0].at_ms))
+        line = Text(_sentence(step, steps[0].at_ms))
         if step.result is None:
             line.append("  not ended", style="yellow")
         else:

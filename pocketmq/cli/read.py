@@ -91,8 +91,8 @@ def read(
     """
     if options["commit"] and options["group"] is None:
         raise click.UsageError("--commit needs --group: whose offsets are to be committed?")
-    wanted = ReadSelection(**options, wanted=wanted_messages(tags, sql), bar=path is not None)
-    write_messages(call, form, path, lambda write: _read(call.nameserver, wanted, write))
+    selection = ReadSelection(**options, wanted=wanted_messages(tags, sql), bar=path is not None)
+    write_messages(call, form, path, lambda write: _read(call.nameserver, selection, write))
 
 
 def write_messages(
@@ -131,19 +131,23 @@ def _output_stream(path: Path | None) -> Iterator[IO[bytes]]:
         raise click.ClickException(f"{path}: {problem.strerror}") from problem
 
 
-async def _read(nameserver: str, wanted: ReadSelection, write: Writer) -> int:
+async def _read(nameserver: str, selection: ReadSelection, write: Writer) -> int:
     stop = stop_signal()
     async with client.Instance(nameserver) as instance:
         consumer = instance.pull_consumer(
-            group=wanted.group or DEFAULT_GROUP, on_event=report_waiting
+            group=selection.group or DEFAULT_GROUP, on_event=report_waiting
         )
-        queues = choose_queues(await consumer.queues(wanted.topic), wanted.queues, wanted.topic)
-        ends = None if wanted.follow else await ends_of(instance.admin(), queues)
-        consumer.assign(queues, tags=wanted.wanted)
-        start = client.BEGIN if wanted.group is None and wanted.start is None else wanted.start
+        queues = choose_queues(
+            await consumer.queues(selection.topic), selection.queues, selection.topic
+        )
+        ends = None if selection.follow else await ends_of(instance.admin(), queues)
+        consumer.assign(queues, tags=selection.wanted)
+        start = (
+            client.BEGIN if selection.group is None and selection.start is None else selection.start
+        )
         if start is not None:
             await asyncio.gather(*(consumer.seek(queue, start) for queue in queues))
-        return await _write_all(consumer, wanted, ends, write, stop)
+        return await _write_all(consumer, selection, ends, write, stop)
 
 
 def report_waiting(event: client.Event) -> None:
@@ -172,26 +176,26 @@ async def has_read(
 
 async def _write_all(
     consumer: client.PullConsumer[bytes],
-    wanted: ReadSelection,
+    selection: ReadSelection,
     ends: Mapping[client.MessageQueue, int] | None,
     write: Writer,
     stop: asyncio.Event,
 ) -> int:
     """Write messages up to the ends, the limit, or a signal; return how many were written."""
-    count, limit = 0, wanted.limit
+    count, limit = 0, selection.limit
     # No progress bar if the messages go to the same terminal.
-    shown = wanted.bar and not wanted.follow and limit != 1
-    with output.progress(f"reading {wanted.topic}", limit, shown=shown) as advance:
+    shown = selection.bar and not selection.follow and limit != 1
+    with output.progress(f"reading {selection.topic}", limit, shown=shown) as advance:
         while not stop.is_set() and (limit is None or count < limit):
             if ends is not None and await has_read(consumer, ends):
                 break
-            most = PORTION if limit is None else min(PORTION, limit - count)
-            messages = await consumer.get_many(most, timeout=POLL_SECONDS)
+            room = PORTION if limit is None else min(PORTION, limit - count)
+            messages = await consumer.get_many(room, timeout=POLL_SECONDS)
             fresh = [m for m in messages if ends is None or m.offset < ends[m.queue]]
             if fresh:
                 write(fresh)
                 count += len(fresh)
                 advance(len(fresh))
-                if wanted.commit:
+                if selection.commit:
                     await consumer.commit({m.queue: m.offset + 1 for m in fresh})
     return count

@@ -376,11 +376,11 @@ def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Posi
 
 
 def parse_pairs(
-    _: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    _: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, str]:
     """Parse arguments or options of the form ``NAME=VALUE``; of equal names the last one counts."""
     table: dict[str, str] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             form = (parameter.metavar or "NAME=VALUE").removesuffix("...")
@@ -390,24 +390,26 @@ def parse_pairs(
 
 
 def choose_queues(
-    queues: Sequence[client.MessageQueue], wanted: Sequence[str], topic: str
+    queues: Sequence[client.MessageQueue], names: Sequence[str], topic: str
 ) -> list[client.MessageQueue]:
     """Return the queues named by ``ID`` or ``BROKER/ID``; all queues if none is named.
 
     Raises:
         UsageError: the topic has no such queue.
     """
-    if not wanted:
+    if not names:
         return list(queues)
     chosen = []
-    for text in wanted:
+    for text in names:
         broker, _, number = text.rpartition("/")
-        found = [q for q in queues if str(q.queue_id) == number and broker in {"", q.broker_name}]
-        if not found:
+        matching = [
+            q for q in queues if str(q.queue_id) == number and broker in {"", q.broker_name}
+        ]
+        if not matching:
             raise client.UsageError(
                 f"there is no queue {text!r}", topic=topic, hint="see `pocketmq topic status`"
             )
-        chosen += found
+        chosen += matching
     return list(dict.fromkeys(chosen))
 
 

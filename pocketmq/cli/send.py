@@ -48,8 +48,8 @@ def _parse_delay(_: click.Context, __: click.Parameter, text: str | None) -> int
         return None
     if text.isascii() and text.isdigit() and 0 < (level := int(text)) <= MAX_DELAY_LEVEL:
         return level
-    if found := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text):
-        return timedelta(seconds=float(found[1]) * _UNITS[found[2]])
+    if delay := re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)([smhd])", text):
+        return timedelta(seconds=float(delay[1]) * _UNITS[delay[2]])
     raise click.BadParameter(
         f"{text!r} is not a delay such as 90s, 15m, 2h or 1d, and not a delay level: give 1 to"
         f" {MAX_DELAY_LEVEL}; the broker's setting messageDelayLevel says how long each is"
@@ -172,11 +172,16 @@ def send(
 
     with _input(text, path, form, fields) as items:
         messages = map(message_of, items)
-        one = text is not None
-        wanted = SendCommand(
-            topic, group or GROUP, transaction, rate, trace=trace, one=one, as_json=call.as_json
+        command = SendCommand(
+            topic,
+            group or GROUP,
+            transaction,
+            rate,
+            trace=trace,
+            one=text is not None,
+            as_json=call.as_json,
         )
-        complete = run(_send(call.nameserver, messages, wanted))
+        complete = run(_send(call.nameserver, messages, command))
     sys.exit(0 if complete else 1)
 
 
@@ -227,41 +232,41 @@ class SendCommand:
 
 
 async def _send(
-    nameserver: str, messages: Iterator[client.Message[bytes]], wanted: SendCommand
+    nameserver: str, messages: Iterator[client.Message[bytes]], command: SendCommand
 ) -> bool:
     """Send all messages; return whether all were acknowledged and the input was read to its end."""
     stop = stop_signal()
     # The broker may ask about what was left open while further messages are sent.
-    checker = None if wanted.transaction is None else lambda _: client.TransactionState.UNKNOWN
-    traces = [client.MessageTrace()] if wanted.trace else []
+    checker = None if command.transaction is None else lambda _: client.TransactionState.UNKNOWN
+    traces = [client.MessageTrace()] if command.trace else []
     async with client.Producer(
-        nameserver, group=wanted.group, transaction_checker=checker, interceptors=traces
+        nameserver, group=command.group, transaction_checker=checker, interceptors=traces
     ) as producer:
-        with output.progress(f"sending to {wanted.topic}", None, shown=not wanted.one) as advance:
-            end = None if wanted.transaction is None else ENDS[wanted.transaction][0]
+        with output.progress(f"sending to {command.topic}", None, shown=not command.one) as advance:
+            end = None if command.transaction is None else ENDS[command.transaction][0]
             sending = Sending(producer, advance, end=end)
-            problem = await sending.send_all(enumerate(messages), stop, wanted.rate)
-    _report(sending, wanted)
+            problem = await sending.send_all(enumerate(messages), stop, command.rate)
+    _report(sending, command)
     report_dropped(traces)
     if problem is not None:
         raise problem
     return sending.failed == 0 and not stop.is_set()
 
 
-def _report(sending: Sending, wanted: SendCommand) -> None:
-    facts: dict[str, object] = {"topic": wanted.topic}
+def _report(sending: Sending, command: SendCommand) -> None:
+    facts: dict[str, object] = {"topic": command.topic}
     verb = "sent"
-    if wanted.transaction is not None:
-        verb = ENDS[wanted.transaction][1]
-        facts["transaction"] = wanted.transaction
-    text = f"{verb} {sending.summary(wanted.topic)}"
+    if command.transaction is not None:
+        verb = ENDS[command.transaction][1]
+        facts["transaction"] = command.transaction
+    text = f"{verb} {sending.summary(command.topic)}"
     if (last := sending.last) is not None and sending.sent == 1:
         facts |= {"queue": str(last.queue), "id": last.id}
         text = f"{verb} to {last.queue}, id {last.id}"
-        if wanted.transaction is None:
+        if command.transaction is None:
             # That of a half message is not the offset at which consumers get it.
             facts["offset"] = last.offset
             text = f"sent to {last.queue} at offset {last.offset}, id {last.id}"
         if last.recall_handle is not None:
             facts["recall_handle"] = last.recall_handle
-    sending.report(text, facts, as_json=wanted.as_json)
+    sending.report(text, facts, as_json=command.as_json)

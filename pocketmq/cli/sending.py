@@ -63,7 +63,7 @@ class SentMarks(msgspec.Struct):
     Attributes:
         source, topic: the input's path, and the topic it goes to.
         next: the number of messages, from the first one on, that were given to the producer.
-        unsent: those of them that are not acknowledged, by number from 0.
+        unsent: the numbers, from 0, of given messages that are not acknowledged.
     """
 
     source: str
@@ -73,26 +73,26 @@ class SentMarks(msgspec.Struct):
 
     @classmethod
     def load(cls, path: Path, source: str, topic: str) -> SentMarks:
-        """Return the marks in a file; those of an input not begun if there is no file.
+        """Return the marks in a file, or new marks if there is no file.
 
         Raises:
             SourceError: the file is of another input or topic, or something else.
             OSError: it can't be read.
         """
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=cls)
+            marks = msgspec.json.decode(path.read_bytes(), type=cls)
         except FileNotFoundError:
             return cls(source, topic)
         except msgspec.MsgspecError as error:
             raise SourceError(
                 f"{path} is not a file that --progress wrote ({error}): give it another file"
             ) from error
-        if (found.source, found.topic) != (source, topic):
+        if (marks.source, marks.topic) != (source, topic):
             raise SourceError(
-                f"{path} is about {found.source} and topic {found.topic}: give --progress another"
+                f"{path} is about {marks.source} and topic {marks.topic}: give --progress another"
                 " file"
             )
-        return found
+        return marks
 
     def copy(self) -> SentMarks:
         """Return a copy that doesn't change with this one."""

@@ -159,7 +159,11 @@ def standalone(
                 "pocketmqAuditLog": own_file(broker.audit_log, "nameserver"),
             }
         )
-        names = [one.name for one in fields(TlsServerSettings) if one.name.startswith("tls_")]
+        names = [
+            declared.name
+            for declared in fields(TlsServerSettings)
+            if declared.name.startswith("tls_")
+        ]
         nameserver = replace(nameserver, **{name: getattr(broker, name) for name in names})
         if broker.tls_server_mode == "enforcing" and not broker.use_tls:
             raise ConfigError(
@@ -232,8 +236,8 @@ def broker(
     """
     context = click.get_current_context()
     if context.invoked_subcommand is not None:
-        for given in context.params:
-            if context.get_parameter_source(given) is ParameterSource.COMMANDLINE:
+        for parameter in context.params:
+            if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
                 raise click.UsageError("give the options of `broker config` after its command")
         return
     settings = _settings(

@@ -64,7 +64,8 @@ def _copy_facts(report: CopyReport, seconds: float) -> dict[str, object]:
         "index_files": report.index_files,
         "damaged": faults.count,
         "damage": [
-            {"begin": one.begin, "end": one.end, "reason": one.reason} for one in faults.shown
+            {"begin": fault.begin, "end": fault.end, "reason": fault.reason}
+            for fault in faults.shown
         ],
         "notes": report.notes,
         "seconds": round(seconds, 3),
@@ -74,8 +75,8 @@ def _copy_facts(report: CopyReport, seconds: float) -> dict[str, object]:
 def _show_copy(report: CopyReport) -> None:
     for note in report.notes:
         click.echo(note, err=True)
-    for one in report.faults.shown:
-        click.echo(f"damaged from {one.begin} to {one.end}: {one.reason}", err=True)
+    for fault in report.faults.shown:
+        click.echo(f"damaged from {fault.begin} to {fault.end}: {fault.reason}", err=True)
     if (more := report.faults.count - len(report.faults.shown)) > 0:
         click.echo(f"and {more} more damaged places", err=True)
     click.echo(
@@ -179,7 +180,8 @@ def _size(directory: Path, commit_log: str | None) -> int | None:
 def _sorted(report: Report) -> list[Finding]:
     order = list(Severity)
     return sorted(
-        report.findings.shown, key=lambda one: (order.index(one.severity), one.path, one.place or 0)
+        report.findings.shown,
+        key=lambda finding: (order.index(finding.severity), finding.path, finding.place or 0),
     )
 
 
@@ -201,12 +203,12 @@ def _facts(report: Report, repaired: Repair | None) -> dict[str, object]:
         "counts": {severity.value: findings.counts[severity] for severity in Severity},
         "kinds": {str(kind): count for kind, count in sorted(findings.kinds.items())},
         "left_out": findings.left_out,
-        "findings": [one._asdict() for one in _sorted(report)],
+        "findings": [finding._asdict() for finding in _sorted(report)],
     }
     if repaired is not None:
         facts["repaired"] = repaired.done
         facts["moved_to"] = None if repaired.moved is None else str(repaired.moved)
-        facts["found_before"] = [one._asdict() for one in _sorted(repaired.before)]
+        facts["found_before"] = [finding._asdict() for finding in _sorted(repaired.before)]
     return facts
 
 
@@ -219,7 +221,7 @@ def _show_report(report: Report, repaired: Repair | None) -> None:
             click.echo(f"the replaced files are in {repaired.moved}", err=True)
         if not repaired.done:
             click.echo("there was nothing to repair", err=True)
-    rows = [one._asdict() for one in _sorted(report)]
+    rows = [finding._asdict() for finding in _sorted(report)]
     if rows:
         output.show_rows(
             rows,
@@ -254,21 +256,21 @@ def _show_report(report: Report, repaired: Repair | None) -> None:
 def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
     """Show the contents of the store at DIR, of PocketMQ or Apache RocketMQ, running or not."""
     try:
-        found = overview(directory, commit_log)
+        contents = overview(directory, commit_log)
     except StoreError as problem:
         raise _Unreadable(str(problem)) from problem
-    facts = _store_facts(found)
+    facts = _store_facts(contents)
     topics = [
-        {**row._asdict(), "last_stored": iso_of_ms(row.last_stored_ms)} for row in found.topics
+        {**row._asdict(), "last_stored": iso_of_ms(row.last_stored_ms)} for row in contents.topics
     ]
-    groups = [row._asdict() for row in found.groups]
+    groups = [row._asdict() for row in contents.groups]
     index = [
         {
             **row._asdict(),
             "first_stored": iso_of_ms(row.begin_ms),
             "last_stored": iso_of_ms(row.end_ms),
         }
-        for row in found.index_files
+        for row in contents.index_files
     ]
     if as_json:
         output.show_json({**facts, "topics": topics, "groups": groups, "index": index})
@@ -285,18 +287,18 @@ def info(directory: Path, commit_log: str | None, as_json: bool) -> None:
             output.show_rows(rows, shown, as_json=False, spare=shown[3:])
 
 
-def _store_facts(found: Overview) -> dict[str, object]:
+def _store_facts(contents: Overview) -> dict[str, object]:
     return {
-        "written_by": found.writer,
-        "broker": found.broker_name,
-        "running": found.running,
-        "abort": found.abort,
-        "first_offset": found.begin,
-        "end_offset": found.end,
-        "log_bytes": found.log_bytes,
-        "log_files": found.log_files,
-        "first_stored": iso_of_ms(found.first_ms),
-        "last_stored": iso_of_ms(found.last_ms),
-        "torn": found.torn,
-        "free_bytes": found.free_bytes,
+        "written_by": contents.writer,
+        "broker": contents.broker_name,
+        "running": contents.running,
+        "abort": contents.abort,
+        "first_offset": contents.begin,
+        "end_offset": contents.end,
+        "log_bytes": contents.log_bytes,
+        "log_files": contents.log_files,
+        "first_stored": iso_of_ms(contents.first_ms),
+        "last_stored": iso_of_ms(contents.last_ms),
+        "torn": contents.torn,
+        "free_bytes": contents.free_bytes,
     }

@@ -42,10 +42,10 @@ def self_signed(names: tuple[str, ...], out: Path, days: int) -> None:
     ca.pem to clients. The program openssl must be installed.
     """
     try:
-        made = certificates.make(out, names, days=days)
+        files = certificates.make(out, names, days=days)
     except (certificates.CertificateError, OSError) as failure:
         raise click.ClickException(str(failure)) from failure
     click.echo("# settings of the server")
-    for key, value in made.settings.items():
+    for key, value in files.settings.items():
         click.echo(f"{key}={Path(value).absolute()}")
-    click.echo(f"# option of clients: --tls-ca {made.ca.absolute()}")
+    click.echo(f"# option of clients: --tls-ca {files.ca.absolute()}")

@@ -150,10 +150,10 @@ async def _check_new(admin: client.Admin, name: str, brokers: tuple[str, ...]) -
         route = await admin.topic_route(name)
     except TopicNotFound:
         return
-    known = {data.broker_name for data in route.queue_datas}
-    if there := known & set(brokers) if brokers else known:
+    holders = {data.broker_name for data in route.queue_datas}
+    if taken := holders & set(brokers) if brokers else holders:
         raise client.UsageError(
-            f"the topic exists already at {', '.join(sorted(there))}",
+            f"the topic exists already at {', '.join(sorted(taken))}",
             topic=name,
             hint="change it with `pocketmq topic update`",
         )
@@ -198,8 +198,8 @@ def update(
     """
     if everywhere and brokers:
         raise click.UsageError("--everywhere and --broker exclude each other: give one of them")
-    given = (queues, write_queues, read_queues, permission)
-    if given == (None, None, None, None) and not everywhere:
+    changes = (queues, write_queues, read_queues, permission)
+    if changes == (None, None, None, None) and not everywhere:
         raise click.UsageError("nothing to change: give --queues, --permission or --everywhere")
 
     async def count_queues(admin: client.Admin) -> set[int]:
@@ -226,11 +226,11 @@ def update(
         return lacking
 
     present = call.ask(count_queues)
-    wanted = write_queues or queues
-    if wanted is not None and present and present != {wanted}:
+    target = write_queues or queues
+    if target is not None and present and present != {target}:
         before = ", ".join(map(str, sorted(present)))
         click.echo(
-            f"warning: topic {name} changes from {before} to {wanted} queues per broker, and most "
+            f"warning: topic {name} changes from {before} to {target} queues per broker, and most "
             "sharding keys move to another queue: newer messages of a key may be handled before "
             "older ones that still wait in its old queue",
             err=True,
@@ -261,14 +261,14 @@ async def _check_unread(
         queue: 0 if lags else held.max_offset - held.min_offset for queue, held in stats.items()
     }
     for lag in lags:
-        for queue, one in lag.queues.items():
+        for queue, state in lag.queues.items():
             oldest = stats[queue].min_offset if queue in stats else 0
-            behind = one.end - max(one.committed, oldest)
-            unread[queue] = max(unread.get(queue, 0), behind)
+            lag_of_queue = state.end - max(state.committed, oldest)
+            unread[queue] = max(unread.get(queue, 0), lag_of_queue)
     lost = {
-        queue: behind
-        for queue, behind in unread.items()
-        if behind > 0 and queue.queue_id >= reads and (not brokers or queue.broker_name in brokers)
+        queue: count
+        for queue, count in unread.items()
+        if count > 0 and queue.queue_id >= reads and (not brokers or queue.broker_name in brokers)
     }
     if not lost:
         return
@@ -309,8 +309,8 @@ def delete(name: str, yes: bool, call: Call) -> None:
 @call_options
 def route(name: str, call: Call) -> None:
     """Show the route of TOPIC: its brokers and queues, as clients get it."""
-    found = call.ask(lambda admin: admin.topic_route(name))
-    addresses = {broker.broker_name: broker for broker in found.broker_datas}
+    topic_route = call.ask(lambda admin: admin.topic_route(name))
+    addresses = {broker.broker_name: broker for broker in topic_route.broker_datas}
     rows = [
         {
             "broker": queue.broker_name,
@@ -320,7 +320,7 @@ def route(name: str, call: Call) -> None:
             "permission": permission_text(queue.perm),
             "addresses": list(addresses[queue.broker_name].broker_addrs.values()),
         }
-        for queue in sorted(found.queue_datas, key=lambda queue: queue.broker_name)
+        for queue in sorted(topic_route.queue_datas, key=lambda queue: queue.broker_name)
         if queue.broker_name in addresses
     ]
     columns = ["broker", "cluster", "write_queues", "read_queues", "permission", "addresses"]
@@ -332,15 +332,15 @@ def route(name: str, call: Call) -> None:
 @call_options
 def status(name: str, call: Call) -> None:
     """Show the offsets and messages of each queue of TOPIC."""
-    found = call.ask(lambda admin: admin.topic_stats(name))
-    call.show_rows(_queue_rows(found), _QUEUE_COLUMNS, spare=_QUEUE_SPARE)
+    offsets = call.ask(lambda admin: admin.topic_stats(name))
+    call.show_rows(_queue_rows(offsets), _QUEUE_COLUMNS, spare=_QUEUE_SPARE)
 
 
 _QUEUE_COLUMNS: Final = ("broker", "queue", "first", "next", "messages", "last_stored")
 _QUEUE_SPARE: Final = ("first", "next")
 
 
-def _queue_rows(found: Stats) -> list[dict[str, object]]:
+def _queue_rows(offsets: Stats) -> list[dict[str, object]]:
     return [
         {
             "broker": queue.broker_name,
@@ -350,7 +350,7 @@ def _queue_rows(found: Stats) -> list[dict[str, object]]:
             "messages": held.max_offset - held.min_offset,
             "last_stored": iso_of_ms(held.last_update_timestamp),
         }
-        for queue, held in found.items()
+        for queue, held in offsets.items()
     ]
 
 

@@ -45,7 +45,7 @@ MAX_GROUPS: Final = 200
 """Most groups checked if none is named: one request each to every broker."""
 
 MAX_ASKED_MEMBERS: Final = 20
-"""Most members whose running info is requested: one that hangs takes three seconds."""
+"""Most members whose running info is requested: a hanging member takes three seconds."""
 
 SILENT_SECONDS: Final = 45.0
 """Seconds since the last heartbeat after which a member has missed one: the period is 30 s."""
@@ -170,12 +170,12 @@ def _idle_members(case: Case, description: GroupDescription) -> Iterator[CheckRe
     stats = case.ask_masters(RequestCode.GET_CONSUME_STATS, ConsumeStats, header)
     queues = Counter(queue.topic for one in stats for queue in one.offset_table)
     topics = {topic: count for topic, count in queues.items() if not topic.startswith(RETRY_PREFIX)}
-    most = max(topics.values(), default=0)
-    if 0 < most < len(members):
+    largest = max(topics.values(), default=0)
+    if 0 < largest < len(members):
         yield warning(
             "idle members",
-            f"{description.group} has {len(members)} members and its topics at most {most} queues: "
-            f"{len(members) - most} of them get nothing",
+            f"{description.group} has {len(members)} members and its topics at most {largest}"
+            f" queues: {len(members) - largest} of them get nothing",
             f"give the topic more queues, or run fewer members; see {PAGE}#one-owner-per-queue",
         )
 
@@ -261,8 +261,8 @@ def _progress(case: Case, name: str, address: str) -> Iterator[CheckResult]:
             f"the broker's store; see {PAGE}#no-stored-offset-is-a-fact",
         )
         return
-    behind = sum(max(o.broker_offset - o.consumer_offset, 0) for o in table.values())
-    yield ok("offsets", f"{name} is {count(behind, 'message')} behind at {address}")
+    unread = sum(max(o.broker_offset - o.consumer_offset, 0) for o in table.values())
+    yield ok("offsets", f"{name} is {count(unread, 'message')} behind at {address}")
     ahead = [str(queue) for queue, o in table.items() if o.consumer_offset > o.broker_offset]
     if ahead:
         yield failed(

@@ -139,8 +139,8 @@ def name_servers(case: Case) -> Iterator[CheckResult]:
             case.clusters[name] = data.cluster
         yield ok("name server", f"{address} answers")
     everything = set(case.brokers)
-    for address, known in views.items():
-        if missing := everything - known:
+    for address, names in views.items():
+        if missing := everything - names:
             yield failed(
                 "name server",
                 f"{address} doesn't list {', '.join(sorted(missing))}, but another one does",
@@ -253,15 +253,15 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     except ValueError:
         return
     capacity = table.get("commitLogDirCapacity", "").strip(". ")
-    found = f"{name}'s is {used:.0%} full ({capacity})" if capacity else f"{name}'s: {used:.0%}"
+    text = f"{name}'s is {used:.0%} full ({capacity})" if capacity else f"{name}'s: {used:.0%}"
     if used <= DISK_WARNING:
-        yield ok("disk", found)
+        yield ok("disk", text)
         return
     remedy = (
         "make room: move other things away, keep messages for less long (fileReservedTime), or "
         f"move the store to a bigger disk; see {DOCS}operating.md#messages-are-deleted"
     )
-    yield (failed if used > DISK_FULL else warning)("disk", found, remedy)
+    yield (failed if used > DISK_FULL else warning)("disk", text, remedy)
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
@@ -313,19 +313,19 @@ def _transactions(case: Case, name: str, table: dict[str, str]) -> Iterator[Chec
 
 def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Check whether connections are refused, or soon will be, for lack of file descriptors."""
-    taken, most, limit = (
+    taken, maximum, limit = (
         natural(table.get(f"pocketmq{key}", ""), -1)
         for key in ("Connections", "ConnectionsMax", "DescriptorLimit")
     )
-    if min(taken, most, limit) < 0:
+    if min(taken, maximum, limit) < 0:
         return
-    found = f"{name} has {taken} of at most {most} connections, with {limit} file descriptors"
-    if limit >= ENOUGH and taken < CONNECTIONS_WARNING * most:
-        yield ok("connections", found)
+    text = f"{name} has {taken} of at most {maximum} connections, with {limit} file descriptors"
+    if limit >= ENOUGH and taken < CONNECTIONS_WARNING * maximum:
+        yield ok("connections", text)
     else:
         yield warning(
             "connections",
-            found,
+            text,
             "start the broker with a higher hard limit (ulimit -Hn, LimitNOFILE= of a systemd "
             "unit), or raise pocketmqMaxConnections if the limit is high; close idle clients",
         )
@@ -363,10 +363,10 @@ def _certificate(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     if days >= EXPIRY_WARNING_DAYS:
         yield ok("TLS", f"{name}'s certificate is valid for {days} days")
         return
-    found = f"expires in {days} days" if days >= 0 else "has expired"
+    text = f"expires in {days} days" if days >= 0 else "has expired"
     verdict = warning if days >= 0 else failed
     remedy = f"replace its files, then {name} uses them by itself; {docs}"
-    yield verdict("TLS", f"{name}'s certificate {found}", remedy)
+    yield verdict("TLS", f"{name}'s certificate {text}", remedy)
 
 
 def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:

@@ -39,7 +39,7 @@ def topic(case: Case) -> Iterator[CheckResult]:
                 yield failed("topic", str(problem), "look at the name server's log")
             continue
         yield from _queues(case.topic, address, route)
-        reads |= {one.broker_name: one.read_queue_nums for one in route.queue_datas}
+        reads |= {data.broker_name: data.read_queue_nums for data in route.queue_datas}
     yield from _consumers(case, case.topic, reads)
 
 
@@ -59,11 +59,11 @@ def _consumers(case: Case, topic: str, reads: Mapping[str, int]) -> Iterator[Che
         yield ok("consumers", f"{topic} is consumed by {names}; each group gets every message")
     for group in sorted(groups):
         code = RequestCode.GET_CONSUME_STATS
-        asked = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
+        request = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         beyond = {
-            queue: one.broker_offset - one.consumer_offset
-            for stats in case.ask_masters(code, ConsumeStats, asked)
-            for queue, one in stats.offset_table.items()
+            queue: progress.broker_offset - progress.consumer_offset
+            for stats in case.ask_masters(code, ConsumeStats, request)
+            for queue, progress in stats.offset_table.items()
             if queue.queue_id >= reads.get(queue.broker_name, queue.queue_id + 1)
         }
         if beyond:

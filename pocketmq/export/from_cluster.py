@@ -97,15 +97,15 @@ class ClusterSource:
             messages = [one for one in messages if one.queue == queue and one.offset >= position]
             reached = min(end, await self._consumer.position(queue))
             before, position = position, max(position, reached)
-            wanted, damage = [], []
+            selected, damage = [], []
             for message in messages:
                 if message.offset >= end:
                     continue
                 if reason := fault_of(message):
                     damage.append(reason)
                 elif self._selection.wants(message):
-                    wanted.append(message)
-            yield Portion(wanted, position - before, damage)
+                    selected.append(message)
+            yield Portion(selected, position - before, damage)
 
     def _check_kept(self, queue: client.MessageQueue, end: int) -> None:
         moved = self._moved
@@ -122,12 +122,12 @@ class ClusterSource:
             self._tell(f"waiting: {event.error}")
 
     async def _place(self, queue: client.MessageQueue, where: Where) -> int:
-        least = await self._admin.min_offset(queue)
-        most = await self._admin.max_offset(queue)
+        first = await self._admin.min_offset(queue)
+        end = await self._admin.max_offset(queue)
         if isinstance(where, datetime):
             self._consumer.assign([queue])
             await self._consumer.seek(queue, where)
-            return min(max(await self._consumer.position(queue), least), most)
+            return min(max(await self._consumer.position(queue), first), end)
         if isinstance(where, int):
-            return min(max(where, least), most)
-        return least if where is client.BEGIN else most
+            return min(max(where, first), end)
+        return first if where is client.BEGIN else end

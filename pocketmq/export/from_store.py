@@ -82,30 +82,30 @@ class StoreSource:
         topic, view = self._selection.topic, self._view
         topics = view.topics()
         if topic not in topics:
-            known = ", ".join(topics[:20]) + (" …" if len(topics) > 20 else "")
+            names = ", ".join(topics[:20]) + (" …" if len(topics) > 20 else "")
             raise ExportError(
-                f"the store {self._name} has no queue of topic {topic!r}: it has {known or 'none'}"
+                f"the store {self._name} has no queue of topic {topic!r}: it has {names or 'none'}"
             )
-        there = view.queues(topic)
-        wanted = [text.rpartition("/")[2] for text in self._selection.queues]
-        for text in wanted:
-            if text not in map(str, there):
+        queue_ids = view.queues(topic)
+        numbers = [text.rpartition("/")[2] for text in self._selection.queues]
+        for text in numbers:
+            if text not in map(str, queue_ids):
                 raise ExportError(
                     f"topic {topic} in the store {self._name} has no queue {text!r}: it has"
-                    f" {', '.join(map(str, there))}"
+                    f" {', '.join(map(str, queue_ids))}"
                 )
-        return [queue_id for queue_id in there if not wanted or str(queue_id) in wanted]
+        return [queue_id for queue_id in queue_ids if not numbers or str(queue_id) in numbers]
 
     def _range(self, queue_id: int) -> _Range:
         queue = self._view.queue(self._selection.topic, queue_id)
-        least, most, _ = queue.range()
+        first, end, _ = queue.range()
 
         def place(where: Where) -> int:
             if isinstance(where, datetime):
                 return queue.offset_of_time(int(where.timestamp() * 1000))
             if isinstance(where, int):
-                return min(max(where, least), most)
-            return least if where is client.BEGIN else most
+                return min(max(where, first), end)
+            return first if where is client.BEGIN else end
 
         return _Range(queue, place(self._selection.begin), place(self._selection.end))
 
@@ -126,11 +126,11 @@ class StoreSource:
                     messages, damage, size_so_far, passed = [], [], 0, 0
                 if file is not None:
                     path, size_so_far = file.path, size_so_far + size
-                found = self._message(where, offset, position, size, file)
-                if isinstance(found, str):
-                    damage.append(found)
-                elif self._selection.wants(found):
-                    messages.append(found)
+                message = self._message(where, offset, position, size, file)
+                if isinstance(message, str):
+                    damage.append(message)
+                elif self._selection.wants(message):
+                    messages.append(message)
             passed += 1
         yield Portion(messages, passed, damage, path)
 
@@ -152,8 +152,8 @@ class StoreSource:
             message = Message(bytes(record), 0, where, raw)
         except RecordError as error:
             return f"{left_out} {error}"
-        told = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
-        if (*told, message.size) != (where.topic, where.queue_id, offset, position, size):
+        stated = (message.topic, message.queue_id, message.queue_offset, message.physical_offset)
+        if (*stated, message.size) != (where.topic, where.queue_id, offset, position, size):
             return f"{left_out} its queue entry points to a different record"
         return fault_of(message) or message
 

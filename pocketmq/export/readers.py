@@ -30,7 +30,7 @@ ROWS_BYTES: Final = 16 * 1024 * 1024
 
 
 class ExportedMessage(msgspec.Struct):
-    """One message of an exported file; names and meanings are those of the JSON lines.
+    """One message of an exported file; its fields are the JSON lines'.
 
     A message without ``broker`` and ``queue`` was not in a queue, as far as is known. The readers
     yield messages with bytes as body.
@@ -65,11 +65,11 @@ def json_messages(stream: IO[bytes]) -> Iterator[ExportedMessage]:
         if not line.strip():
             continue
         try:
-            found = decode(line)
-            found.body = found.data(line)
+            message = decode(line)
+            message.body = message.data(line)
         except (ValueError, TypeError, RecursionError) as error:
             raise SourceError(f"line {number} is not an exported message: {error}") from error
-        yield found
+        yield message
 
 
 def parquet_messages(path: Path) -> tuple[int, Iterator[ExportedMessage]]:
@@ -136,7 +136,7 @@ class QueueMapping:
     """Where the messages of each exported queue go: all of one queue to one queue, in order.
 
     A queue goes to the one with its broker and number. A broker that the topic doesn't have stands
-    for one that it has, and a number that is too high starts over.
+    for a broker that it has, and too high a number starts over.
     """
 
     def __init__(self, queues: list[client.MessageQueue]) -> None:

@@ -3,7 +3,7 @@
 ``/metrics`` is in Prometheus' text format. ``/livez`` checks that the event loop runs, ``/readyz``
 that clients can use the server: its store accepts messages, and it is registered with a name
 server. The port answers from before the first part starts until the last one has stopped, so a
-probe can distinguish a broker that recovers its store from one that is down.
+probe can distinguish a broker that recovers its store from a dead one.
 
 The servers only keep plain counters. Each HTTP request runs in its own thread, which has them read
 in one call on the event loop, and renders the page (``metrics_page``). Between scrapes the event
@@ -95,7 +95,9 @@ class _HttpServer(socketserver.ThreadingTCPServer):
     def service_actions(self) -> None:
         """End the connections that last too long; called every ``STOP_POLL_SECONDS``."""
         latest = monotonic() - self.seconds
-        self._end([one for one, started in self._open.copy().items() if started < latest])
+        self._end(
+            [connection for connection, started in self._open.copy().items() if started < latest]
+        )
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         """Log why a request has failed, unless its peer has gone."""
@@ -104,9 +106,9 @@ class _HttpServer(socketserver.ThreadingTCPServer):
 
     def _end(self, connections: Sequence[socket.socket]) -> None:
         # Its thread, which then reads the end or can't write, closes it.
-        for one in connections:
+        for connection in connections:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _HttpServer6(_HttpServer):

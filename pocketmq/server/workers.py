@@ -159,10 +159,10 @@ def unopened_stores(plans: Sequence[WorkerPlan]) -> list[str]:
     name.
     """
     opened = {plan.name for plan in plans}
-    found = _stores(Path(plans[0].settings["storePathRootDir"]).parent)
+    stores = _stores(Path(plans[0].settings["storePathRootDir"]).parent)
     base = plans[0].name.removesuffix("-0")
-    is_new = not found & opened
-    return sorted(name for name in found - opened if is_new or name.rpartition("-")[0] == base)
+    is_new = not stores & opened
+    return sorted(name for name in stores - opened if is_new or name.rpartition("-")[0] == base)
 
 
 def next_delay(delay: float, served: float) -> float:
@@ -326,7 +326,7 @@ class WorkersPart:
         await asyncio.gather(*(worker.stop() for worker in self._workers))
 
     def ready(self) -> Mapping[str, str]:
-        """Return all addresses, those of one kind joined by semicolons as in RocketMQ's lists."""
+        """Return the addresses by kind, joined by semicolons as in RocketMQ's lists."""
         names = dict.fromkeys(name for worker in self._workers for name in worker.addresses)
         return {
             name: ";".join(worker.addresses[name] for worker in self._workers) for name in names

@@ -201,7 +201,7 @@ class AuditLog:
             )
 
     def _stop(self) -> None:
-        # The listener can't be told to stop while the queue is full.
+        # The listener takes its stop from the queue, which may be full.
         self._queue.join()
         self._listener.stop()
         self._file.close()

@@ -1,6 +1,6 @@
 """The guard: checks the signature of each request, and what its account may do.
 
-The checks and their texts are those of 4.9.7 (cf. PlainPermissionManager.validate); a denial is
+Checks and texts are as in 4.9.7 (cf. PlainPermissionManager.validate); a denial is
 answered as there, with code 1 and the name of Java's exception, which clients look for. Only an
 unknown account is answered like a wrong signature, and takes as long: a stranger doesn't learn
 which accounts exist. The log names the reason.
@@ -105,7 +105,7 @@ class Guard:
         return None if rules.white and rules.trusts(connection.remote[0]) else rules
 
     def account_of(self, command: Command, connection: Connection) -> str | None:
-        """Return whose account a request that has passed is; None if it needed no signature."""
+        """Return the account of an accepted request; None if it needed no signature."""
         return None if self.rules_for(connection) is None else command.fields.get(ACCESS_KEY)
 
     def check(self, command: Command, connection: Connection) -> str | None:
@@ -223,14 +223,14 @@ class _Signatures:
         # A header in msgpack has fields without names; a server with a guard doesn't agree to it.
         if command.values is not None:
             return False
-        given, body = fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.body
+        signature, body = fields.get(SIGNATURE, "").encode("utf-8", "replace"), command.body
         names = tuple(fields)
         order = self._orders.get(names)
         if order is not None:
             values = "".join(order(fields)).encode("utf-8", "replace")
-            return account.has_signed(values, body, given)
+            return account.has_signed(values, body, signature)
         others = {name: text for name, text in fields.items() if name != UNIQUE_KEY_QUERY}
-        if account.has_signed(*signed_content(others, body), given):
+        if account.has_signed(*signed_content(others, body), signature):
             used = sorted(name for name in others if name != SIGNATURE)
             joined = "".join(used)
             is_simple = len(others) == len(fields) and len(used) > 1 and joined.isascii()
@@ -241,7 +241,7 @@ class _Signatures:
         if len(others) == len(fields):
             return False
         # Java's client signs this field, too; 4.9.7 then refuses it.
-        return account.has_signed(*signed_content(fields, body), given)
+        return account.has_signed(*signed_content(fields, body), signature)
 
 
 def _missing(account: Account, needed: Iterable[Resource]) -> str | None:

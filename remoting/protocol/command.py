@@ -115,10 +115,10 @@ class Header:
     def copy(self) -> Self:
         """Return a copy."""
         plan = _plan(type(self))
-        made = object.__new__(type(self))
-        for known, value in zip(plan.fields, plan.values(self), strict=True):
-            setattr(made, known.attribute, value)
-        return made
+        copied = object.__new__(type(self))
+        for declared, value in zip(plan.fields, plan.values(self), strict=True):
+            setattr(copied, declared.attribute, value)
+        return copied
 
     @classmethod
     def from_fields(cls, ext_fields: Mapping[str, str], *, empty_is_absent: bool = False) -> Self:
@@ -188,7 +188,7 @@ def free_opaque(first: int, used: Container[int]) -> int:
 
 def wire_names_of(header_type: type[Header]) -> tuple[str, ...]:
     """Return the wire names of a header's fields, in declared order."""
-    return tuple(known.wire_name for known in _plan(header_type).fields)
+    return tuple(declared.wire_name for declared in _plan(header_type).fields)
 
 
 def _missing(header_type: type[Header], wire_name: str) -> HeaderError:
@@ -319,7 +319,7 @@ UNKNOWN: Final = -1
 """A position that is not known."""
 
 Extra = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Ext fields in addition to those of the typed header."""
+"""Ext fields besides the typed header's."""
 
 
 @dataclass(slots=True)

@@ -88,7 +88,7 @@ def signed(command: Command, credentials: Credentials) -> Command:
     # PlainAccessValidator, DefaultAuthenticationContextBuilder).
     if fields.pop(UNIQUE_KEY_QUERY, None) is not None:
         version = V4_9_3
-    made = signature(credentials.secret_key, signed_content(fields, command.body))
+    text = signature(credentials.secret_key, signed_content(fields, command.body))
     return Command(
         command.code,
         command.opaque,
@@ -97,7 +97,7 @@ def signed(command: Command, credentials: Credentials) -> Command:
         version,
         command.remark,
         header,
-        (*pairs, (SIGNATURE, made)),
+        (*pairs, (SIGNATURE, text)),
         command.values,
         command.body,
         command.serialize,

@@ -32,9 +32,9 @@ def memory_bytes(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> int:
         groups: the mount point of control groups.
         membership: the file that names the groups of the process.
     """
-    found = [sys.maxsize]
+    limits = [sys.maxsize]
     with suppress(AttributeError, ValueError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     paths = {Path()}
     with suppress(OSError, ValueError):
         for line in membership.read_text().splitlines():
@@ -45,8 +45,8 @@ def memory_bytes(groups: Path = _GROUPS, membership: Path = _MEMBERSHIP) -> int:
     for path in paths:
         for directory, file in _LIMITS:
             with suppress(OSError, ValueError):
-                found.append(int((groups / directory / path / file).read_text()))
-    return min(found)
+                limits.append(int((groups / directory / path / file).read_text()))
+    return min(limits)
 
 
 SHORT_BACKLOG: Final = 64
@@ -85,11 +85,11 @@ def raise_limit() -> tuple[int, int]:
     """
     before = limit()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
-    if wanted > before:
+    target = _UNLIMITED if hard == resource.RLIM_INFINITY else hard
+    if target > before:
         # macOS reports "unlimited" but refuses more than kern.maxfilesperproc.
         with suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
     return before, limit()
 
 

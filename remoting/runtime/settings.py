@@ -207,11 +207,11 @@ class Settings:
 
     @classmethod
     def _check_known(cls, given: Mapping[str, _Given]) -> None:
-        known = cls.known_keys()
+        keys = cls.known_keys()
         for key, (_, name, source) in given.items():
-            if key not in known:
+            if key not in keys:
                 # Without the value: it may be the secret of a setting whose name was mistyped.
-                hint = nearest(key, known)
+                hint = nearest(key, keys)
                 raise ConfigError(f"{name}{source}: there is no setting {key!r}{hint}")
 
     @classmethod
@@ -229,13 +229,13 @@ def environment_name(key: str) -> str:
     return ENVIRONMENT_PREFIX + words.upper()
 
 
-def nearest(key: str, known: Iterable[str]) -> str:
+def nearest(key: str, keys: Iterable[str]) -> str:
     """Return the end of an unknown key's error: the most similar known key, or an empty text."""
     import difflib  # noqa: PLC0415 - only needed for an error
 
-    by_lower = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[found[0]]!r}?" if found else ""
+    by_lower = {name.lower(): name for name in keys}
+    matches = difflib.get_close_matches(key.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[matches[0]]!r}?" if matches else ""
 
 
 def _from_file(file: Path) -> dict[str, _Given]:

@@ -153,10 +153,10 @@ class Signer:
     def _state(self) -> tuple[int, ...]:
         assert self._file is not None
         try:
-            found = self._file.stat()
+            status = self._file.stat()
         except OSError:
             return ()
-        return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
+        return status.st_ino, status.st_mtime_ns, status.st_size, status.st_mode
 
 
 def account_of(source: CredentialsSource | None) -> str | None:

@@ -228,12 +228,12 @@ _VERIFY_HINTS: Final = {9: _CLOCK, 10: _CLOCK, 62: _WRONG_NAME, 64: _WRONG_NAME}
 """By OpenSSL's X509_V_ERR_*: not yet valid, expired, host name mismatch, IP address mismatch."""
 
 
-def _from_mapping(given: Mapping[str, Any]) -> Tls:
-    known = {one.name for one in fields(Tls)}
-    values = dict(given)
-    for name, value in given.items():
-        if name not in known:
-            raise TlsError(f"tls has no part {name!r}; there are {', '.join(sorted(known))}")
+def _from_mapping(parts: Mapping[str, Any]) -> Tls:
+    names = {part.name for part in fields(Tls)}
+    values = dict(parts)
+    for name, value in parts.items():
+        if name not in names:
+            raise TlsError(f"tls has no part {name!r}; there are {', '.join(sorted(names))}")
         if name == "check_hostname" and isinstance(value, str):
             values[name] = TRUTHS.get(value.lower(), value)
         if not isinstance(values[name], bool if name == "check_hostname" else str | Path):

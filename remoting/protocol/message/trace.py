@@ -119,7 +119,7 @@ _FIRST_PUB: Final = tuple(name for name in _FIELDS["Pub"] if name != "offset_id"
 """The fields of a Pub record of RocketMQ before 4.5."""
 
 _OPTIONAL: Final = {"SubAfter": ("result", "time_ms", "group")}
-"""Fields that older clients, or those of a cloud, leave out at the end."""
+"""Fields at the end that older clients, or clients of a cloud, leave out."""
 
 _KINDS: Final[dict[str, Any]] = {field.name: field.type for field in fields(TraceRecord)}
 
