@@ -325,11 +325,9 @@ class Region(Protocol):
     @property
     def view(self) -> memoryview:
         """The whole file, writable."""
-        ...
 
     def write(self, position: int, data: bytes | memoryview) -> None:
         """Write all of ``data`` at ``position``, allocating. Raises ``OSError``."""
-        ...
 
     def allocate(self, position: int, length: int) -> bool:
         """Allocate blocks for a range, which then read as zeros.
@@ -340,11 +338,9 @@ class Region(Protocol):
         Raises:
             OSError: there is no space; a part of the range may have been allocated.
         """
-        ...
 
     def extents(self, position: int) -> Iterator[tuple[int, int]]:
         """Return ``(start, end)`` of the ranges from ``position`` on that may not be zeros."""
-        ...
 
     def sync(self) -> None:
         """Wait until all that was written, or stored through the map, is on the disk.
@@ -352,23 +348,18 @@ class Region(Protocol):
         Raises:
             OSError: the sync failed, or the file was removed or shortened.
         """
-        ...
 
     def is_whole(self) -> bool:
         """Return whether the file has its full length; an access behind its end is SIGBUS."""
-        ...
 
     def is_cached(self, position: int, length: int) -> bool | None:
         """Return whether a range can be read without waiting for the disk; None if unknown."""
-        ...
 
     def fetch(self, position: int, length: int) -> None:
         """Read a range into memory. Callable in any thread. Raises ``OSError``."""
-        ...
 
     def read_ahead(self, position: int, length: int) -> None:
         """Start reading a range into memory. Callable in any thread. Raises ``OSError``."""
-        ...
 
 
 def is_no_space(error: OSError) -> bool:

@@ -124,7 +124,6 @@ class RecordFilter(Protocol):
             The matching records, adjacent ones in one slice; their number; and the number of
             records that were looked into.
         """
-        ...
 
 
 Run = tuple[int, int, int]

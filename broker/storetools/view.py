@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.store.checkpoint import SafePoint, decode
 from broker.store.consume_queue import FILLER_SIZE
-from broker.store.log_view import Damage, LogChunk, LogEnd, LogView
+from broker.store.log_view import LogEnd, LogView
 from broker.store.raw_files import (
     DEFAULT_LIMITS,
     FileRow,
@@ -41,23 +41,6 @@ from broker.store.raw_files import (
 from broker.store.results import StoreError
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, Checkpoint
 from remoting.protocol.errors import RecordError
-
-__all__ = [
-    "OWN_CHECKPOINT",
-    "PATH_SEPARATOR",
-    "Damage",
-    "LogChunk",
-    "LogEnd",
-    "LogView",
-    "QueueRange",
-    "QueueView",
-    "StoreChanged",
-    "StoreError",
-    "StoreView",
-    "ViewFile",
-    "ViewLimits",
-    "ViewedRun",
-]
 
 OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
 """The file of ``broker.store.checkpoint``."""

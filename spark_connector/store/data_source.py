@@ -98,7 +98,7 @@ class StoreScanReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return the tasks. Raises ``ConnectorError``."""
-        from broker.storetools.view import StoreError
+        from broker.store.results import StoreError
         from spark_connector.source.pushdown import Pushed
         from spark_connector.store.planning import plan
         from spark_connector.store.reading import connector_error, open_view

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broker.storetools.view import LogView, ViewedRun
+from broker.store.log_view import LogView
+from broker.storetools.view import ViewedRun
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
 from remoting.protocol.message.view import RecordView

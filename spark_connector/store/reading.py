@@ -9,8 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from broker.store.log_view import Damage, LogChunk
 from broker.store.raw_files import StoreChanged
-from broker.storetools.view import Damage, LogChunk, StoreError, StoreView
+from broker.store.results import StoreError
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView

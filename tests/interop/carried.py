@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import client
-from broker.storetools.view import LogChunk, StoreView
+from broker.store.log_view import LogChunk
+from broker.storetools.view import StoreView
 from remoting.protocol import bodies
 from remoting.protocol.bodies.body import BodyT
 from remoting.protocol.bodies.group import (

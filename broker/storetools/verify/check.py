@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from broker.store.checkpoint import SafePoint
 from broker.store.config import DEFAULT_DELAY_LEVELS_MS, StoreConfig, StorePaths
 from broker.store.deleted_topics import DeletedTopics
+from broker.store.log_view import LogEnd
 from broker.store.log_walk import QueueKey
 from broker.store.os_files import Files
 from broker.store.raw_files import StoreChanged, ViewFile
@@ -37,7 +38,7 @@ from broker.storetools.verify.index_scan import (
 from broker.storetools.verify.log_part import LogPart, OnProgress, PartPlan, PartResult
 from broker.storetools.verify.queue_checker import Evidence, QueueChecker
 from broker.storetools.verify.queue_walk import QueueWalk, StoredQueues
-from broker.storetools.view import LogEnd, StoreView
+from broker.storetools.view import StoreView
 
 MAX_TRIES: Final = 4
 """Attempts to check a running store. Retention may delete files meanwhile, and a read during a

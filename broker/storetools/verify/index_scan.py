@@ -131,11 +131,6 @@ def _size(path: str) -> int:
         raise StoreChanged(f"the index file {path} has been removed: start again") from None
 
 
-def is_made(path: str) -> bool:
-    """Return whether a file is not empty; a new one is, for a moment. Raises ``StoreChanged``."""
-    return _size(path) > 0
-
-
 def header_of(path: str) -> IndexHeader | None:
     """Return a file's header; None when the file is too short. Raises ``StoreError``."""
     size = _size(path)
@@ -249,7 +244,7 @@ class IndexScan:
         if not left or (self._compiled is not None and not self._compiled.reaches(data, left[0])):
             self._before = None
             return
-        for number, offset in enumerate(offsets_of(data), first):
+        for number, (_, offset, *_) in enumerate(ENTRY.iter_unpack(data), first):
             while len(self.places) < len(self._borders):
                 border = self._borders[len(self.places)]
                 if offset < border or self._before is None or self._before[0] < border:
@@ -295,11 +290,6 @@ class IndexScan:
                         HEADER.size + slot * SLOT.size,
                         f"slot {slot} of the index points to entry {actual}, not to {computed}",
                     )
-
-
-def offsets_of(data: bytearray) -> list[int]:
-    """Return the physical offsets in packed entries."""
-    return [offset for _, offset, _, _ in ENTRY.iter_unpack(data)]
 
 
 def blocks(
@@ -433,7 +423,8 @@ class IndexFiles:
 def load_index(directory: Path, findings: Findings) -> IndexFiles:
     """Read the headers of a directory's index files. Raises ``StoreError``."""
     parts: list[IndexPart] = []
-    paths = [path for path in index_files(directory) if is_made(path)]
+    # A new file is empty for a moment.
+    paths = [path for path in index_files(directory) if _size(path)]
     before_ms = 0
     for path in paths:
         header = header_of(path)

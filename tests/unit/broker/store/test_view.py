@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import MessageStore
-from broker.storetools.view import Damage, LogEnd, QueueRange, StoreError, StoreView, ViewLimits
+from broker.store.log_view import Damage, LogEnd
+from broker.store.raw_files import ViewLimits
+from broker.store.results import StoreError
+from broker.storetools.view import QueueRange, StoreView
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.unit.broker.store.stores import LOG_FILE, message, opened

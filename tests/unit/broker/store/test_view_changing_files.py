@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.log_view import Damage
 from broker.store.raw_files import StoreChanged, ViewFile
-from broker.storetools.view import Damage, StoreError, StoreView
+from broker.store.results import StoreError
+from broker.storetools.view import StoreView
 from tests.unit.broker.store.stores import LOG_FILE
 from tests.unit.broker.store.views import copied, filled
 

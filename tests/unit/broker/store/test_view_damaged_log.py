@@ -13,7 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.storetools.view import LogEnd, StoreError, StoreView, ViewLimits
+from broker.store.log_view import LogEnd
+from broker.store.raw_files import ViewLimits
+from broker.store.results import StoreError
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, message, opened

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.storetools.view import LogEnd, QueueRange, StoreError, StoreView
+from broker.store.log_view import LogEnd
+from broker.store.results import StoreError
+from broker.storetools.view import QueueRange, StoreView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from tests.unit.broker.store.stores import LOG_FILE, QUEUE_FILE
 from tests.unit.broker.store.views import COUNT, copied, filled, overwrite, positions_of, unsynced

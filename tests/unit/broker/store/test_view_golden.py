@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from broker.storetools.view import Damage, LogEnd, QueueRange, StoreView
+from broker.store.log_view import Damage, LogEnd
+from broker.storetools.view import QueueRange, StoreView
 from remoting.protocol.disk.files import ENTRY
 from remoting.protocol.message.view import RecordView
 from tests.support.archives import unpack

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 from broker.store.engine import MessageStore
-from broker.storetools.view import Damage, StoreView
+from broker.store.log_view import Damage
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message.view import RecordView

@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from broker.store.engine import MessageStore, StoreConfig
-from broker.storetools.view import LogChunk, StoreView
+from broker.store.log_view import LogChunk
+from broker.storetools.view import StoreView
 from spark_connector.schema import STORE_COLUMNS
 from spark_connector.source.pushdown import Pushed
 from spark_connector.store.options import store_options

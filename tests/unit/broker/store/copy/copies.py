@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from broker.store.log_view import Damage
 from broker.storetools.copy.copying import CopyReport, copy_store
-from broker.storetools.view import Damage, StoreView
+from broker.storetools.view import StoreView
 from remoting.protocol.disk.files import ENTRY, FILLER
 from remoting.protocol.message.view import RecordView
 
