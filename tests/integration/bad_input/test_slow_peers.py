@@ -28,7 +28,8 @@ from remoting.server import Server
 from tests.integration.bad_input.conftest import MEMORY_MEGABYTES, running
 from tests.integration.bad_input.meanwhile import Meanwhile
 from tests.integration.bad_input.peer import Peer, Target
-from tests.integration.remoting.peers import ended, raw, until
+from tests.integration.remoting.peers import ended, raw
+from tests.support.waiting import until
 from tests.unit.broker.harness import pull_command, send_command
 
 MIB = 1024 * 1024

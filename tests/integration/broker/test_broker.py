@@ -18,7 +18,7 @@ from remoting.protocol.headers import pull as offset
 from remoting.protocol.message import batch
 from remoting.protocol.queue import MessageQueue
 from tests.integration.broker.client import TIMEOUT, bodies
-from tests.integration.remoting.peers import until
+from tests.support.waiting import until
 from tests.unit.broker.harness import heartbeat
 
 

@@ -13,8 +13,9 @@ from remoting.protocol.command import Command
 from remoting.protocol.message import batch
 from tests.harness.certificates import self_signed
 from tests.integration.broker.client import TIMEOUT
-from tests.integration.remoting.peers import ended, until
+from tests.integration.remoting.peers import ended
 from tests.support.clock import ManualClock
+from tests.support.waiting import until
 from tests.unit.broker.harness import fields_of
 
 FLOODER = ("127.0.0.2", 0)

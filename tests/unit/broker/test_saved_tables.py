@@ -22,9 +22,9 @@ from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.heartbeat import SubscriptionData
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.queue import MessageQueue
-from tests.integration.remoting.peers import until
 from tests.support.archives import unpack as unpack_archive
 from tests.support.clock import ManualClock
+from tests.support.waiting import until
 
 
 def tables(directory: Path, *, now_ms: int = 0, on_topics=None, **settings) -> SavedTables:
