@@ -38,7 +38,7 @@ from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import RateLimitedLog
 
 if TYPE_CHECKING:
-    from remoting.connection import Connection
+    pass
 
 
 ROUND_SECONDS: Final = 10.0
@@ -343,14 +343,10 @@ class GroupNotifier:
                 and (config is None or config.notify_consumer_ids_changed_enable)
             ):
                 continue
+            code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
             header = ConsumerGroupRequestHeader(consumer_group=group)
             for connection in self._state.consumers.connections(group):
-                _push(connection, header)
+                # A member that misses it learns of the change at its next periodic rebalance.
+                with suppress(RemotingError):
+                    connection.send_oneway(Command.request(code, header, oneway=True))
                 yield
-
-
-def _push(connection: Connection, header: ConsumerGroupRequestHeader) -> None:
-    request = Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
-    # A member that misses the notification learns of the change at its next periodic rebalance.
-    with suppress(RemotingError):
-        connection.send_oneway(request)

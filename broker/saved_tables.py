@@ -322,7 +322,8 @@ class SavedTables:
         self._on_topics = on_topics
         self._unsaved: dict[str, asyncio.Future[bool]] = {}
         self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}
-        self._topic_file = SavedTable(TOPICS, self._copy_topics, self._writer(TOPICS))
+        self._tables: list[SavedTable] = []
+        self._topic_file = self._table(TOPICS, self._copy_topics)
         self._group_file = self._file(
             GROUPS,
             lambda: SubscriptionGroupWrapper(
@@ -338,10 +339,9 @@ class SavedTables:
             ),
             version=-1 if self.lost_offsets else self.offsets.version,
         )
-        self._lock_file = SavedTable(
+        self._lock_file = self._table(
             LOCKS,
             lambda: partial(_lock_text, self.locks.copy(), epoch_ms(clock), at_stop=self._stopping),
-            self._writer(LOCKS),
             version=self.locks.version,
         )
         self._delay_file = self._file(
@@ -436,16 +436,7 @@ class SavedTables:
         self.save_changes()
         self._filter_file.update(self.filters.version)
         self._lock_file.changed()
-        for file in (
-            self._topic_file,
-            self._group_file,
-            self._offset_file,
-            self._lock_file,
-            self._delay_file,
-            self._filter_file,
-            self._name_file,
-            self._settings_file,
-        ):
+        for file in self._tables:
             await file.flush()
 
     def topic_wrapper(self, names: Sequence[str] | None) -> TopicConfigSerializeWrapper:
@@ -512,15 +503,14 @@ class SavedTables:
 
     def _file(self, name: str, copy: Callable[[], Body], *, version: int = 0) -> SavedTable:
         """Return a saved table that is encoded as a whole."""
-        return SavedTable(
-            name,
-            lambda: partial(encode, copy(), pretty=True),
-            self._writer(name),
-            version=version,
-        )
+        return self._table(name, lambda: partial(encode, copy(), pretty=True), version=version)
 
-    def _writer(self, name: str) -> Callable[[bytes], None]:
-        return partial(save_json, self._directory / name, self._files)
+    def _table(
+        self, name: str, snapshot: Callable[[], Callable[[], bytes]], *, version: int = 0
+    ) -> SavedTable:
+        write = partial(save_json, self._directory / name, self._files)
+        self._tables.append(SavedTable(name, snapshot, write, version=version))
+        return self._tables[-1]
 
     def _copy_topics(self) -> Callable[[], bytes]:
         table, version = self.topics.table.copy(), self.topics.data_version

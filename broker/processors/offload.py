@@ -12,7 +12,7 @@ previous one. An answer of a single slice is built at once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
@@ -45,6 +45,19 @@ def sliced(entries: Sequence[T]) -> list[Sequence[T]]:
     return [
         entries[begin : begin + SLICE_ENTRIES] for begin in range(0, len(entries), SLICE_ENTRIES)
     ]
+
+
+def sliced_by_size(entries: Iterable[tuple[T, int]]) -> list[list[T]]:
+    """Cut entries into slices by their sizes, so that a slice has about ``SLICE_ENTRIES``."""
+    slices: list[list[T]] = []
+    room = 0
+    for entry, size in entries:
+        if room <= 0:
+            slices.append([])
+            room = SLICE_ENTRIES
+        slices[-1].append(entry)
+        room -= size
+    return slices
 
 
 class Offload:

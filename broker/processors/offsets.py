@@ -16,7 +16,7 @@ from broker.errors import (
 )
 from broker.group_monitor import GroupMonitor
 from broker.groups.health import went_backwards
-from broker.processors.offload import SLICE_ENTRIES, Answer, Offload
+from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced_by_size
 from broker.state import BrokerState
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.group import (
@@ -144,14 +144,7 @@ class OffsetProcessor:
             # Groups may have been deleted since the slices were made.
             return ConsumerOffsetSerializeWrapper({key: table[key] for key in keys if key in table})
 
-        slices: list[list[str]] = []
-        room = 0
-        for key, queues in table.items():
-            if room <= 0:
-                slices.append([])
-                room = SLICE_ENTRIES
-            slices[-1].append(key)
-            room -= len(queues)
+        slices = sliced_by_size((key, len(queues)) for key, queues in table.items())
         return self._offload.answer(command, connection, slices, body_of)
 
     def correction(self, command: Command, _: Connection) -> Command:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
-from broker.processors.offload import SLICE_ENTRIES, Answer, Offload, sliced
+from broker.processors.offload import Answer, Offload, sliced, sliced_by_size
 from broker.sampler import Rates
 from broker.state import BrokerState
 from broker.traffic.counts import SPANS
@@ -224,17 +224,14 @@ class StatsProcessor:
         return command.reply(body=b"".join((head, b"[", b",".join(parts), b"]", tail)))
 
     def _slices(self, topics: Mapping[str, Sequence[str]]) -> list[list[str]]:
-        """Return all groups in slices of about ``SLICE_ENTRIES`` queues."""
-        slices: list[list[str]] = []
-        room = 0
-        for group in self._state.groups.table:
-            if room <= 0:
-                slices.append([])
-                room = SLICE_ENTRIES
-            slices[-1].append(group)
-            found = map(self._state.topics.get, topics.get(group, ()))
-            room -= 1 + sum(topic.write_queue_nums for topic in found if topic is not None)
-        return slices
+        """Return all groups in slices, by the queues of their topics."""
+        table = self._state.topics.table
+
+        def size(group: str) -> int:
+            names = topics.get(group, ())
+            return 1 + sum(table[name].write_queue_nums for name in names if name in table)
+
+        return sliced_by_size((group, size(group)) for group in self._state.groups.table)
 
     def _stats_of(
         self, group: str, topics: Sequence[str], *, is_order: bool
@@ -299,22 +296,7 @@ def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
         **_delays(state),
         **_timers(state, rates),
         **_disk(state),
-        **_retention(state),
-        **_store_files(state),
-        **_descriptors(state),
-        **_certificate(state),
-        "pocketmqOpenToNetwork": "true" if state.config.open_to_network else "false",
-        "pocketmqCore": "python" if state.why_not_compiled else "compiled",
-        "pocketmqWhyNotCompiled": state.why_not_compiled,
-    }
-
-
-def _certificate(state: BrokerState) -> dict[str, str]:
-    if state.tls is None:
-        return {}
-    return {
-        "pocketmqTlsDaysLeft": str(state.tls.days_left),
-        "pocketmqTlsProblem": state.tls.problem,
+        **_own_keys(state),
     }
 
 
@@ -401,46 +383,33 @@ def _disk(state: BrokerState) -> dict[str, str]:
     }
 
 
-def _retention(state: BrokerState) -> dict[str, str]:
-    """Return PocketMQ's own keys about deleted files and damage, for ``pocketmq doctor``."""
-    store = state.store
-    deleted = store.retention.stats
+def _own_keys(state: BrokerState) -> dict[str, str]:
+    """Return PocketMQ's own keys, for ``pocketmq doctor``."""
+    store, recovery, retention = state.store, state.store.recovery, state.store.retention
     table = {
-        "pocketmqLogFilesDeleted": str(deleted.log_files),
-        "pocketmqLogFilesDeletedYoung": str(deleted.unexpired_files),
-        "pocketmqFilesNotDeleted": str(store.retention.removals.failures),
+        "pocketmqLogFilesDeleted": str(retention.stats.log_files),
+        "pocketmqLogFilesDeletedYoung": str(retention.stats.unexpired_files),
+        "pocketmqFilesNotDeleted": str(retention.removals.failures),
         "pocketmqDamagedMessages": str(store.stats.damaged_messages),
         "pocketmqRestoredEntries": str(store.stats.restored_entries),
         "pocketmqStorePath": str(store.paths.root),
-    }
-    if store.why_not_writable is not None:
-        table["pocketmqWhyNotWritable"] = store.why_not_writable
-    return table
-
-
-def _store_files(state: BrokerState) -> dict[str, str]:
-    """Return PocketMQ's own keys about the recovery and the index."""
-    found, index = state.store.recovery, state.store.index
-    table = {
+        "pocketmqWhyNotWritable": store.why_not_writable,
         "pocketmqOffsetsLost": str(state.offsets_lost).lower(),
-        "pocketmqRecoverySeconds": f"{found.seconds:.3f}",
-        "pocketmqRecoverySteppedOver": str(found.damaged_records),
-        "pocketmqIndexBacklogBytes": str(index.backlog_bytes),
-    }
-    if state.named_before is not None:
-        table["pocketmqNamedBefore"] = state.named_before
-    if index.trouble is not None:
-        table["pocketmqIndexTrouble"] = index.trouble
-    return table
-
-
-def _descriptors(state: BrokerState) -> dict[str, str]:
-    """Return PocketMQ's own keys about connections and file descriptors."""
-    return {
+        "pocketmqRecoverySeconds": f"{recovery.seconds:.3f}",
+        "pocketmqRecoverySteppedOver": str(recovery.damaged_records),
+        "pocketmqIndexBacklogBytes": str(store.index.backlog_bytes),
+        "pocketmqNamedBefore": state.named_before,
+        "pocketmqIndexTrouble": store.index.trouble,
         "pocketmqDescriptorLimit": str(limit()),
         "pocketmqConnections": str(state.room.taken),
         "pocketmqConnectionsMax": str(min(state.room.allowed, state.config.max_connections)),
+        "pocketmqTlsDaysLeft": None if state.tls is None else str(state.tls.days_left),
+        "pocketmqTlsProblem": None if state.tls is None else state.tls.problem,
+        "pocketmqOpenToNetwork": "true" if state.config.open_to_network else "false",
+        "pocketmqCore": "python" if state.why_not_compiled else "compiled",
+        "pocketmqWhyNotCompiled": state.why_not_compiled,
     }
+    return {key: value for key, value in table.items() if value is not None}
 
 
 def _existing(path: Path) -> Path:
