@@ -106,7 +106,7 @@ KINDS = {
 
 
 exhaustive = settings(
-    max_examples=size(test=8, ci=15, soak=4000),  # in all, of some 30 frames each: 10^6
+    max_examples=size(test=5, ci=15, soak=4000),  # in all, of some 30 frames each: 10^6
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,

@@ -21,7 +21,9 @@ from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, LOG_FILE
 from tests.unit.broker.store.workload import Day
 
-SEEDS = size(test=150, ci=300, soak=10_000)
+SEEDS = size(test=60, ci=300, soak=10_000)
+EVERY = size(test=3, ci=1, soak=1)
+"""Of how many operations one is where the power fails, if each has its turn."""
 CHUNKS = 10
 ACTIONS = 60
 CUTS = 3
@@ -86,7 +88,7 @@ def test_acknowledged_messages_survive_a_power_cut(chunk: int, faults: bool) -> 
 @pytest.mark.parametrize("sync", [False, True], ids=["ASYNC", "SYNC"])
 def test_power_may_fail_at_every_single_operation(sync: bool) -> None:
     """One run, cut at each of its operations: start, work over several files, stop."""
-    for cut_at in itertools.count(1):
+    for cut_at in itertools.count(1, EVERY):
         disk = SimulatedDisk(Random(4))
         disk.cut_at = cut_at
         day = Day(disk, sync=sync)

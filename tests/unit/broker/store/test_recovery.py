@@ -10,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from broker.store.engine import MessageStore, PutStatus
+from tests.support.sizes import size
 from tests.unit.broker.store.crashes import (
     crash,
     log_bytes,
@@ -117,7 +118,7 @@ def tear(store: MessageStore, cut: int) -> None:
             path.write_bytes(path.read_bytes()[:keep] + bytes(LOG_FILE - keep))
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(test=25, ci=60, soak=2000))
 @given(data=st.data())
 def test_any_prefix_of_the_log_recovers_to_a_prefix_of_the_messages(
     written: MessageStore, data: st.DataObject
@@ -143,7 +144,7 @@ def test_any_prefix_of_the_log_recovers_to_a_prefix_of_the_messages(
     shutil.rmtree(found.paths.root)
 
 
-@settings(max_examples=60)
+@settings(max_examples=size(test=25, ci=60, soak=2000))
 @given(data=st.data())
 def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
     written: MessageStore, data: st.DataObject
@@ -170,7 +171,7 @@ def test_one_wrong_byte_never_crashes_a_start_or_serves_a_wrong_body(
     shutil.rmtree(found.paths.root)
 
 
-@settings(max_examples=40)
+@settings(max_examples=size(test=20, ci=40, soak=2000))
 @given(data=st.data())
 def test_overwritten_queue_entries_are_repaired(written: MessageStore, data: st.DataObject) -> None:
     found = crash(written)

@@ -15,7 +15,7 @@ from tests.support.virtual_time import virtual
 from tests.unit.client.world import World
 
 QUEUES = 6
-STEPS = 25
+STEPS = size(test=12, ci=25, soak=25)
 
 
 async def watch(world: World) -> None:

@@ -15,7 +15,7 @@ from tests.support.sizes import size
 from tests.unit.broker.store.verify.damaged import both, fresh, run_repair
 
 _OFTEN = settings(
-    max_examples=size(test=8, ci=25, soak=1500),
+    max_examples=size(test=5, ci=25, soak=1500),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 USED = {"consumequeue/OneQueue/0/00000000000000002000": (0, 2000)}
