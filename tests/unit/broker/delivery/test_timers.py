@@ -61,8 +61,10 @@ class Timed:
         files: Any = None,
         log_file: int = LOG_FILE,
         clock: ManualClock | None = None,
+        limits: BrokerLimits = LIMITS,
     ) -> None:
         self.root = root
+        self.limits = limits
         self.log_file = log_file
         self.clock = clock or ManualClock(now_ms=1_700_000_000_500)
         self.counters = BrokerCounters()
@@ -84,7 +86,7 @@ class Timed:
             self.counters,
             window_slots=self.window,
             log_file_bytes=LOG_FILE_BYTES,
-            limits=LIMITS,
+            limits=self.limits,
         )
         self.timers.open(self.root / "config", self.files)
 
@@ -769,9 +771,8 @@ async def test_overdue_messages_are_counted(timed: Timed) -> None:
     assert timed.timers.wheel.waiting == 1
 
 
-async def test_a_second_may_be_full(timed: Timed) -> None:
-    limits = BrokerLimits(timers_per_second=2)
-    timed.timers._limits = limits
+async def test_a_second_may_be_full(make: Callable[..., Timed]) -> None:
+    timed = make(limits=BrokerLimits(timers_per_second=2))
     slot_ms = rules.slot_of(timed.clock.now_ms() + 5000)
     for number in range(2):
         assert not timed.timers.wheel.congested(slot_ms)
