@@ -98,7 +98,7 @@ INTERCEPTOR_CLOSE_TIMEOUT: Final = 5.0
 """For one interceptor to send what it still holds, when its producer or consumer closes."""
 
 MAX_BROKERS_KNOWN: Final = 10_000
-"""Brokers of which a client notes what they answered; beyond that it drops all of it."""
+"""Brokers whose answers a client remembers; beyond that it drops all of them."""
 
 MAX_TRACE_RECORDS: Final = 2_048
 """Trace records of one producer or consumer that wait to be sent (cf. AsyncTraceDispatcher)."""
@@ -151,7 +151,7 @@ RETRY_DELAY_MAX: Final = 0.5
 """The longest pause between attempts: a client resumes soon after a broker is back."""
 
 RETRY_AFTER_MAX: Final = 60.0
-"""The longest time that a client waits because a broker says so, before it asks again."""
+"""The longest wait that a client accepts from a broker's refusal."""
 
 REPORT_PERIOD: Final = 30.0
 """Minimum time between two log lines about the same lasting problem."""
@@ -247,14 +247,15 @@ REBALANCE_RETRY_FIRST: Final = 1.0
 """After a rebalance that failed for a topic; doubles up to REBALANCE_PERIOD."""
 
 MAX_QUEUES_HELD: Final = 10_000
-"""Queues of one group member, each with a lock to renew and a pull in flight: more would leave the
+"""Queues of one group member. Each has a lock to renew and a pull in flight: more would leave the
 event loop no time for anything else."""
 
 CHANGED_AT_ONCE: Final = 64
-"""Queues that a member takes or gives up before other tasks of the event loop run: about 10 ms."""
+"""Queues that a member takes or gives up at a time: about 10 ms without other tasks of the loop."""
 
 CHANGE_PATIENCE: Final = 0.02
-"""How long the next queues wait for these: some wait for a lock or a handler for minutes."""
+"""The longest wait for one such portion before the next one: some of its queues wait for a lock or
+a handler for minutes."""
 
 HANDOVER_TIMEOUT: Final = 5.0
 """How long the new owner of an unordered queue waits for the previous one to finish with it."""

@@ -69,7 +69,7 @@ class AccessVersion(NamedTuple):
 
     Attributes:
         changes: how often requests have changed it.
-        changed_at: when they last did; None if the broker names no time.
+        changed_at: when they last did; None if the broker doesn't report it.
     """
 
     changes: int
@@ -83,7 +83,8 @@ class AccessAdmin(AdminBase):
         """Return the accounts and the white list of the broker at an address."""
         config = await self._access_config(address)
         # Of two accounts with one key the first counts, as for the broker.
-        accounts = {one.access_key: _account(one) for one in reversed(config.plain_access_configs)}
+        configs = reversed(config.plain_access_configs)
+        accounts = {account.access_key: _account(account) for account in configs}
         return AccessRules(
             dict(sorted(accounts.items())), [text for text in config.global_white_addrs if text]
         )

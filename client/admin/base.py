@@ -115,9 +115,8 @@ class AdminBase(ClientPart):
             names: only the brokers with these names.
         """
         table = (await self.cluster()).broker_addr_table
-        wanted = None if names is None else set(names)
-        unknown = (wanted or set()) - table.keys()
-        if unknown:
+        chosen = set(table if names is None else names)
+        if unknown := chosen - table.keys():
             raise UsageError(
                 f"there is no broker {min(unknown)!r}",
                 hint=f"there are {', '.join(sorted(table)) or 'no brokers'}",
@@ -125,7 +124,7 @@ class AdminBase(ClientPart):
         return sorted(
             BrokerInfo(broker.cluster, name, broker_id, address)
             for name, broker in table.items()
-            if (wanted is None or name in wanted) and cluster in {None, broker.cluster}
+            if name in chosen and cluster in {None, broker.cluster}
             for broker_id, address in broker.broker_addrs.items()
         )
 
@@ -133,17 +132,17 @@ class AdminBase(ClientPart):
         self, cluster: str | None = None, names: Iterable[str] | None = None
     ) -> dict[str, str]:
         """Return the address of each master by broker name. Raises NoRoute if there is none."""
-        found = {
+        masters = {
             broker.name: broker.address
             for broker in await self.brokers(cluster=cluster, names=names)
             if broker.id == MASTER_ID
         }
-        if not found:
+        if not masters:
             raise NoRoute(
                 "no master broker is registered" + (f" in cluster {cluster}" if cluster else ""),
                 hint="start one, or look at Admin.brokers()",
             )
-        return found
+        return masters
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
         """Return the address of each master that has the topic, by broker name.
@@ -151,10 +150,10 @@ class AdminBase(ClientPart):
         Raises NoRoute if none is registered.
         """
         route = await self._routes.fresh(topic)
-        found = {name: address for name in route.brokers if (address := route.master(name))}
-        if not found:
+        masters = {name: address for name in route.brokers if (address := route.master(name))}
+        if not masters:
             raise NoRoute("none of its brokers' masters is registered", topic=topic)
-        return found
+        return masters
 
 
 def sharing(kind: type[A], context: ClientContext) -> A:

@@ -146,7 +146,11 @@ class ClusterAdmin(AdminBase):
         having = await self._masters_of(topic)
         masters = [broker for broker in await self.brokers() if broker.id == MASTER_ID]
         clusters = {broker.cluster for broker in masters if broker.name in having}
-        return [one.name for one in masters if one.cluster in clusters and one.name not in having]
+        return [
+            broker.name
+            for broker in masters
+            if broker.cluster in clusters and broker.name not in having
+        ]
 
     async def _write_topic(
         self, address: str, config: TopicConfig, attribute_changes: str | None = None
@@ -246,11 +250,10 @@ class ClusterAdmin(AdminBase):
         code = RequestCode.GET_TOPIC_STATS_INFO
         found: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._masters_of(topic)).values():
-            found |= (
-                await self._ask(
-                    TopicStatsTable, address, code, TopicRequestHeader(topic=topic), topic=topic
-                )
-            ).offset_table
+            stats = await self._ask(
+                TopicStatsTable, address, code, TopicRequestHeader(topic=topic), topic=topic
+            )
+            found |= stats.offset_table
         return dict(sorted(found.items()))
 
     async def system_topics(self, address: str) -> list[str]:

@@ -204,15 +204,11 @@ class GroupAdmin(AdminBase):
         """Return the groups that subscribe to a topic or have offsets in it, sorted."""
         check_topic_name(topic)
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
+        header = TopicRequestHeader(topic=topic)
         names: set[str] = set()
         for address in (await self._masters_of(topic)).values():
-            names |= set(
-                (
-                    await self._ask(
-                        GroupList, address, code, TopicRequestHeader(topic=topic), topic=topic
-                    )
-                ).group_list
-            )
+            answer = await self._ask(GroupList, address, code, header, topic=topic)
+            names |= set(answer.group_list)
         return sorted(names)
 
     async def consumer_connections(self, group: str) -> ConsumerConnection:
@@ -430,7 +426,7 @@ class GroupAdmin(AdminBase):
         return dict(zip(queues, found, strict=True))
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
-        """Set a group's committed offsets to those of another (cf. mqadmin cloneGroupOffset).
+        """Copy a group's committed offsets to another group (cf. mqadmin cloneGroupOffset).
 
         The target's running consumers are not notified: they keep their positions, and commit them.
 

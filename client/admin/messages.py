@@ -244,7 +244,9 @@ class MessageAdmin(AdminBase):
             # Apache's brokers compare only hashes, which may collide.
             if record.topic == topic and key in {record.unique_id, *record.keys}
         ]
-        return sorted(found, key=lambda one: (one.store_timestamp_ms, one.physical_offset))
+        return sorted(
+            found, key=lambda message: (message.store_timestamp_ms, message.physical_offset)
+        )
 
     async def _query(
         self, address: str, header: QueryMessageRequestHeader, *, unique: bool

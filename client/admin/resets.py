@@ -73,7 +73,7 @@ class Reset:
     Attributes:
         steps: one per queue.
         online: the client ids of the group's members, which are notified.
-        unaware: those of them that ignore resets: they choose their queues themselves, keep their
+        unaware: the members that ignore resets: they choose their queues themselves, keep their
             read positions, and commit them later. Stop them first.
         applied: False after a dry run.
     """

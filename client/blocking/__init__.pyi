@@ -313,7 +313,7 @@ class Admin:
         """Return the group's committed offset, or None, for each queue of a topic."""
 
     def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
-        """Set a group's committed offsets to those of another (cf. mqadmin cloneGroupOffset).
+        """Copy a group's committed offsets to another group (cf. mqadmin cloneGroupOffset).
 
         The target's running consumers are not notified: they keep their positions, and commit them.
 
@@ -669,7 +669,7 @@ class Producer(Generic[T]):
     def transaction(
         self, message: Message[T], /, *, timeout: Duration | None = None
     ) -> Transaction[T]:
-        """Return a message that consumers get when a local transaction commits.
+        """Return a transaction, whose message consumers get when it commits.
 
             async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
                 await database.save(order, transaction.id)
@@ -691,8 +691,8 @@ class Producer(Generic[T]):
     def recall(self, handle: str) -> str:
         """Recall a message before its time of delivery.
 
-        The broker takes note of it; it doesn't say whether the message still waits. Recall a
-        message at least a second before its time.
+        The broker records the recall; its answer doesn't show whether the message is still
+        pending. Recall a message at least a second before its time.
 
         Args:
             handle: ``Receipt.recall_handle`` of the message.
@@ -1084,8 +1084,8 @@ class Transaction(Generic[T]):
         """Let consumers get the message.
 
         Returns:
-            Whether the broker has confirmed it. If not, consumers get it after the broker's next
-            question, as long as this producer, or another one of its group, is there to answer.
+            Whether the broker has confirmed it. If not, consumers get the message after the
+            broker's next check, if this producer or another one of its group answers it.
 
         Raises:
             UsageError: the transaction has not begun, or another decision was made.

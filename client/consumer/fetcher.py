@@ -95,7 +95,7 @@ class Fetcher(Generic[T, S]):
 
     Attributes:
         stalled: it waits for ``wake``, because the sink is full or paused.
-        pulled_at: event loop time of the latest pull, before the first one that of the start.
+        pulled_at: event loop time of the latest pull; before the first one, of the start.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class Fetcher(Generic[T, S]):
             elif not isinstance(error, Unavailable):
                 raise error
         elif error.retry_after:
-            # The broker's quota: it knows better than growing pauses do.
+            # The broker's quota determines the pause.
             await asyncio.sleep(error.retry_after)
             return
         await self._pause()

@@ -64,7 +64,7 @@ class Replies:
         self._limit = limit
 
     def expect(self, correlation_id: str) -> asyncio.Future[Command]:
-        """Return a future that ends with PUSH_REPLY_MESSAGE_TO_CLIENT. Raises UsageError."""
+        """Return a future of the reply (PUSH_REPLY_MESSAGE_TO_CLIENT). Raises UsageError."""
         if len(self._waiting) >= self._limit:
             raise UsageError(
                 f"{self._limit} requests wait for their reply already",
@@ -74,21 +74,21 @@ class Replies:
         return future
 
     def forget(self, correlation_id: str) -> None:
-        """Nobody waits for the reply any more."""
+        """Stop waiting for a reply."""
         self._waiting.pop(correlation_id, None)
 
     def pushed(self, command: Command) -> None:
-        """Give a reply that a broker passes on to the request that waits for it."""
-        found = properties.decode((command.fields.get("properties") or "").encode())
-        future = self._waiting.get(found.get(properties.CORRELATION_ID, ""))
+        """Pass a reply that a broker has pushed to the request that waits for it."""
+        received = properties.decode((command.fields.get("properties") or "").encode())
+        future = self._waiting.get(received.get(properties.CORRELATION_ID, ""))
         if future is None:
             _log.warning(
                 "a reply came that nobody waits for; it may be late",
                 topic=command.fields.get("topic"),
-                message=found.get(properties.UNIQ_KEY),
+                message=received.get(properties.UNIQ_KEY),
             )
         elif not future.done():
-            # The body is a view of a buffer that is used again.
+            # Copy the body, a view of a buffer that is reused.
             command.body = bytes(command.body)
             future.set_result(command)
 
@@ -122,7 +122,7 @@ class ClientContext:
         """Check the options; raise UsageError if one is wrong or no name server is given.
 
         Args:
-            options: those of ``ClientOptions`` are used, others are ignored.
+            options: names that ``ClientOptions`` lacks are ignored.
             heartbeat_timeout: seconds for one heartbeat.
         """
         self._heartbeat_timeout = heartbeat_timeout

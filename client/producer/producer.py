@@ -449,7 +449,7 @@ class Producer(ClientPart, Generic[T]):
         queue: MessageQueue | None = None,
         timeout: Duration | None = None,
     ) -> Transaction[T]:
-        """Return a message that consumers get when a local transaction commits.
+        """Return a transaction, whose message consumers get when it commits.
 
             async with producer.transaction("orders", b"...", keys=["o-1"]) as transaction:
                 await database.save(order, transaction.id)
@@ -480,7 +480,7 @@ class Producer(ClientPart, Generic[T]):
     async def _send_with(
         self, system: Mapping[str, str], message: Message[T], timeout: Duration | None
     ) -> Receipt:
-        """Send a message with properties that are not the application's."""
+        """Send a message with the properties of RocketMQ in ``system`` besides its own."""
         self._check()
         if self._intercepted is not None:
             return await self._intercepted.send(message, timeout, system=system)
@@ -490,8 +490,8 @@ class Producer(ClientPart, Generic[T]):
     async def recall(self, handle: str) -> str:
         """Recall a message before its time of delivery.
 
-        The broker takes note of it; it doesn't say whether the message still waits. Recall a
-        message at least a second before its time.
+        The broker records the recall; its answer doesn't show whether the message is still
+        pending. Recall a message at least a second before its time.
 
         Args:
             handle: ``Receipt.recall_handle`` of the message.

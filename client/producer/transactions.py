@@ -1,12 +1,12 @@
 """Messages that consumers get once their producer commits (cf. TransactionMQProducer).
 
 A transaction begins with a half message, which no consumer gets. The broker stores the message when
-the transaction is committed, and drops it when it is rolled back. If neither arrives, the broker
-asks the producers of the group, and the checker of one of them decides: after a crash, another
-process's.
+the transaction is committed, and drops it when it is rolled back. If neither request arrives, the
+broker asks the producers of the group, and one of them decides by its checker; after a crash that
+is another process.
 
-A decision is confirmed by the broker's answer. One that is not confirmed is given again when the
-broker asks; the checker is not called for it.
+The broker's answer confirms a decision. An unconfirmed decision is sent again when the broker asks,
+without a call of the checker.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Transactions(Generic[T]):
         self._tasks = tasks
         self._interceptors = interceptors
         self._checks = 0
-        # By message id, what was decided and is not confirmed, for when the broker asks.
+        # The unconfirmed decisions by message id, for when the broker asks.
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()
 
     def check_usable(self) -> None:
@@ -108,7 +108,7 @@ class Transactions(Generic[T]):
     async def end(
         self, transaction: OpenTransaction[T], receipt: Receipt, state: TransactionState
     ) -> bool:
-        """Give the broker a decision; whether it confirms it.
+        """Send the decision; return whether the broker confirmed it.
 
         Only interceptors raise exceptions.
         """
@@ -156,7 +156,7 @@ class Transactions(Generic[T]):
         return True
 
     async def _address(self, queue: MessageQueue) -> str:
-        """Of the broker that has the half message. Raises PocketMQError."""
+        """Return the address of the half message's broker. Raises PocketMQError."""
         routes = self._context.routes
         route = await routes.to_write(queue.topic, DEFAULT_TOPIC_QUEUES, REQUEST_TIMEOUT)
         return address_of(route, queue)
@@ -182,7 +182,7 @@ class Transactions(Generic[T]):
     # What brokers ask
 
     async def stay_known(self) -> None:
-        """Have every broker in the heartbeats, since any may have a transaction of the group."""
+        """Keep all brokers in the heartbeats: any of them may have a transaction of the group."""
         context = self._context
         period = context.heartbeats.period
         retries = Backoff(first=ROUTE_RETRY_PERIOD, most=period)
@@ -203,7 +203,7 @@ class Transactions(Generic[T]):
 
     @property
     def on_check(self) -> OnCheck | None:
-        """What answers brokers that ask about a transaction; None without a checker."""
+        """The handler of CHECK_TRANSACTION_STATE; None without a checker."""
         return None if self._checker is None else self._asked
 
     def _asked(self, record: RecordView, command: Command, connection: Connection) -> None:
@@ -258,7 +258,7 @@ class Transactions(Generic[T]):
             return
         try:
             transaction = self._open_transaction(record, message_id)
-        except Exception:  # noqa: BLE001 - its body can't be read, and so can't be shown to them
+        except Exception:  # noqa: BLE001 - interceptors can't be given an unreadable body
             await answer()
         else:
             await self._intercepted(transaction, state, answer)
@@ -287,8 +287,8 @@ class Transactions(Generic[T]):
             return TransactionState.UNKNOWN
 
     def _open_transaction(self, record: RecordView, message_id: str) -> OpenTransaction[T]:
-        found = record.properties
-        checks = found.get(properties.TRANSACTION_CHECK_TIMES, "")
+        stored = record.properties
+        checks = stored.get(properties.TRANSACTION_CHECK_TIMES, "")
         return OpenTransaction(
             id=message_id,
             message=Message(
@@ -296,8 +296,8 @@ class Transactions(Generic[T]):
                 self._serde.loads(record.body),
                 record.tags,
                 tuple(record.keys),
-                {name: value for name, value in found.items() if name not in RESERVED},
-                found.get(properties.SHARDING_KEY),
+                {name: value for name, value in stored.items() if name not in RESERVED},
+                stored.get(properties.SHARDING_KEY),
                 flag=record.flag,
             ),
             checks=natural(checks, 1),
@@ -314,8 +314,8 @@ class Transaction(Generic[T]):
 
     Attributes:
         receipt: where the half message is stored; None before that.
-        state: what was decided; None while it is open.
-        confirmed: whether the broker has confirmed that.
+        state: the decision; None while the transaction is open.
+        confirmed: whether the broker has confirmed the decision.
     """
 
     def __init__(
@@ -389,8 +389,8 @@ class Transaction(Generic[T]):
         """Let consumers get the message.
 
         Returns:
-            Whether the broker has confirmed it. If not, consumers get it after the broker's next
-            question, as long as this producer, or another one of its group, is there to answer.
+            Whether the broker has confirmed it. If not, consumers get the message after the
+            broker's next check, if this producer or another one of its group answers it.
 
         Raises:
             UsageError: the transaction has not begun, or another decision was made.

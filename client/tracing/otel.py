@@ -1,6 +1,6 @@
 """OpenTelemetry: spans, metrics, and the trace context in message properties.
 
-Names are those of OpenTelemetry's semantic conventions for messaging and for RocketMQ. Only
+Names follow OpenTelemetry's semantic conventions for messaging and for RocketMQ. Only
 ``opentelemetry-api`` is needed, the extra ``otel``; the application chooses the SDK and the
 exporters. Without an SDK nothing is recorded.
 """
@@ -54,7 +54,7 @@ SCOPE: Final = "pocketmq.client"
 """The name of the tracer and the meter."""
 
 BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
-"""Bounds of the histograms' buckets in seconds: those of the conventions."""
+"""Bounds of the histograms' buckets in seconds, from the conventions."""
 
 
 class OpenTelemetry(Interceptor):
@@ -179,7 +179,7 @@ class PartTelemetry(Interceptor):
             result = await proceed(replace(message, keys=keys, properties=own))
             if isinstance(result, Receipt):
                 span.set_attribute("messaging.message.id", result.id)
-                span.set_attributes(_place(result.queue, result.offset_id))
+                span.set_attributes(_location(result.queue, result.offset_id))
             return result
 
     async def end_transaction(
@@ -197,7 +197,7 @@ class PartTelemetry(Interceptor):
             "messaging.message.id": transaction.id,
             **_labels_of_message(message.tag, tuple(message.keys), message.sharding_key),
         }
-        # What the broker asks is no part of the span in which the connection was made.
+        # A broker's check is not part of the span in which its connection was made.
         parent = Context() if transaction.checks else None
         links = _links([message.properties or {}])
         with self._operation(
@@ -213,7 +213,7 @@ class PartTelemetry(Interceptor):
         A single message's span is a child of the producer's; a batch's span is the root of a trace.
         Both link to the producers' spans.
         """
-        # The current span is another handler's if its worker has started this one.
+        # The current span may be another handler's, whose worker has started this one.
         parent = Context()
         if len(messages) == 1:
             parent = extract(messages[0].properties, parent)
@@ -242,7 +242,7 @@ class PartTelemetry(Interceptor):
                 **_labels_of_message(
                     message.tag, message.keys, message.properties.get(properties.SHARDING_KEY)
                 ),
-                **_place(message.queue, message.offset_id),
+                **_location(message.queue, message.offset_id),
             }
         else:
             attributes = {"messaging.batch.message_count": len(messages)}
@@ -270,7 +270,7 @@ class PartTelemetry(Interceptor):
         """Yield the span and the attributes of the measurements.
 
         Args:
-            topic: None: the messages are of several.
+            topic: None if the messages have several topics.
             parent: the context with the parent span and the baggage; None: the current one.
         """
         operation_type = name if name in _SPAN_KINDS else "settle"
@@ -310,12 +310,12 @@ class PartTelemetry(Interceptor):
 
 
 _SPAN_KINDS: Final = {"send": "PRODUCER", "receive": "CLIENT", "process": "CONSUMER"}
-"""By type of operation; ``settle``, the end of a transaction, is a CLIENT's too."""
+"""By operation; ``settle``, which ends a transaction, is of kind CLIENT too."""
 
 _consumers: WeakKeyDictionary[PullConsumer[Any] | PushConsumer[Any], MeterProvider | None]
 _consumers = WeakKeyDictionary()
-"""The open consumers, and where they are observed. Of all ``OpenTelemetry``s together: a meter
-keeps only the first callback for a name, so that one reports all consumers."""
+"""The open consumers of all ``OpenTelemetry`` objects, with the provider that observes each. They
+are in one table because a meter keeps only the first callback for a name."""
 
 
 def _observe(
@@ -325,15 +325,15 @@ def _observe(
     messages: bool,
 ) -> Iterator[Observation]:
     """Yield the number of messages, or of queues, of each group and topic."""
-    found: Counter[tuple[str, str]] = Counter()
-    # A copy of the references is one step: consumers open and close in other threads.
+    totals: Counter[tuple[str, str]] = Counter()
+    # Copying the references is atomic; consumers open and close in other threads.
     for reference in _consumers.keyrefs():
         consumer = reference()
         if consumer is not None and _consumers.get(consumer) is meter_provider:
             with suppress(UsageError):  # it starts or stops at this moment
                 for queue, cached in consumer.cached.items():
-                    found[consumer.group, queue.topic] += cached if messages else 1
-    for (group, topic), count in found.items():
+                    totals[consumer.group, queue.topic] += cached if messages else 1
+    for (group, topic), count in totals.items():
         yield Observation(
             count,
             {
@@ -368,14 +368,14 @@ def _labels_of_message(
     }
 
 
-def _place(queue: MessageQueue, offset_id: str) -> dict[str, Any]:
-    """Return the attributes of the queue that has a message, and of its broker's address."""
-    found = {"messaging.destination.partition.id": f"{queue.broker_name}/{queue.queue_id}"}
+def _location(queue: MessageQueue, offset_id: str) -> dict[str, Any]:
+    """Return the attributes of a message's queue, and of its broker's address."""
+    attributes = {"messaging.destination.partition.id": f"{queue.broker_name}/{queue.queue_id}"}
     try:
         broker = ids.parse_offset_id(offset_id)
     except ValueError:
-        return found  # an interceptor's own receipt
-    return {**found, "server.address": broker.ip, "server.port": broker.port}
+        return attributes  # an interceptor's own receipt
+    return {**attributes, "server.address": broker.ip, "server.port": broker.port}
 
 
 def _links(carriers: Iterable[Mapping[str, str]]) -> list[Link]:

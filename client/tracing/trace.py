@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 _log = Log("client")
 
 DEFAULT_REGION: Final = "DefaultRegion"
-"""Of a broker that names none (cf. MixAll.DEFAULT_TRACE_REGION_ID)."""
+"""The region of brokers that report none (cf. MixAll.DEFAULT_TRACE_REGION_ID)."""
 
 STATE_NAMES: Final = {
     TransactionState.COMMIT: "COMMIT_MESSAGE",
@@ -71,7 +71,7 @@ STATE_NAMES: Final = {
 """As in LocalTransactionState."""
 
 MAX_GROUP_IN_NAME: Final = 200
-"""Characters of a group in its trace producer's: a group has at most 255."""
+"""Characters of a group in the group name of its trace producer, which may have 255."""
 
 _numbers = count(1)
 
@@ -126,7 +126,7 @@ class _BoundTrace(Interceptor):
         self._now_ms = context.clock.now_ms
         self._has_outcomes = isinstance(part, PushConsumer)
         self._taken: dict[tuple[MessageQueue, int], tuple[int, str]] = {}
-        """When messages were taken that have no outcome yet, and the request id of each."""
+        """Messages without an outcome yet: when each was taken, and its request id."""
         self._serde: Serde[Any] = raw
         kind = "CONSUME"
         if isinstance(part, Producer):
@@ -240,7 +240,7 @@ class _BoundTrace(Interceptor):
             result = ConsumeResult.FAILED
             raise
         except asyncio.CancelledError:
-            # By consume_timeout, or because the queue is another member's by now.
+            # By consume_timeout, or because the queue was lost to another member.
             result = ConsumeResult.TIME_OUT
             raise
         finally:
@@ -313,11 +313,11 @@ class _BoundTrace(Interceptor):
 
 
 class TraceSender:
-    """Sends the trace records of one producer or consumer, by a producer of their own.
+    """Sends the trace records of one producer or consumer with a separate producer.
 
     Args:
-        context: whose connections are shared.
-        group: of that producer.
+        context: its connections are shared.
+        group: the group of the separate producer.
         lost: called with the number of records that are dropped, and why.
     """
 
@@ -371,7 +371,7 @@ class TraceSender:
         self._soon.clear()
 
     async def close(self) -> None:
-        """Send what waits, for a limited time, and close the producer."""
+        """Send the waiting records, for a limited time, and close the producer."""
         self._soon.set()
         if self._sending is not None:
             await asyncio.wait([self._sending], timeout=TRACE_CLOSE_TIMEOUT)

@@ -1,4 +1,4 @@
-"""Pauses between attempts: growing ones with jitter, and those that a busy broker names."""
+"""Pauses between attempts: growing pauses with jitter, and the pause a busy broker asks for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS: Final = 9
 
 
 def retry_after(answer: Command) -> float:
-    """Return the seconds to wait that a refusal names, at most ``RETRY_AFTER_MAX``; 0 if none."""
+    """Return the seconds to wait that a refusal asks for, at most ``RETRY_AFTER_MAX``; else 0."""
     text = answer.fields.get(RETRY_AFTER, "")
     if not (text.isascii() and text.isdigit()):
         return 0.0
