@@ -58,7 +58,7 @@ REFUSALS: Final = 3
 specific than an error."""
 
 LOSS_PATIENCE: Final = 2.0
-"""How long to retry a pull behind the end of the queue before the messages count as lost: a broker
+"""How long to retry a pull beyond the end of the queue before the messages count as lost: a broker
 that has just started, or a slave, may not have dispatched its last messages yet."""
 
 

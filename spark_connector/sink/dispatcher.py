@@ -143,7 +143,7 @@ class Counts:
     Attributes:
         messages, bytes, requests: what was stored, or, with one-way sends, sent.
         retries: repeated attempts.
-        busy: those of them after the broker was busy.
+        busy: attempts repeated because the broker was busy.
         unconfirmed: messages whose flush or replication was not confirmed in time.
     """
 

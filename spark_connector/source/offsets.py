@@ -3,10 +3,10 @@
 ``{"v":1,"topics":{"t":{"broker-a":{"0":123}}}}``: the version of the format, and the offset that is
 read next in each queue. Brokers are named because each has queues with the same ids.
 
-Two more objects of this shape are optional. ``marks`` tells a queue from the one of a recreated
-topic: the end of the queue when its offset was chosen, and when its last message was stored, such
-as ``[130,1767225600000]``. ``begins`` has the queues whose topic was recreated, and where the batch
-begins to read them.
+Two more objects of this shape are optional. ``marks`` identifies a queue after its topic may have
+been recreated: the end of the queue when its offset was chosen, and when its last message was
+stored, such as ``[130,1767225600000]``. ``begins`` has the queues of recreated topics, and the
+offset at which the batch begins to read each of them.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = self._options
             positions = options.starting or Positions("startingOffsets", Edge.LATEST)
             now_ms = int(time.time() * 1000)
-            found = resolve(positions, bounds, self._search(), options, now_ms)
-            self._initial = to_json(found, self._marks(found))
+            offsets = resolve(positions, bounds, self._search(), options, now_ms)
+            self._initial = to_json(offsets, self._marks(offsets))
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -167,7 +167,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return MessageSearch(self._brokers, self._monitor.routes, self._options.group)
 
     def _marks(self, queues: Iterable[MessageQueue]) -> Marks:
-        """Return what tells queues from those of a recreated topic."""
+        """Return the marks by which ``_recreated`` detects that a topic was recreated."""
         bounds = self._monitor.bounds
         return {
             queue: (bounds[queue].maximum, bounds[queue].stored_ms)
@@ -176,27 +176,27 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _recreated(self, offsets: Offsets, marks: Marks) -> set[MessageQueue]:
-        """Return the queues of topics that were recreated since their marks were made.
+        """Return the queues whose topic was recreated since their marks were made.
 
-        A queue is checked when a query starts, and again after the queue has vanished. Without new
-        messages this sends no request. Queues that end before their offset are not checked:
-        ``begin`` notices these.
+        A queue is checked once when a query starts, and again if it has vanished meanwhile. A queue
+        without new messages needs no request. Queues that end before their offset are left to
+        ``begin``, which handles them.
         """
         bounds = self._monitor.bounds
         self._checked &= bounds.keys()
-        found = set()
+        recreated = set()
         for queue in bounds.keys() - self._checked:
             ends, mark = bounds[queue], marks.get(queue)
             try:
                 if mark and offsets.get(queue, 0) <= ends.maximum and self._is_other(queue, mark):
-                    found.add(queue)
+                    recreated.add(queue)
                 else:
                     self._checked.add(queue)
             except BrokerError as error:
                 _log.warning("a queue can't be compared with its mark", queue=queue, reason=error)
-        if found:
-            _log.warning("topics were deleted and recreated", queues=sorted(map(str, found)))
-        return found
+        if recreated:
+            _log.warning("topics were deleted and recreated", queues=sorted(map(str, recreated)))
+        return recreated
 
     def _is_other(self, queue: MessageQueue, mark: tuple[int, int]) -> bool:
         ends = self._monitor.bounds[queue]
@@ -207,7 +207,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if at < ends.minimum:
             return False
         there = self._search().stored_ms(queue, at)
-        # A broker that crashed may have lost messages before the mark; those left are older.
+        # After a crash a broker may have lost the messages at the mark: its last message is older.
         return there is not None and (there != stored_ms if at == end - 1 else there > stored_ms)
 
     def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
@@ -239,21 +239,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             BrokerError: a queue doesn't exist any more.
         """
         target = self._admission.target or {}
-        behind = [
+        unreachable = [
             queue
             for queue, end in target.items()
             if begun.get(queue, 0) < end and queue not in self._monitor.bounds
         ]
-        if behind and not all(queue in self._monitor.fetch(strict=True) for queue in behind):
+        if unreachable and not self._monitor.fetch(strict=True).keys() >= set(unreachable):
+            queue = unreachable[0]
             raise BrokerError(
-                f"queue {behind[0]} vanished before it was read to its end at offset "
-                f"{target[behind[0]]}",
+                f"queue {queue} vanished before it was read to its end at offset {target[queue]}",
                 "start its broker again and then the query: it goes on from its checkpoint",
             )
 
 
 class UnlimitedStreamReader(RocketMQStreamReader):
-    """The reader for Spark before 4.2, which neither limits batches nor says where one begins."""
+    """The reader for Spark before 4.2, which passes neither a limit nor the start of a batch."""
 
     def __init__(
         self, options: SourceOptions, columns: Sequence[Column], monitor: QueueMonitor | None = None

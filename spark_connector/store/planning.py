@@ -71,9 +71,9 @@ def plan_queues(view: StoreView, options: StoreOptions, pushed: Pushed) -> list[
     for topic in wanted_topics(view, options, pushed):
         for queue_id in view.queues(topic):
             if pushed.wants(MessageQueue(topic, options.broker_name, queue_id)):
-                found, behind = _range(view, options, pushed, topic, queue_id)
-                ranges.append(found)
-                torn += behind
+                part, entries_beyond = _range(view, options, pushed, topic, queue_id)
+                ranges.append(part)
+                torn += entries_beyond
     if torn:
         _log.warning(
             "entries at the end of queues have no message in the log and are left out",
