@@ -145,9 +145,9 @@ def queues_of(given: Iterable[object], group: str) -> list[MessageQueue]:
     wrong: list[object] = [given]
     if not isinstance(given, str | bytes | MessageQueue):
         items = list(given)
-        found = [item for item in items if isinstance(item, MessageQueue)]
-        if len(found) == len(items):
-            return found
+        queues = [item for item in items if isinstance(item, MessageQueue)]
+        if len(queues) == len(items):
+            return queues
         wrong = [item for item in items if not isinstance(item, MessageQueue)]
     raise UsageError(
         f"expected queues, not {wrong[0]!r}",

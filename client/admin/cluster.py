@@ -192,10 +192,10 @@ class ClusterAdmin(AdminBase):
         Args:
             internal: include system, retry and dead-letter topics.
         """
-        found = await self._ask_name_server(
+        listed = await self._ask_name_server(
             TopicList, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         )
-        names = set(found.topic_list)
+        names = set(listed.topic_list)
         if not internal:
             system = await self._ask_name_server(
                 TopicList, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
@@ -209,15 +209,15 @@ class ClusterAdmin(AdminBase):
         """Return the topic's settings by broker name."""
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_CONFIG
-        found: dict[str, TopicConfig] = {}
+        configs: dict[str, TopicConfig] = {}
         for name, address in (await self._masters_of(topic)).items():
             try:
-                found[name] = await self._ask(
+                configs[name] = await self._ask(
                     TopicConfig, address, code, TopicRequestHeader(topic=topic), topic=topic
                 )
             except NotSupported:
-                found[name] = await self._listed_config(address, topic)
-        return found
+                configs[name] = await self._listed_config(address, topic)
+        return configs
 
     async def _listed_config(self, address: str, topic: str) -> TopicConfig:
         """Return a topic's settings from the list of all: a 4.x broker has no other query."""
@@ -248,13 +248,13 @@ class ClusterAdmin(AdminBase):
         """Return first offset, next offset and time of the last message of each queue."""
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
-        found: dict[MessageQueue, TopicOffset] = {}
+        offsets: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._masters_of(topic)).values():
             stats = await self._ask(
                 TopicStatsTable, address, code, TopicRequestHeader(topic=topic), topic=topic
             )
-            found |= stats.offset_table
-        return dict(sorted(found.items()))
+            offsets |= stats.offset_table
+        return dict(sorted(offsets.items()))
 
     async def system_topics(self, address: str) -> list[str]:
         """Return the system topics of a broker, sorted."""

@@ -187,8 +187,8 @@ def merged(group: str, parts: Iterable[GroupDescription]) -> GroupDescription:
     queues: dict[MessageQueue, QueueState] = {}
     complete = True
     for part in parts:
-        known = {member.client_id for member in members}
-        members += [member for member in part.members if member.client_id not in known]
+        ids = {member.client_id for member in members}
+        members += [member for member in part.members if member.client_id not in ids]
         for problem in part.problems:
             problems.setdefault((problem.kind, problem.text), problem)
         queues |= {state.queue: state for state in part.queues}

@@ -182,19 +182,19 @@ class GroupAdmin(AdminBase):
     async def group_config(self, group: str) -> dict[str, SubscriptionGroupConfig]:
         """Return the group's settings by name of each broker that has it."""
         check_group(group)
-        found: dict[str, SubscriptionGroupConfig] = {}
+        configs: dict[str, SubscriptionGroupConfig] = {}
         for name, address in (await self._masters()).items():
             config = await self._group_config(address, group)
             if config is not None:
-                found[name] = config
-        if not found:
+                configs[name] = config
+        if not configs:
             raise remote_error(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 "no broker has it",
                 "its configuration",
                 group=group,
             )
-        return found
+        return configs
 
     async def _group_config(self, address: str, group: str) -> SubscriptionGroupConfig | None:
         # GET_SUBSCRIPTIONGROUP_CONFIG would create the group.
@@ -220,15 +220,15 @@ class GroupAdmin(AdminBase):
         absent: NotOnline | None = None
         for address in (await self._masters()).values():
             try:
-                found = await self._ask(ConsumerConnection, address, code, header, group=group)
+                connection = await self._ask(ConsumerConnection, address, code, header, group=group)
             except NotOnline as error:
                 absent = error
                 continue
             if merged is None:
-                merged = found
+                merged = connection
             else:
-                merged.connection_set = _merged(merged.connection_set, found.connection_set)
-                merged.subscription_table |= found.subscription_table
+                merged.connection_set = _merged(merged.connection_set, connection.connection_set)
+                merged.subscription_table |= connection.subscription_table
         if merged is None:
             assert absent is not None
             raise absent
@@ -239,7 +239,7 @@ class GroupAdmin(AdminBase):
         check_group(group)
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         header = GetProducerConnectionListRequestHeader(producer_group=group)
-        found: list[ConnectionInfo] = []
+        connections: list[ConnectionInfo] = []
         for address in (await self._masters()).values():
             try:
                 answer = await self._remote.call(address, code, header, group=group)
@@ -248,19 +248,21 @@ class GroupAdmin(AdminBase):
                     continue
                 raise
             listed = decoded(ProducerConnection, answer, code, address)
-            found = _merged(found, listed.connection_set)
-        return found
+            connections = _merged(connections, listed.connection_set)
+        return connections
 
     async def producers(self) -> dict[str, list[ProducerInfo]]:
         """Return the producers of all groups, as the brokers know them from heartbeats."""
         code = RequestCode.GET_ALL_PRODUCER_INFO
-        found: dict[str, dict[str, ProducerInfo]] = {}
+        producers: dict[str, dict[str, ProducerInfo]] = {}
         for address in (await self._masters()).values():
             for group, listed in (await self._ask(ProducerTableInfo, address, code)).data.items():
-                known = found.setdefault(group, {})
+                by_client_id = producers.setdefault(group, {})
                 for producer in listed:
-                    known.setdefault(producer.client_id, producer)
-        return {group: list(known.values()) for group, known in sorted(found.items())}
+                    by_client_id.setdefault(producer.client_id, producer)
+        return {
+            group: list(by_client_id.values()) for group, by_client_id in sorted(producers.items())
+        }
 
     async def consume_stats(
         self, group: str, *, topic: str | None = None
@@ -270,7 +272,7 @@ class GroupAdmin(AdminBase):
         code = RequestCode.GET_CONSUME_STATS
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
         masters = await (self._masters() if topic is None else self._masters_of(topic))
-        found: dict[MessageQueue, OffsetWrapper] = {}
+        offsets: dict[MessageQueue, OffsetWrapper] = {}
         for address in masters.values():
             try:
                 stats = await self._ask(
@@ -278,8 +280,8 @@ class GroupAdmin(AdminBase):
                 )
             except NotFound:
                 continue
-            found |= stats.offset_table
-        return dict(sorted(found.items()))
+            offsets |= stats.offset_table
+        return dict(sorted(offsets.items()))
 
     # Members
 
@@ -352,8 +354,8 @@ class GroupAdmin(AdminBase):
         header = ConsumerGroupRequestHeader(consumer_group=group)
         code: int = OwnRequestCode.DESCRIBE_CONSUMER_GROUP
         try:
-            found = await self._ask(wire.GroupDescriptionBody, address, code, header, group=group)
-            return of_ours(group, broker, found, self._context.clock.now_ms())
+            body = await self._ask(wire.GroupDescriptionBody, address, code, header, group=group)
+            return of_ours(group, broker, body, self._context.clock.now_ms())
         except NotSupported:
             code = RequestCode.GET_CONSUMER_CONNECTION_LIST
         try:
@@ -380,14 +382,14 @@ class GroupAdmin(AdminBase):
             group,
             {
                 queue: QueueLag(
-                    end=found.broker_offset,
-                    committed=found.consumer_offset,
+                    end=offsets.broker_offset,
+                    committed=offsets.consumer_offset,
                     owner=owner.get(queue),
                     consumed_at=(
-                        instant(found.last_timestamp) if found.last_timestamp > 0 else None
+                        instant(offsets.last_timestamp) if offsets.last_timestamp > 0 else None
                     ),
                 )
-                for queue, found in stats.items()
+                for queue, offsets in stats.items()
             },
         )
 
@@ -422,8 +424,8 @@ class GroupAdmin(AdminBase):
         """Return the group's committed offset, or None, for each queue of a topic."""
         check_group(group)
         queues = await self.queues(topic)
-        found = await asyncio.gather(*(self._offsets.committed(queue, group) for queue in queues))
-        return dict(zip(queues, found, strict=True))
+        offsets = await asyncio.gather(*(self._offsets.committed(queue, group) for queue in queues))
+        return dict(zip(queues, offsets, strict=True))
 
     async def clone_offsets(self, source: str, target: str, *, topic: str | None = None) -> None:
         """Copy a group's committed offsets to another group (cf. mqadmin cloneGroupOffset).

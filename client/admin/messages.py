@@ -173,9 +173,9 @@ class MessageAdmin(AdminBase):
                 registered broker.
         """
         if topic is not None and (
-            found := await self._find(topic, message_id, MAX_FOUND, _ALWAYS, unique=True)
+            messages := await self._find(topic, message_id, MAX_FOUND, _ALWAYS, unique=True)
         ):
-            return found[-1]
+            return messages[-1]
         try:
             place = parse_offset_id(message_id)
         except ValueError as error:
@@ -207,12 +207,12 @@ class MessageAdmin(AdminBase):
             NotFound: there is no trace of it.
         """
         try:
-            found = await self._find(topic, message_id, MAX_FOUND, _ALWAYS)
+            messages = await self._find(topic, message_id, MAX_FOUND, _ALWAYS)
         except TopicNotFound:
-            found = []
+            messages = []
         records = [
             replace(record, client_host=record.client_host or message.born_host[0])
-            for message in found
+            for message in messages
             for record in decode_trace(message.body)
             if record.message_id == message_id
         ]
@@ -237,7 +237,7 @@ class MessageAdmin(AdminBase):
         answers = await asyncio.gather(
             *(self._query(address, header, unique=unique) for address in masters.values())
         )
-        found = [
+        messages = [
             _received(record, name)
             for name, answer in zip(masters, answers, strict=True)
             for record in _records(answer, name)
@@ -245,7 +245,7 @@ class MessageAdmin(AdminBase):
             if record.topic == topic and key in {record.unique_id, *record.keys}
         ]
         return sorted(
-            found, key=lambda message: (message.store_timestamp_ms, message.physical_offset)
+            messages, key=lambda message: (message.store_timestamp_ms, message.physical_offset)
         )
 
     async def _query(
@@ -300,16 +300,16 @@ class MessageAdmin(AdminBase):
             An empty list for a group without a dead-letter topic.
         """
         check_group(group)
-        found: list[DeadMessage] = []
+        letters: list[DeadMessage] = []
         for queue in await self._dead_queues(group):
             committed = await self._offsets.committed(queue, group) or 0
             begin = 0 if redriven else committed
             async with aclosing(self._dead(queue, begin)) as records:
                 async for record in records:
-                    if len(found) >= limit:
-                        return found
-                    found.append(_dead_message(record, queue, committed))
-        return found
+                    if len(letters) >= limit:
+                        return letters
+                    letters.append(_dead_message(record, queue, committed))
+        return letters
 
     async def redrive(
         self,

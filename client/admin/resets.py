@@ -175,7 +175,7 @@ class ResetAdmin(GroupAdmin):
         return await self._carry_out(order, [step], dry_run=dry_run)
 
     async def _step(self, group: str, queue: MessageQueue, to: Position) -> ResetStep:
-        begin, end, before, found = await asyncio.gather(
+        begin, end, before, target = await asyncio.gather(
             self._offsets.minimum(queue),
             self._offsets.maximum(queue),
             self._stored(group, queue),
@@ -183,7 +183,7 @@ class ResetAdmin(GroupAdmin):
             self._offsets.find(queue, to, TOOLS_CONSUMER_GROUP),
         )
         begin = max(begin, 0)
-        return ResetStep(queue, begin, end, before, after=min(max(found, begin), end))
+        return ResetStep(queue, begin, end, before, after=min(max(target, begin), end))
 
     async def _stored(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset or None; a 4.x broker answers 0 for both 0 and None."""

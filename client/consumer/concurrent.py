@@ -175,8 +175,8 @@ class ConcurrentDispatcher(Dispatcher[T]):
         if run not in queue.active:
             return
         assigned.begin(run)
-        given = queue.outcomes
-        outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
+        recorded = queue.outcomes
+        outcomes = [(message, recorded.get(message.offset, shared)) for message in run.messages]
         queue.counts.add(outcome for _, outcome in outcomes)
         staying = self._breaker.count(outcomes)
         try:

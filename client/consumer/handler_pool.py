@@ -339,10 +339,10 @@ class HandlerPool(Generic[T]):
 
     def abandon(self, assigned: AssignedQueue[T]) -> int:
         """Abandon the calls of a lost queue. Returns their number."""
-        mine = [(run, call) for run, call in self._calls.items() if call.assigned is assigned]
-        for run, call in mine:
+        calls = [(run, call) for run, call in self._calls.items() if call.assigned is assigned]
+        for run, call in calls:
             self._abandon(run, call)
-        return len(mine)
+        return len(calls)
 
 
 class Breaker:

@@ -319,8 +319,8 @@ class OrderlyDispatcher(Dispatcher[T]):
         Returns:
             The offsets of the messages to be handled again, and the seconds to rest before that.
         """
-        given = assigned.process_queue.outcomes
-        outcomes = [(message, given.get(message.offset, shared)) for message in run.messages]
+        recorded = assigned.process_queue.outcomes
+        outcomes = [(message, recorded.get(message.offset, shared)) for message in run.messages]
         assigned.process_queue.counts.add(outcome for _, outcome in outcomes)
         kept = self._breaker.count(outcomes)
         rest = 0.0
@@ -333,7 +333,7 @@ class OrderlyDispatcher(Dispatcher[T]):
             if pause is None:
                 self._recovered(assigned, message)
             else:
-                given.pop(message.offset, None)
+                recorded.pop(message.offset, None)
                 kept.add(message.offset)
                 rest = max(rest, pause)
         return kept, rest

@@ -404,11 +404,11 @@ class PullConsumer(ClientPart, Generic[T]):
             queues: the queues; default: all assigned ones.
         """
         self._life.check()
-        wanted = self._reader.queues if queues is None else list(queues)
-        found = await asyncio.gather(
-            *(self._offsets.committed(queue, self.group) for queue in wanted)
+        chosen = self._reader.queues if queues is None else list(queues)
+        offsets = await asyncio.gather(
+            *(self._offsets.committed(queue, self.group) for queue in chosen)
         )
-        return dict(zip(wanted, found, strict=True))
+        return dict(zip(chosen, offsets, strict=True))
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
         """Commit offsets; the brokers have stored them when this returns.

@@ -354,9 +354,9 @@ class PushConsumer(ClientPart, Generic[T]):
         """
         self._life.check()
         expression = expression_of(tags, self.group, topic)
-        known = self._member.expression(topic)
+        before = self._member.expression(topic)
         self._member.subscribe(topic, expression)
-        if known is not None and known != expression:
+        if before is not None and before != expression:
             self._queues.subscribe(topic, expression)
         self._subscribed[topic] = expression
 

@@ -90,12 +90,12 @@ class ConsumerRates:
         (since, before), (_, hour_ago) = self._minute[0], self._hour[0]
         seconds = max(self._now() - since, 1.0)
         nothing = TopicCounts()
-        found = {}
+        statuses = {}
         for topic, counts in self._counts.items():
             then = before.get(topic, nothing)
             pulls = counts.pulls - then.pulls
             done, failed = counts.done - then.done, counts.failed - then.failed
-            found[topic] = ConsumeStatus(
+            statuses[topic] = ConsumeStatus(
                 pull_rt=_average_ms(counts.pull_time - then.pull_time, pulls),
                 pull_tps=(counts.pulled - then.pulled) / seconds,
                 consume_rt=_average_ms(counts.handling_time - then.handling_time, done + failed),
@@ -103,7 +103,7 @@ class ConsumerRates:
                 consume_failed_tps=failed / seconds,
                 consume_failed_msgs=counts.failed - hour_ago.get(topic, nothing).failed,
             )
-        return found
+        return statuses
 
 
 def _average_ms(seconds: float, times: int) -> float:

@@ -83,11 +83,11 @@ class QueueReader(FetcherOwner, Generic[T]):
 
     def assign(self, queues: Iterable[MessageQueue], expression: TagExpression) -> None:
         """Read these queues and no others; one that is read with the same tags continues."""
-        wanted = dict.fromkeys(queues)
+        assigned = dict.fromkeys(queues)
         for queue in list(self._fetchers):
-            if queue not in wanted or self._fetchers[queue].expression != expression:
+            if queue not in assigned or self._fetchers[queue].expression != expression:
                 self.drop(queue)
-        for queue in wanted:
+        for queue in assigned:
             if queue not in self._fetchers:
                 self._add(queue, expression)
 
@@ -260,14 +260,14 @@ class QueueReader(FetcherOwner, Generic[T]):
 
     def settled(self) -> dict[MessageQueue, int]:
         """Return for each queue the offset up to which the application is done."""
-        found: dict[MessageQueue, int] = {}
+        offsets: dict[MessageQueue, int] = {}
         for queue, fetcher in self._fetchers.items():
             prefetch = fetcher.sink
             if prefetch not in self._handed_out and prefetch.moved:
                 prefetch.settle()
             if prefetch.settled is not None:
-                found[queue] = prefetch.settled
-        return found
+                offsets[queue] = prefetch.settled
+        return offsets
 
     # Called by the fetchers (``FetcherOwner``)
 

@@ -268,8 +268,8 @@ class LockKeeper:
         except PocketMQError as error:
             _log.info("lock not taken", group=self._group, queue=str(queue), error=str(error))
             return
-        for one, held in broker.leases.answered([queue], granted, now).items():
-            self._tell(one, held=held)
+        for changed, held in broker.leases.answered([queue], granted, now).items():
+            self._tell(changed, held=held)
         broker.wake.set()
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
@@ -278,13 +278,13 @@ class LockKeeper:
         First wait for a lock request in flight: Apache's brokers process requests in many threads
         and could execute the lock after the unlock, leaving the lock with this member.
         """
-        wanted: dict[str, list[MessageQueue]] = {}
+        by_broker: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             broker = self._brokers.get(queue.broker_name)
             if broker is not None and queue in broker.leases:
                 self.forget(queue)
-                wanted.setdefault(queue.broker_name, []).append(queue)
-        await asyncio.gather(*(self._give_back(name, some) for name, some in wanted.items()))
+                by_broker.setdefault(queue.broker_name, []).append(queue)
+        await asyncio.gather(*(self._give_back(name, some) for name, some in by_broker.items()))
 
     async def _give_back(self, name: str, queues: list[MessageQueue]) -> None:
         broker = self._brokers[name]

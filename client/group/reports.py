@@ -96,13 +96,13 @@ class Reports:
             )
             self._tell(QueuesUnknown(self._group, difference.unknown))
         self._unknown = difference.unknown
-        known = [view for view in views.values() if view is not None]
-        if self._shared and known:
+        states = [view for view in views.values() if view is not None]
+        if self._shared and states:
             if everybody is not None and everybody.ids != self.members:
                 self.members = everybody.ids
                 _log.info("group changed", group=self._group, members=len(self.members))
                 self._tell(GroupChanged(self._group, self.members))
-            self._report_idle(known, difference)
+            self._report_idle(states, difference)
         self._report_share(difference)
 
     def unread(self, events: Iterable[QueuesUnread]) -> None:

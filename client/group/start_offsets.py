@@ -98,12 +98,12 @@ class StartOffsets:
             if is_new:
                 end = await self._offsets.maximum(queue)
                 return Start(0, "fallback", f"fallback 0: {end} messages")
-        place = self._start_from
-        offset = await self._offsets.find(queue, place, self._group)
-        if place is Place.BEGIN:
+        start_from = self._start_from
+        offset = await self._offsets.find(queue, start_from, self._group)
+        if start_from is Place.BEGIN:
             return Start(offset, "first", f"first {offset}")
-        if place is Place.END:
+        if start_from is Place.END:
             return Start(offset, "end", f"end {offset}")
-        if isinstance(place, datetime):
-            return Start(offset, "timestamp", f"{place.isoformat()}: {offset}")
+        if isinstance(start_from, datetime):
+            return Start(offset, "timestamp", f"{start_from.isoformat()}: {offset}")
         return Start(offset, "offset", f"offset {offset}")

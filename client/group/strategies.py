@@ -383,7 +383,7 @@ def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, 
 
 def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
     """Remove ``count`` queues from a sorted list, each from the topic with most queues in it."""
-    given: list[MessageQueue] = []
+    surplus: list[MessageQueue] = []
     by_topic: dict[str, list[MessageQueue]] = {}
     for queue in mine:
         by_topic.setdefault(queue.topic, []).append(queue)
@@ -391,5 +391,5 @@ def _given_away(mine: list[MessageQueue], count: int) -> list[MessageQueue]:
         topic = max(by_topic, key=lambda topic: len(by_topic[topic]))
         queue = by_topic[topic].pop()
         mine.remove(queue)
-        given.append(queue)
-    return given
+        surplus.append(queue)
+    return surplus

@@ -390,8 +390,8 @@ async def _local_ip(nameserver: str) -> str:
     """Return this machine's address on the route to the name server. Nothing is sent."""
     try:
         host, port = parse_address(nameserver)
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-        family, kind, protocol, _, address = found[0]
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = infos[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
             return str(probe.getsockname()[0])

@@ -414,8 +414,8 @@ class Heartbeats:
             client_id=self._client_id, producer_group=producer_group, consumer_group=consumer_group
         )
         addresses = {address for ids in self._routes.brokers().values() for address in ids.values()}
-        known = [address for address in addresses if self.connected(address) is not None]
-        await asyncio.gather(*(self._unregister_at(address, header) for address in known))
+        connected = [address for address in addresses if self.connected(address) is not None]
+        await asyncio.gather(*(self._unregister_at(address, header) for address in connected))
 
     async def _unregister_at(self, address: str, header: UnregisterClientRequestHeader) -> None:
         if under_way := self._under_way.get(address):

@@ -246,9 +246,9 @@ class RouteKeeper:
             NoRoute: no broker accepts messages for it.
             NoNameServer: no name server answered.
         """
-        known = self.table.get(topic)
-        if known is not None and known.writable:
-            return known
+        route = self.table.get(topic)
+        if route is not None and route.writable:
+            return route
         deadline = self._clock.monotonic() + timeout
         backoff = Backoff()
         while True:
@@ -319,10 +319,10 @@ class RouteKeeper:
 
     def learn(self, route: Route) -> None:
         """Store a route, and call ``on_change`` if it differs from the known one."""
-        known = self.table.get(route.topic)
+        before = self.table.get(route.topic)
         self.table.put(route, self._clock.monotonic())
         self._wake.set()
-        if known != route:
+        if before != route:
             self._subscribe(route.topic)
             self._on_change(route)
 

@@ -128,7 +128,8 @@ class MessageColumns:
         if self.tails:
             tail = self.tails.get
             self.texts = [
-                f"{ID_NAME}{one}{tail(index, '')}".encode() for index, one in enumerate(ids)
+                f"{ID_NAME}{unique_id}{tail(index, '')}".encode()
+                for index, unique_id in enumerate(ids)
             ]
         else:
             self.texts = (ID_NAME + _NEXT_ID_NAME.join(ids)).encode().split(b"\n")
@@ -299,10 +300,10 @@ class Preparer(Generic[T]):
         made = [self.prepare(message, timeout, compressing=False) for message in messages]
         _check_batch(messages, made)
         batch = made[0]
-        for one in made[1:]:
-            if one.tails:
-                batch.tails[batch.count] = one.tails[0]
-            batch.join(one)
+        for columns in made[1:]:
+            if columns.tails:
+                batch.tails[batch.count] = columns.tails[0]
+            batch.join(columns)
         batch.fixed = True
         return batch
 
@@ -365,8 +366,8 @@ def timer_property(message: Message[Any]) -> tuple[str, int]:
         UsageError: the message has more than one time, or an invalid one.
     """
     topic = message.topic
-    given = (message.delay is not None, message.deliver_at is not None, message.delay_level != 0)
-    if sum(given) > 1:
+    times = (message.delay is not None, message.deliver_at is not None, message.delay_level != 0)
+    if sum(times) > 1:
         raise UsageError(
             "a message has one of deliver_at, delay and delay_level",
             topic=topic,

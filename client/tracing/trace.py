@@ -192,8 +192,8 @@ class _BoundTrace(Interceptor):
     ) -> TraceRecord:
         """Return what the records of a producer have in common."""
         try:
-            place = ids.parse_offset_id(offset_id)
-            store_host = f"{place.ip}:{place.port}"
+            broker = ids.parse_offset_id(offset_id)
+            store_host = f"{broker.ip}:{broker.port}"
         except ValueError:
             store_host = ""  # an interceptor's own receipt
         return TraceRecord(
