@@ -95,8 +95,8 @@ class ConnectionCache:
         """Close all unused connections."""
         with self._lock:
             unused, self._unused = self._unused, {}
-        for one in chain.from_iterable(unused.values()):
-            one.connection.close()
+        for kept in chain.from_iterable(unused.values()):
+            kept.connection.close()
 
     def unused(self, address: str) -> int:
         """Return the number of unused connections to an address."""
@@ -113,12 +113,12 @@ class ConnectionCache:
             closing = []
             oldest = self._clock() - idle_timeout
             for other, unused in self._unused.items():
-                closing += [one.connection for one in unused if one.since < oldest]
-                self._unused[other] = [one for one in unused if one.since >= oldest]
-            mine = self._unused.get(key, [])
+                closing += [kept.connection for kept in unused if kept.since < oldest]
+                self._unused[other] = [kept for kept in unused if kept.since >= oldest]
+            reusable = self._unused.get(key, [])
             found = None
-            while mine and found is None:
-                candidate = mine.pop().connection
+            while reusable and found is None:
+                candidate = reusable.pop().connection
                 if candidate.usable:
                     found = candidate
                 else:

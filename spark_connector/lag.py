@@ -210,9 +210,9 @@ def _metrics(lags: Iterable[QueryLag]) -> Iterator[Metric]:
     for lag in lags:
         query = [lag.name or "", lag.query_id]
         batches.add_metric(query, lag.batch_id)
-        for one in lag.queues:
-            queue = one.queue
+        for progress in lag.queues:
+            queue = progress.queue
             place = [queue.topic, queue.broker_name, str(queue.queue_id)]
-            behind.add_metric([*query, *place], one.messages)
+            behind.add_metric([*query, *place], progress.messages)
     yield behind
     yield batches

@@ -144,7 +144,9 @@ class OptionReader:
             others: values of fields that are not read from an option of the same name.
         """
         options = options_of(kind)
-        return kind(**{name: self.get(one.name) for name, one in options.items()} | others)
+        return kind(
+            **{name: self.get(declared.name) for name, declared in options.items()} | others
+        )
 
     def get(self, option: str) -> Any:
         """Return an option's value, or its default. Raises OptionError if it can't be parsed."""
@@ -166,11 +168,11 @@ class OptionReader:
 
     def one_of(self, *options: str) -> Any:
         """Return the value of the option that is given, or None. Raises OptionError for several."""
-        found = [option for option in options if option in self._texts]
-        if len(found) > 1:
-            names = " and ".join(self._texts[option][0] for option in found)
+        given = [option for option in options if option in self._texts]
+        if len(given) > 1:
+            names = " and ".join(self._texts[option][0] for option in given)
             raise OptionError(f"the options {names} contradict each other", "give one of them")
-        return self.get(found[0]) if found else None
+        return self.get(given[0]) if given else None
 
     def _take(self, canonical: str, name: str, text: object) -> None:
         earlier = self._texts.get(canonical)
@@ -247,12 +249,12 @@ def byte_count(value: str) -> int:
 
 def topics(value: str) -> tuple[str, ...]:
     """Parse topic names separated by commas, dropping repeated ones. Raises ValueError."""
-    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    if not found:
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not names:
         raise ValueError("it is empty: write names separated by commas")
-    for name in found:
+    for name in names:
         validate_topic(name)
-    return found
+    return names
 
 
 def group(value: str) -> str:
@@ -307,14 +309,14 @@ def wait(value: str) -> float:
 
 def addresses(value: str) -> tuple[str, ...]:
     """Parse ``host:port`` addresses separated by ``;`` or ``,``. Raises ValueError."""
-    found = tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
-    if not found:
+    parts = tuple(part.strip() for part in value.replace(",", ";").split(";") if part.strip())
+    if not parts:
         raise ValueError("write host:port, several separated by ';'")
-    for address in found:
+    for address in parts:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(f"write host:port instead of {address!r}")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(parts))
 
 
 # --- options of both source and sink
@@ -387,22 +389,24 @@ TLS_OPTIONS: Final[tuple[Option[Any], ...]] = (
 
 
 def _tls(reader: OptionReader) -> Tls | None:
-    switch, ca, cert, key, password, check_hostname = (reader.get(one.name) for one in TLS_OPTIONS)
+    switch, ca, cert, key, password, check_hostname = (
+        reader.get(declared.name) for declared in TLS_OPTIONS
+    )
     source = tls_from_environment()
-    if any(reader.given(one.name) for one in TLS_OPTIONS):
+    if any(reader.given(declared.name) for declared in TLS_OPTIONS):
         parts = {"ca": ca, "cert": cert, "key": key, "key_password": password}
         given = {name: value for name, value in parts.items() if value}
         source = switch is not False and {**given, "check_hostname": check_hostname}
     try:
-        found = client_tls(source)
+        settings = client_tls(source)
     except TlsError as error:
         raise OptionError(str(error)) from None
-    assert found is None or isinstance(found, Tls), "no option is a context"
-    return found
+    assert settings is None or isinstance(settings, Tls), "no option is a context"
+    return settings
 
 
 def _credentials(reader: OptionReader) -> CredentialsSource | None:
-    file, *keys = (reader.get(one.name) for one in CREDENTIALS_OPTIONS)
+    file, *keys = (reader.get(declared.name) for declared in CREDENTIALS_OPTIONS)
     if file and any(keys):
         raise OptionError("credentialsFile and keys are both given", "give one of them")
     try:

@@ -76,5 +76,5 @@ def without(
 ) -> dict[str, str]:
     """Return the options of a table without those of the other direction, reading or writing."""
     foreign = {name.lower() for other in others for name in other.names}
-    foreign -= {name.lower() for one in own for name in one.names}
+    foreign -= {name.lower() for option in own for name in option.names}
     return {name: text for name, text in table.items() if name.lower() not in foreign}

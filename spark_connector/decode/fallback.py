@@ -158,8 +158,8 @@ def host_text(host: tuple[str, int]) -> str:
 
 
 def _keys(view: RecordView) -> str | None:
-    found = properties.find(view.properties_text, _KEYS)
-    return None if found is None else found.decode("utf-8", "replace")
+    keys = properties.find(view.properties_text, _KEYS)
+    return None if keys is None else keys.decode("utf-8", "replace")
 
 
 def _key(view: RecordView) -> bytes | None:

@@ -70,19 +70,19 @@ class _Rows:
             NeedsFallback: a body can't be inflated.
             BatchTooLargeError: the inflated bodies are too large together.
         """
-        found: list[bytes | memoryview] = []
+        parts: list[bytes | memoryview] = []
         all_flags = self.layout.first["sys_flag"].tolist()
         for body, flags in zip(self._stored_bodies(), all_flags, strict=True):
             if not flags & COMPRESSED:
-                found.append(body)
+                parts.append(body)
                 continue
             try:
-                found.append(compression.decompress(body, flags))
+                parts.append(compression.decompress(body, flags))
             except BodyError as error:
                 raise NeedsFallback from error
-            self.inflated_bytes += len(found[-1])
+            self.inflated_bytes += len(parts[-1])
             self.settings.check_inflated(self.inflated_bytes)
-        return found
+        return parts
 
     @cached_property
     def crc_ok(self) -> NDArray[np.bool_]:
@@ -111,16 +111,16 @@ class _Rows:
         if not unique.null_count:
             return unique
         missing = mask_of(pc.is_null(unique))
-        found = self.layout.only(missing)
-        if found.has_v6():
-            views = _Rows(found, self.settings, self.file).views()
+        lacking = self.layout.only(missing)
+        if lacking.has_v6():
+            views = _Rows(lacking, self.settings, self.file).views()
             offset_ids = pa.array(
                 [ids.offset_id_of(view.store_host_bytes, view.physical_offset) for view in views],
                 pa.string(),
             )
         else:
             offset_ids = layout.offset_ids_v4(
-                found.store["store_host"], found.first["physical_offset"]
+                lacking.store["store_host"], lacking.first["physical_offset"]
             )
         return pc.replace_with_mask(unique, pa.array(missing), offset_ids)
 

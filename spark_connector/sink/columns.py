@@ -87,29 +87,30 @@ def choose(fields: Iterable[tuple[str, str]]) -> dict[str, str]:
     Raises:
         OptionError: a column is unknown, has a wrong type or occurs twice, or there is no body.
     """
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for name, kind in fields:
-        known = _BY_LOWER.get(name.lower())
-        if known is None:
+        column = _BY_LOWER.get(name.lower())
+        if column is None:
             raise _unknown(name)
-        if known in found:
+        if column in chosen:
             raise OptionError(
-                f"the columns {found[known]!r} and {name!r} to write both mean {known}",
+                f"the columns {chosen[column]!r} and {name!r} to write both mean {column}",
                 "drop one of them",
             )
-        if _CHARACTERS.sub("string", kind) not in SINK_TYPES[known]:
-            wanted = " or ".join(sorted(SINK_TYPES[known]))
+        if _CHARACTERS.sub("string", kind) not in SINK_TYPES[column]:
+            types = " or ".join(sorted(SINK_TYPES[column]))
             raise OptionError(
-                f"the column {name!r} to write is of type {kind}, it has to be {wanted}",
+                f"the column {name!r} to write is of type {kind}, it has to be {types}",
                 "cast it",
             )
-        found[known] = name
-    if "body" not in found:
+        chosen[column] = name
+    if "body" not in chosen:
         raise OptionError(
-            f"the frame to write has no column 'body' or 'value', but {', '.join(found) or 'none'}",
+            "the frame to write has no column 'body' or 'value', but "
+            f"{', '.join(chosen) or 'none'}",
             "select the message's body as 'body', string or binary",
         )
-    return found
+    return chosen
 
 
 def _unknown(name: str) -> OptionError:

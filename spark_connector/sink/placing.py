@@ -59,20 +59,20 @@ class Placing:
             ConnectorError: a row has no topic, or names a queue that its topic doesn't have.
         """
         columns = [self._topics(rows), *(rows.get(name) for name in self._deciding(rows))]
-        known: dict[Destination, int] = {}
+        indexes: dict[Destination, int] = {}
         combinations, of_row = _combinations(columns, rows.count)
         if len(columns[1:]) == 0 and len(combinations) == 1:
             destination = self._destination(combinations[0], rows)
             return [destination], of_row
         numbers = np.fromiter(
             (
-                known.setdefault(self._destination(values, rows), len(known))
+                indexes.setdefault(self._destination(values, rows), len(indexes))
                 for values in combinations
             ),
             dtype=np.int64,
             count=len(combinations),
         )
-        return list(known), numbers[of_row]
+        return list(indexes), numbers[of_row]
 
     def _topics(self, rows: Rows) -> Any:
         if self._topic is not None:
@@ -114,15 +114,15 @@ class Placing:
             return None
         queues = self._queues_of(topic)
         broker = brokerName.decode("utf-8", "replace") if brokerName else None
-        found = [
+        candidates = [
             queue
             for queue in queues
             if queue.queue_id == queueId and broker in (None, queue.broker_name)
         ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            brokers = ", ".join(queue.broker_name for queue in found)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            brokers = ", ".join(queue.broker_name for queue in candidates)
             raise ConnectorError(
                 f"topic {topic} has a queue {queueId} at each of the brokers {brokers}",
                 "add the column brokerName",

@@ -51,8 +51,8 @@ class WriteRoutes:
             BrokerError: no name server answers, or no broker accepts messages for the topic.
             ConnectorError: the task writes to too many topics.
         """
-        known = self._routes.get(topic)
-        return known[1].writable if known else self._look_up(topic).writable
+        entry = self._routes.get(topic)
+        return entry[1].writable if entry else self._look_up(topic).writable
 
     def address(self, queue: MessageQueue) -> str | None:
         """Return the address of a queue's master, or None if its broker isn't in the route."""
@@ -61,13 +61,13 @@ class WriteRoutes:
 
     def invalidate(self, topic: str) -> None:
         """Request a topic's route again, unless that was done less than ``ROUTE_PERIOD`` ago."""
-        known = self._routes.get(topic)
-        if known is None or self._clock() - known[0] < ROUTE_PERIOD:
+        entry = self._routes.get(topic)
+        if entry is None or self._clock() - entry[0] < ROUTE_PERIOD:
             return
         try:
             self._look_up(topic)
         except ConnectorError:
-            self._routes[topic] = (self._clock(), known[1])
+            self._routes[topic] = (self._clock(), entry[1])
 
     def _look_up(self, topic: str) -> Route:
         if len(self._routes) >= self._max_topics and topic not in self._routes:

@@ -84,16 +84,16 @@ class SinkPlan:
 
 
 def _uniq_key(options: SinkOptions, chosen: Mapping[str, str]) -> UniqKey:
-    there = "uniqKey" in chosen
-    wanted = options.uniq_key or (UniqKey.COLUMN if there else UniqKey.POSITION)
-    if wanted is UniqKey.COLUMN and not there:
+    has_column = "uniqKey" in chosen
+    kind = options.uniq_key or (UniqKey.COLUMN if has_column else UniqKey.POSITION)
+    if kind is UniqKey.COLUMN and not has_column:
         raise OptionError("uniqKey=column needs the column uniqKey", "add it to the frame")
-    if wanted is not UniqKey.COLUMN and there:
+    if kind is not UniqKey.COLUMN and has_column:
         raise OptionError(
-            f"uniqKey={wanted} does not use the column uniqKey",
+            f"uniqKey={kind} does not use the column uniqKey",
             "drop the column, or write uniqKey=column",
         )
-    return wanted
+    return kind
 
 
 def write_rows(

@@ -75,8 +75,8 @@ class RocketMQBatchReader(DataSourceReader):
         check_assigned(options, bounds)
         search = self._make_search(brokers, routes, options.group)
         ranges = self._narrow(self._ranges(bounds, search), search)
-        found = self._by_key(ranges, search, routes) if self._pushed.keys else []
-        return found + tasks(ranges_of(ranges, routes), options)
+        by_key = self._by_key(ranges, search, routes) if self._pushed.keys else []
+        return by_key + tasks(ranges_of(ranges, routes), options)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield the Arrow batches of one task; runs on an executor."""
@@ -104,7 +104,7 @@ class RocketMQBatchReader(DataSourceReader):
     def _narrow(self, ranges: Ranges, search: MessageSearch) -> Ranges:
         """Narrow ranges by the pushed filters; queues without matching offsets are left out."""
         pushed = self._pushed
-        found: Ranges = {}
+        narrowed: Ranges = {}
         for queue, (first, last) in ranges.items():
             start, end = pushed.cut(first, last)
             if not pushed.wants(queue) or start >= end:
@@ -113,8 +113,8 @@ class RocketMQBatchReader(DataSourceReader):
                 start = max(start, search.at_or_after(queue, pushed.since_ms))
             if pushed.until_ms is not None and start < end:
                 end = min(end, search.at_or_after(queue, pushed.until_ms))
-            found[queue] = (start, end)
-        return found
+            narrowed[queue] = (start, end)
+        return narrowed
 
     def _by_key(
         self, ranges: Ranges, search: MessageSearch, routes: Mapping[str, Route]
@@ -123,15 +123,15 @@ class RocketMQBatchReader(DataSourceReader):
 
         The offsets covered by an index are removed from ``ranges``; the others stay in it.
         """
-        known: set[tuple[MessageQueue, int]] = set()
+        messages: set[tuple[MessageQueue, int]] = set()
         for topic in sorted({queue.topic for queue in ranges}):
             lookups = [search.by_key(topic, key) for key in sorted(self._pushed.keys or ())]
             for broker in sorted({q.broker_name for q in ranges if q.topic == topic}):
                 matches = [lookup.get(broker) for lookup in lookups]
                 reliable = [match for match in matches if match is not None]
                 if len(reliable) == len(matches):
-                    known |= self._use_index(ranges, topic, broker, reliable, search)
-        hits = list(_hits(sorted(known), routes))
+                    messages |= self._use_index(ranges, topic, broker, reliable, search)
+        hits = list(_hits(sorted(messages), routes))
         return [QueuePartition(hits)] if hits else []
 
     @staticmethod
@@ -139,7 +139,7 @@ class RocketMQBatchReader(DataSourceReader):
         ranges: Ranges, topic: str, broker: str, matches: list[KeyMatches], search: MessageSearch
     ) -> set[tuple[MessageQueue, int]]:
         """Remove the indexed part of a broker's ranges; return its matching messages."""
-        found: set[tuple[MessageQueue, int]] = set()
+        matching: set[tuple[MessageQueue, int]] = set()
         indexed_until = min(match.indexed_until_ms for match in matches) - INDEX_MARGIN_MS
         for queue, (start, end) in list(ranges.items()):
             if (queue.topic, queue.broker_name) != (topic, broker):
@@ -147,10 +147,10 @@ class RocketMQBatchReader(DataSourceReader):
             tail = min(end, max(start, search.at_or_after(queue, indexed_until)))
             ranges[queue] = (tail, end)
             for match in matches:
-                found |= {
+                matching |= {
                     hit for hit in match.offsets if hit[0] == queue and start <= hit[1] < tail
                 }
-        return found
+        return matching
 
 
 class PushDownReader(RocketMQBatchReader):

@@ -78,15 +78,15 @@ class Brokers:
             # Each broker has a topic with its own name, and one with that of its cluster.
             own = cluster.broker_addr_table.keys() | cluster.cluster_addr_table.keys()
             topics = tuple(name for name in matching if name not in own)
-        found = {topic: route for topic in topics if (route := self._route(topic)) is not None}
-        lacking = [topic for topic in topics if topic not in found]
+        routes = {topic: route for topic in topics if (route := self._route(topic)) is not None}
+        lacking = [topic for topic in topics if topic not in routes]
         if lacking and not gone:
             raise self._unknown(lacking[0])
-        if not found and not gone:
+        if not routes and not gone:
             raise UnknownTopicError(
                 f"no topic matches {subscription}", "create one, or correct the expression"
             )
-        return found
+        return routes
 
     def check_filter(self, routes: Mapping[str, Route], group: str, wanted: TagExpression) -> None:
         """Ask all brokers whether they accept a filter, unless it is by tags.
@@ -125,14 +125,14 @@ class Brokers:
         Raises:
             BrokerError: ``down`` is None, and a broker fails.
         """
-        found: BoundsByQueue = {}
+        bounds: BoundsByQueue = {}
         for route in routes.values():
             readable = set(route.readable)
             for address in sorted(filter(None, map(route.master, _names(route)))):
                 if down is not None and address in down:
                     continue
                 try:
-                    found |= {
+                    bounds |= {
                         queue: ends
                         for queue, ends in self._stats(address, route.topic, down).items()
                         if queue in readable
@@ -141,7 +141,7 @@ class Brokers:
                     if down is None:
                         raise
                     down[address] = error
-        return found
+        return bounds
 
     def committed(
         self, routes: Mapping[str, Route], group: str, queues: Iterable[MessageQueue]
@@ -151,7 +151,7 @@ class Brokers:
         Raises:
             BrokerError: a broker fails.
         """
-        found: dict[MessageQueue, int | None] = {}
+        committed: dict[MessageQueue, int | None] = {}
         for address, here in _by_master(routes, queues).items():
             commands = [
                 request(RequestCode.QUERY_CONSUMER_OFFSET, committed_header(queue, group))
@@ -172,8 +172,8 @@ class Brokers:
                     else offset
                     for queue, offset in zip(here, offsets, strict=True)
                 ]
-            found |= dict(zip(here, offsets, strict=True))
-        return found
+            committed |= dict(zip(here, offsets, strict=True))
+        return committed
 
     def commit(
         self, routes: Mapping[str, Route], group: str, offsets: Mapping[MessageQueue, int]
@@ -296,9 +296,9 @@ def _names(route: Route) -> Sequence[str]:
 def _by_master(
     routes: Mapping[str, Route], queues: Iterable[MessageQueue]
 ) -> dict[str, list[MessageQueue]]:
-    found: dict[str, list[MessageQueue]] = defaultdict(list)
+    by_master: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
         address = master_of(routes, queue)
         if address is not None:
-            found[address].append(queue)
-    return found
+            by_master[address].append(queue)
+    return by_master

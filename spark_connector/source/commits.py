@@ -75,32 +75,32 @@ class Commits:
             except BrokerError as error:
                 _log.info("tools may not list the group", group=self._group, reason=error)
         try:
-            there = self._brokers.committed(routes, self._group, changed)
+            committed = self._brokers.committed(routes, self._group, changed)
             ahead = {
                 queue: offset
                 for queue, offset in changed.items()
-                if queue in there and _is_ahead(offset, there[queue], bounds[queue].maximum)
+                if queue in committed and _is_ahead(offset, committed[queue], bounds[queue].maximum)
             }
-            self._warn_of_others(there)
+            self._warn_of_others(committed)
             self._brokers.commit(routes, self._group, ahead)
         except BrokerError as error:
             self._not_before = self._clock() + PAUSE_AFTER_FAILURE
             _log.warning("a commit failed; it is tried again", group=self._group, reason=error)
             return
-        self._known |= {queue: changed[queue] for queue in there}
+        self._known |= {queue: changed[queue] for queue in committed}
 
     def _warn_of_others(self, there: Mapping[MessageQueue, int | None]) -> None:
         """Log a warning if the group's offset is above what this query has committed."""
         for queue, offset in there.items():
-            mine = self._known.get(queue)
-            if mine is None or offset is None or offset <= mine or queue in self._warned_of:
+            own = self._known.get(queue)
+            if own is None or offset is None or offset <= own or queue in self._warned_of:
                 continue
             self._warned_of.add(queue)
             _log.warning(
                 "another consumer commits for this query's group: give each its own consumerGroup",
                 group=self._group,
                 queue=queue,
-                committed=mine,
+                committed=own,
                 found=offset,
             )
 

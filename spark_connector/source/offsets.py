@@ -74,10 +74,10 @@ def _parse(value: Any, name: str, convert: Callable[[object], _T]) -> dict[Messa
         raise _unreadable(value, f"of version {value['v']}; this connector reads {VERSION}")
     try:
         return {
-            MessageQueue(topic, broker, int(queue_id)): convert(one)
+            MessageQueue(topic, broker, int(queue_id)): convert(number)
             for topic, brokers in value[name].items()
             for broker, queues in brokers.items()
-            for queue_id, one in queues.items()
+            for queue_id, number in queues.items()
         }
     except (KeyError, ValueError, AttributeError, TypeError):
         raise _unreadable(value, "damaged") from None

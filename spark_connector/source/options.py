@@ -323,19 +323,19 @@ def pattern(value: str) -> re.Pattern[str]:
 
 def assignment(value: str) -> Assigned:
     """Parse JSON such as ``{"topic":{"broker-a":[0,1]}}``. Raises ValueError."""
-    found: Assigned = {}
+    assigned: Assigned = {}
     for topic, brokers in load_object(value).items():
         validate_topic(topic)
         if not isinstance(brokers, dict) or not brokers:
             raise ValueError('write JSON such as {"topic":{"broker-a":[0,1]}}')
-        found[topic] = {}
+        assigned[topic] = {}
         for broker, ids in brokers.items():
             if not isinstance(ids, list) or not ids:
                 raise ValueError('write queue ids in a list: {"topic":{"broker-a":[0,1]}}')
             if any(type(number) is not int or number < 0 for number in ids):
                 raise ValueError(f"{ids} are not queue ids")
-            found[topic][broker] = tuple(sorted(set(ids)))
-    return found
+            assigned[topic][broker] = tuple(sorted(set(ids)))
+    return assigned
 
 
 SOURCE_OPTIONS: Final[tuple[Option[Any], ...]] = (

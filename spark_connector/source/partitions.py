@@ -33,7 +33,7 @@ def ranges_of(
     Raises:
         UnknownTopicError: the broker of such a queue is not in the route of its topic.
     """
-    found = []
+    ranges = []
     for queue, (start, end) in sorted(offsets.items()):
         if start >= end:
             continue
@@ -44,10 +44,10 @@ def ranges_of(
                 "is not registered at any name server",
                 "start the broker again, or begin with a new checkpoint if the topic was deleted",
             )
-        found.append(
+        ranges.append(
             RangePartition(queue.topic, queue.broker_name, queue.queue_id, start, end, addresses)
         )
-    return found
+    return ranges
 
 
 def tasks(ranges: Iterable[RangePartition], options: SourceOptions) -> list[InputPartition]:
@@ -76,12 +76,12 @@ def read(
 
     if not isinstance(partition, QueuePartition):
         return
-    for one in partition.ranges:
+    for part in partition.ranges:
         settings = DecodeSettings(
             tuple(columns),
-            one.broker_name,
+            part.broker_name,
             verify_crc=options.verify_crc,
             decompress=options.decompress,
             on_decode_error=options.on_decode_error,
         )
-        yield from RangeReader(one, options, Decoder(settings)).batches()
+        yield from RangeReader(part, options, Decoder(settings)).batches()

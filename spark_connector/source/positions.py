@@ -146,10 +146,10 @@ def queue_id(text: str) -> int:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise ValueError("it has a key twice")
-    return found
+    return mapping
 
 
 def _queues(text: str, value: Callable[[object], Position]) -> Queues:

@@ -307,12 +307,12 @@ class QueueMonitor:
             self._polls = not changed
 
     def _watched(self) -> dict[str, dict[MessageQueue, int]]:
-        found: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
+        watched: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
         for queue, ends in self.bounds.items():
             address = master_of(self.routes, queue)
             if address is not None:
-                found[address][queue] = ends.maximum
-        return found
+                watched[address][queue] = ends.maximum
+        return watched
 
     def _idle_refresh(self) -> float:
         unwatched = self._polls or self._down or self._watch.resting

@@ -60,13 +60,13 @@ def share(available: Sequence[int], limit: int) -> list[int]:
     total = sum(available)
     if total <= limit:
         return list(available)
-    given = [min(size, max(1, limit * size // total)) if size else 0 for size in available]
-    rest = limit - sum(given)
+    shares = [min(size, max(1, limit * size // total)) if size else 0 for size in available]
+    rest = limit - sum(shares)
     if rest >= 0:
-        _give(given, available, limit, total, rest)
+        _give(shares, available, limit, total, rest)
     else:
-        _take(given, -rest)
-    return given
+        _take(shares, -rest)
+    return shares
 
 
 def _give(given: list[int], available: Sequence[int], limit: int, total: int, rest: int) -> None:

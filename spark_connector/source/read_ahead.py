@@ -130,7 +130,7 @@ class ReadAhead:
 
     def find(self, opaque: int) -> PullWindow | None:
         """Return the window whose pull has this ``opaque``, or None."""
-        return next((one for one in self._windows if one.opaque == opaque), None)
+        return next((window for window in self._windows if window.opaque == opaque), None)
 
     def answered(
         self,

@@ -206,9 +206,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         at = min(end, ends.maximum) - 1
         if at < ends.minimum:
             return False
-        there = self._search().stored_ms(queue, at)
+        last_ms = self._search().stored_ms(queue, at)
         # After a crash a broker may have lost the messages at the mark: its last message is older.
-        return there is not None and (there != stored_ms if at == end - 1 else there > stored_ms)
+        return last_ms is not None and (
+            last_ms != stored_ms if at == end - 1 else last_ms > stored_ms
+        )
 
     def _mean_size(self, queue: MessageQueue, offset: int) -> float | None:
         try:

@@ -63,12 +63,12 @@ QueueEntries = NDArray[Any]
 def entries_of(run: ViewedRun, queue: int) -> QueueEntries:
     """Convert a run of entries of the queue with this index."""
     raw = np.frombuffer(run.entries, dtype=_ON_DISK)
-    found = np.empty(len(raw), dtype=_IN_MEMORY)
-    found["queue"] = queue
-    found["offset"] = np.arange(run.offset, run.offset + len(raw))
+    entries = np.empty(len(raw), dtype=_IN_MEMORY)
+    entries["queue"] = queue
+    entries["offset"] = np.arange(run.offset, run.offset + len(raw))
     for name in _ON_DISK.names:
-        found[name] = raw[name]
-    return found
+        entries[name] = raw[name]
+    return entries
 
 
 def merged(parts: Sequence[QueueEntries]) -> QueueEntries:
@@ -161,10 +161,10 @@ class Gatherer:
         total = int(lengths.sum())
         if total > len(self._memory):
             self._memory = memoryview(bytearray(total))
-        for begin, length, place in zip(
+        for begin, length, position in zip(
             begins.tolist(), lengths.tolist(), places.tolist(), strict=True
         ):
-            self._log.read_into(begin, self._memory[place : place + length])
+            self._log.read_into(begin, self._memory[position : position + length])
         shift = np.repeat(places - begins, lasts - firsts + 1)
         return Gathered(self._memory[:total], entries["position"] + shift, entries, file)
 
@@ -275,7 +275,7 @@ def rows_of(lost: Sequence[Lost], columns: Sequence[Column], options: StoreOptio
         )
     arrays = [
         pa.array(
-            [_VALUES[column.name](one, options) for one in lost]
+            [_VALUES[column.name](message, options) for message in lost]
             if column.name in _VALUES
             else [None] * len(lost),
             type=column.arrow,

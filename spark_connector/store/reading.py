@@ -94,8 +94,8 @@ class StoreTask:
             if isinstance(piece, QueuePieces):
                 yield from self._queues(piece.ranges)
             else:
-                for found in self._view.log.walk(piece.begin, piece.end):
-                    yield from self._part(found)
+                for part in self._view.log.walk(piece.begin, piece.end):
+                    yield from self._part(part)
         except StoreError as error:
             raise connector_error(error) from error
 
