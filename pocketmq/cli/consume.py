@@ -13,12 +13,11 @@ from client.positions import Position
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import report_waiting, write_messages
 from pocketmq.cli.running import (
+    PLACE,
     PLACE_HELP,
-    PLACE_METAVAR,
     Call,
     call_options,
     filter_options,
-    parse_place,
     report_dropped,
     trace_option,
     wanted_messages,
@@ -33,10 +32,9 @@ from remoting.runtime.tasks import stop_signal
 @click.option(
     "--from",
     "start",
-    callback=parse_place,
+    type=PLACE,
     default="end",
     show_default=True,
-    metavar=PLACE_METAVAR,
     help="Where a group starts that has no offset: " + PLACE_HELP,
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after this many messages.")

@@ -13,14 +13,13 @@ from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
+    PLACE,
     PLACE_HELP,
-    PLACE_METAVAR,
     Call,
     call_options,
     choose_queues,
     confirm,
     dry_run_option,
-    parse_place,
     parse_queue,
     queues_option,
     yes_option,
@@ -30,14 +29,7 @@ from pocketmq.cli.running import (
 @click.command(epilog="Example: pocketmq group reset billing --topic orders --to -1h --dry-run")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
 @click.option("--topic", shell_complete=topic_names, required=True, help="The topic.")
-@click.option(
-    "--to",
-    "place",
-    required=True,
-    callback=parse_place,
-    metavar=PLACE_METAVAR,
-    help=PLACE_HELP,
-)
+@click.option("--to", "position", required=True, type=PLACE, help=PLACE_HELP)
 @queues_option
 @click.option("--missing-only", is_flag=True, help="Only queues without a committed offset.")
 @dry_run_option
@@ -46,7 +38,7 @@ from pocketmq.cli.running import (
 def reset(
     name: str,
     topic: str,
-    place: Position,
+    position: Position,
     queues: tuple[str, ...],
     missing_only: bool,
     dry_run: bool,
@@ -61,7 +53,7 @@ def reset(
     async def move(admin: client.Admin, *, only_look: bool) -> client.Reset:
         chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
         return await admin.reset(
-            name, topic, to=place, queues=chosen, missing_only=missing_only, dry_run=only_look
+            name, topic, to=position, queues=chosen, missing_only=missing_only, dry_run=only_look
         )
 
     if not dry_run and not yes and sys.stdin.isatty():

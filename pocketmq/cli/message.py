@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Callable
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,19 +16,21 @@ from pocketmq.cli import message_export, message_import, message_trace
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
+    PLACE,
     Call,
     call_options,
     confirm,
     dry_run_option,
     end_on_broken_pipe,
     filter_options,
-    parse_place,
     run,
     wanted_messages,
     yes_option,
 )
 from pocketmq.formats import Writer, body_text, facts, iso, writer
 from remoting.runtime.tasks import stop_signal
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 GROUP: Final = "pocketmq-tail"
 """The consumer group of ``tail``; it never commits."""
@@ -46,10 +49,22 @@ def parse_instant(
     context: click.Context, parameter: click.Parameter, text: str | None
 ) -> datetime | None:
     """Parse an option that is a time, or a time ago."""
-    where = parse_place(context, parameter, text)
+    where = None if text is None else PLACE.convert(text, parameter, context)
     if where is None or isinstance(where, datetime):
         return where
     raise click.BadParameter(f"{text!r} is no time such as 2026-01-31T12:00, nor -1h")
+
+
+def limit_option(default: int | None = None, text: str = "At most this many.") -> Callable[[F], F]:
+    """Add ``--max``."""
+    return click.option(
+        "--max",
+        "limit",
+        type=click.IntRange(1),
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
 
 
 @message.command(epilog="Example: pocketmq message get 7F0000010AF818B4AAC2 --topic orders")
@@ -72,14 +87,7 @@ def get(message_id: str, topic: str | None, call: Call) -> None:
 @click.argument("key")
 @click.option("--from", "begin", callback=parse_instant, help=f"Stored since: {_TIME_HELP}")
 @click.option("--to", "end", callback=parse_instant, help=f"Stored until: {_TIME_HELP}")
-@click.option(
-    "--max",
-    "limit",
-    type=click.IntRange(1),
-    default=64,
-    show_default=True,
-    help="At most this many, the newest.",
-)
+@limit_option(64, "At most this many, the newest.")
 @call_options
 def find(
     topic: str, key: str, begin: datetime | None, end: datetime | None, limit: int, call: Call
@@ -179,14 +187,7 @@ def dlq() -> None:
 
 @dlq.command(name="list", epilog="Example: pocketmq message dlq list billing --json")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option(
-    "--max",
-    "limit",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="At most this many.",
-)
+@limit_option(1000)
 @click.option("--all", "redriven", is_flag=True, help="Include those that were sent back already.")
 @call_options
 def list_(name: str, limit: int, redriven: bool, call: Call) -> None:
@@ -208,7 +209,7 @@ def list_(name: str, limit: int, redriven: bool, call: Call) -> None:
 
 @dlq.command(epilog="Example: pocketmq message dlq redrive billing --max 10")
 @click.argument("name", metavar="GROUP", shell_complete=group_names)
-@click.option("--max", "limit", type=click.IntRange(1), help="At most this many.")
+@limit_option()
 @click.option(
     "--to",
     "topic",

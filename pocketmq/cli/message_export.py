@@ -16,11 +16,10 @@ from broker.store.results import StoreError
 from pocketmq import output
 from pocketmq.cli.completion import topic_names
 from pocketmq.cli.running import (
-    PLACE_METAVAR,
+    PLACE,
     choose_queues,
     end_on_broken_pipe,
     nameserver_option,
-    parse_place,
     queues_option,
     run,
     wanted_messages,
@@ -73,19 +72,17 @@ def _parse_tags(_: click.Context, __: click.Parameter, text: str) -> TagExpressi
 @click.option(
     "--from",
     "begin",
-    callback=parse_place,
+    type=PLACE,
     default="begin",
     show_default=True,
-    metavar=PLACE_METAVAR,
     help="In each queue: begin, an offset, a time (2026-01-31T12:00) or how long ago (-1h).",
 )
 @click.option(
     "--to",
     "end",
-    callback=parse_place,
+    type=PLACE,
     default="end",
     show_default=True,
-    metavar=PLACE_METAVAR,
     help="Where to stop, in the same forms; exclusive.",
 )
 @click.option(

@@ -17,14 +17,13 @@ from client.positions import Position
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.running import (
+    PLACE,
     PLACE_HELP,
-    PLACE_METAVAR,
     Call,
     call_options,
     choose_queues,
     end_on_broken_pipe,
     filter_options,
-    parse_place,
     queues_option,
     run,
     wanted_messages,
@@ -65,8 +64,7 @@ class ReadSelection:
 @click.option(
     "--from",
     "start",
-    callback=parse_place,
-    metavar=PLACE_METAVAR,
+    type=PLACE,
     help=PLACE_HELP + "  [default: where the group is, else begin]",
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="At most this many messages.")

@@ -358,21 +358,26 @@ def quiet() -> None:
     logging.getLogger(LOGGERS).setLevel(logging.ERROR)
 
 
-PLACE_METAVAR: Final = "PLACE"
+class _PlaceType(click.ParamType):  # type: ignore[type-arg]  # older releases of click have none
+    """A position; a time without a zone is in the local time zone."""
+
+    name = "place"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Position:
+        """Parse the text of an option."""
+        try:
+            return position_of(value)
+        except client.UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+PLACE: Final = _PlaceType()
 PLACE_HELP: Final = (
     "begin or earliest, end or latest, an offset, a time (2026-01-31T12:00) or how long ago "
     "(-1h, -30m)."
 )
-
-
-def parse_place(_: click.Context, __: click.Parameter, text: str | None) -> Position | None:
-    """Parse an option that is a position; a time without a zone is in the local time zone."""
-    if text is None:
-        return None
-    try:
-        return position_of(text)
-    except client.UsageError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def parse_pairs(

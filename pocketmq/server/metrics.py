@@ -71,6 +71,7 @@ class _HttpServer(socketserver.ThreadingTCPServer):
     seconds = HTTP_SECONDS
 
     def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         # The open connections in the order of their starts, which are the values.
         self._open: dict[socket.socket, float] = {}
@@ -109,10 +110,6 @@ class _HttpServer(socketserver.ThreadingTCPServer):
         for connection in connections:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-
-
-class _HttpServer6(_HttpServer):
-    address_family = socket.AF_INET6
 
 
 class _Handler(MetricsHandler):
@@ -237,11 +234,10 @@ class MetricsPart:
         return [failure for part in self._parts for failure in part.failures()]
 
     def _listen(self) -> _HttpServer:
-        kind = _HttpServer6 if ":" in self._host else _HttpServer
         checks = {"/livez": self._why_not_live, "/readyz": self._why_not_ready}
         handler = type("Handler", (_Handler,), {"registry": self._registry, "checks": checks})
         try:
-            server = kind((self._host, self._port), handler)
+            server = _HttpServer((self._host, self._port), handler)
         except OSError as error:
             raise MetricsPort(
                 f"metrics can't be served at {self.address}: "

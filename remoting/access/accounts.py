@@ -106,7 +106,7 @@ class Rules:
         return any(matches(address) for matches in self.white)
 
     def account(self, access_key: str) -> Account:
-        """Return an account. An unknown one is checked like others, and no signature is its own."""
+        """Return an account; for an unknown name, in the same time, one without a signature."""
         return self.accounts.get(access_key, _NOBODY)
 
 
