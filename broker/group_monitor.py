@@ -102,8 +102,8 @@ class GroupMonitor:
     def check_conflicts(self, name: str) -> None:
         """Check a group for conflicts between members, after they changed."""
         group = self._state.consumers.groups.get(name)
-        found = [] if group is None else self._conflicts(group)
-        self._found(name, CONFLICTS, found)
+        conflicts = [] if group is None else self._conflicts(group)
+        self._found(name, CONFLICTS, conflicts)
 
     def happened(self, group: str, finding: GroupFinding, **context: object) -> None:
         """Report an event of a group; ``context`` is added to the log line."""
@@ -124,13 +124,13 @@ class GroupMonitor:
         yield from health.blocked(group, state.config.broker_name, state.offsets.query)
 
     def _conflicts(self, group: ConsumerGroup) -> list[GroupFinding]:
-        found = health.conflicts_within(group.name, group.profiles, self._state.monotonic_ms)
+        conflicts = health.conflicts_within(group.name, group.profiles, self._state.monotonic_ms)
         for client_id in group.contested:
-            several = list(group.ids.get(client_id, {}).values())
-            if len(several) > 1:
-                found.append(health.same_id(group.name, several[0], several[1]))
+            members = list(group.ids.get(client_id, {}).values())
+            if len(members) > 1:
+                conflicts.append(health.same_id(group.name, members[0], members[1]))
                 break
-        return found
+        return conflicts
 
     # queues
 
@@ -241,9 +241,9 @@ class GroupMonitor:
     # reporting
 
     def _found(
-        self, group: str, kinds: frozenset[FindingKind], found: Iterable[GroupFinding]
+        self, group: str, kinds: frozenset[FindingKind], findings: Iterable[GroupFinding]
     ) -> None:
-        for finding in self._state.findings.update(group, kinds, found):
+        for finding in self._state.findings.update(group, kinds, findings):
             self._log_finding(group, finding)
 
     def _log_finding(self, group: str, finding: GroupFinding, **context: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -25,6 +26,7 @@ from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_of
+from remoting.protocol.message.view import RecordView
 from remoting.runtime.clock import Clock, monotonic_ms
 from remoting.runtime.log import RateLimitedLog
 from remoting.runtime.process_limits import ConnectionRoom
@@ -172,17 +174,17 @@ class BrokerState:
         self.counters.messages_dead_lettered += 1
         online = self.consumers.groups.get(group)
         member = None if online is None else online.members.get(connection)
-        found = properties.decode(message.properties)
-        topic = found.get(properties.RETRY_TOPIC, message.topic)
+        texts = properties.decode(message.properties)
+        topic = texts.get(properties.RETRY_TOPIC, message.topic)
         # The property is the client's text.
-        known = topic if topic in self.topics else message.topic
-        add(self.traffic.count(DEAD, key_of(known, group)), 1, len(message.body))
+        counted = topic if topic in self.topics else message.topic
+        add(self.traffic.count(DEAD, key_of(counted, group)), 1, len(message.body))
         self.dead_letter_log.write(
             "message became a dead letter",
             group=group,
             topic=topic,
             member=connection.remote_text if member is None else member.client_id,
-            message=found.get(properties.UNIQ_KEY, ""),
+            message=texts.get(properties.UNIQ_KEY, ""),
             retries=message.reconsume_times,
         )
 
@@ -212,3 +214,14 @@ class BrokerState:
         if created:
             self.changes.topics_changed([name], paced=True)
         return topic
+
+    async def record_at(self, owner: object, offset: int) -> RecordView | None:
+        """Return the message at a physical offset; ``owner`` limits reads in threads."""
+        data = await self.store.cold_reads.record_at(owner, offset)
+        return None if data is None else RecordView(data)
+
+    def flushed(self, end_offset: int) -> asyncio.Future[bool]:
+        """Return a future for the sync of the log up to an offset; False if it takes too long."""
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self.store.when_durable(end_offset, lambda ok: None if done.done() else done.set_result(ok))
+        return done

@@ -139,7 +139,7 @@ class LongPolls:
 
     def take(self, is_wanted: Callable[[ParkedPull], bool]) -> list[ParkedPull]:
         """Remove and return the pulls that ``is_wanted`` chooses."""
-        pulls = [one for pulls in self._owners.values() for one in pulls if is_wanted(one)]
+        pulls = [pull for parked in self._owners.values() for pull in parked if is_wanted(pull)]
         for pull in pulls:
             self._remove(pull)
         return pulls

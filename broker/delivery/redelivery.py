@@ -71,7 +71,7 @@ dead letter of it can be stored."""
 def retries_exhausted(
     settings: SubscriptionGroupConfig,
     reconsume_times: int,
-    asked: int | None,
+    requested: int | None,
     version: int,
 ) -> bool:
     """Return whether a message has had all its retries.
@@ -79,13 +79,13 @@ def retries_exhausted(
     Args:
         settings: the settings of its group.
         reconsume_times: how often the message has been sent back before.
-        asked: the request's maxReconsumeTimes, which overrides the group's settings.
+        requested: the request's maxReconsumeTimes, which overrides the group's settings.
         version: the version of the client, as in the request.
     """
-    most = settings.retry_max_times
-    if asked is not None and version >= _FIRST_VERSION_WITH_MAX_RECONSUME:
-        most = asked
-    return reconsume_times >= most
+    max_retries = settings.retry_max_times
+    if requested is not None and version >= _FIRST_VERSION_WITH_MAX_RECONSUME:
+        max_retries = requested
+    return reconsume_times >= max_retries
 
 
 def retry_level(

@@ -179,8 +179,8 @@ class TimerFiles:
         """Find the end of the log, cut it there, and add what the slots lack."""
         self.log_end = start = self._begin(synced_end)
         last = self._unit_before(start)
-        while (found := self._unit_from(self.log_end)) is not None:
-            position, unit = found
+        while (next_unit := self._unit_from(self.log_end)) is not None:
+            position, unit = next_unit
             if unit.offset + unit.size > store_end:
                 break
             self._include(position, unit)
@@ -260,10 +260,10 @@ class TimerFiles:
         position = min(lost.values(), default=self.log_end)
         if self._log:
             position = max(position, self._log[0].start)
-        while position < self.log_end and (found := self._unit_from(position)) is not None:
-            if found[1].slot_ms in lost:
-                self._include(*found)
-            position = found[0] + UNIT.size
+        while position < self.log_end and (next_unit := self._unit_from(position)) is not None:
+            if next_unit[1].slot_ms in lost:
+                self._include(*next_unit)
+            position = next_unit[0] + UNIT.size
 
     # --- reading
 

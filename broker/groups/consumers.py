@@ -13,7 +13,7 @@ its members must be notified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -138,7 +138,9 @@ def profile_of(data: ConsumerData, strategy: str = "") -> Profile:
         consume_from_where=data.consume_from_where,
         strategy=strategy,
         subscriptions=frozenset(
-            _subscription_key(one) for one in data.subscription_data_set if one.topic != retry
+            _subscription_key(subscription)
+            for subscription in data.subscription_data_set
+            if subscription.topic != retry
         ),
     )
 
@@ -159,10 +161,10 @@ def _blocked(text: bytes) -> dict[str, tuple[BlockedQueue, ...]]:
             f"{BLOCKED} names at most {MAX_BLOCKED_QUEUES} queues, not {len(queues)}"
         )
     by_group: dict[str, tuple[BlockedQueue, ...]] = {}
-    for one in queues:
-        one.error = one.error[:MAX_FINDING_TEXT_LENGTH]
-        one.msg_id = one.msg_id[:MAX_FINDING_TEXT_LENGTH]
-        by_group[one.group] = (*by_group.get(one.group, ()), one)
+    for queue in queues:
+        queue.error = queue.error[:MAX_FINDING_TEXT_LENGTH]
+        queue.msg_id = queue.msg_id[:MAX_FINDING_TEXT_LENGTH]
+        by_group[queue.group] = (*by_group.get(queue.group, ()), queue)
     return by_group
 
 
@@ -218,7 +220,7 @@ class ConsumerGroup:
         members = self.members.values()
         if not all(member.ours for member in members):
             return sorted(self.ids)
-        return sorted({one.client_id for one in members if topic in one.subscriptions})
+        return sorted({member.client_id for member in members if topic in member.subscriptions})
 
     def topic_sets(self) -> list[MemberTopics]:
         """Return the members by their topics; an empty list if all have the same topics."""
@@ -277,6 +279,13 @@ class ConsumerGroup:
             and now_ms - since_ms <= CONTEST_MS
             and self.is_live(client_id, now_ms)
         )
+
+    def blocked(self, broker_name: str) -> Iterator[tuple[ConsumerMember, BlockedQueue]]:
+        """Yield the queues of a broker in which a failing message blocks a member."""
+        for member in self.members.values():
+            for queue in member.blocked:
+                if queue.broker in {"", broker_name}:
+                    yield member, queue
 
     def _put(self, member: ConsumerMember) -> None:
         old = self.members.get(member.connection)
@@ -463,8 +472,8 @@ class ConsumerTable:
                 f"a group subscribes at most {MAX_GROUP_SUBSCRIPTIONS} topics; "
                 f"{data.group_name} asks for {len(data.subscription_data_set)}"
             )
-        known = (0 if group is None else group.weight) + (0 if old is None else old.weight)
-        if self.weight - known + 2 * member.weight > self._limits.subscription_bytes:
+        before = (0 if group is None else group.weight) + (0 if old is None else old.weight)
+        if self.weight - before + 2 * member.weight > self._limits.subscription_bytes:
             raise LimitReached(
                 f"the subscriptions of all consumer groups take {self.weight} bytes, and the "
                 f"broker keeps at most {self._limits.subscription_bytes}: subscribe "
@@ -484,7 +493,9 @@ def member_of(
         version=channel.version,
         last_update_ms=channel.last_update_ms,
         profile=profile_of(data, extras.strategy),
-        subscriptions={one.topic: one for one in data.subscription_data_set},
+        subscriptions={
+            subscription.topic: subscription for subscription in data.subscription_data_set
+        },
         joined_ms=channel.last_update_ms if old is None else old.joined_ms,
         before_ms=0 if old is None else old.last_update_ms,
         ours=bool(extras.on_conflict),

@@ -133,23 +133,23 @@ def conflicts_within(group: str, profiles: Profiles, now_ms: int) -> list[GroupF
         return []
     several = islice(profiles.values(), MAX_PROFILES_COMPARED)
     live = [_first(members.values(), now_ms) for members in several]
-    found: dict[str, GroupFinding] = {}
+    conflicts: dict[str, GroupFinding] = {}
     for other, newcomer in combinations([member for member in live if member is not None], 2):
         if other.client_id == newcomer.client_id:
             continue
         for finding in contradictions(group, newcomer, other):
-            found.setdefault(finding.kind, finding)
-    return list(found.values())
+            conflicts.setdefault(finding.kind, finding)
+    return list(conflicts.values())
 
 
-def same_id(group: str, one: ConsumerMember, other: ConsumerMember) -> GroupFinding:
+def same_id(group: str, member: ConsumerMember, other: ConsumerMember) -> GroupFinding:
     """Return the finding for two live connections with one client id."""
     return make(
         FindingKind.CLIENT_ID,
-        f"group {group} has two members with the client id {one.client_id}, from {one.address} "
-        f"and from {other.address}: both work on the same queues and repeat each other's "
-        "messages, while other queues may have none; give each its own instance name",
-        members=[one.client_id, other.client_id],
+        f"group {group} has two members with the client id {member.client_id}, from "
+        f"{member.address} and from {other.address}: both work on the same queues and repeat each "
+        "other's messages, while other queues may have none; give each its own instance name",
+        members=[member.client_id, other.client_id],
     )
 
 
@@ -177,10 +177,10 @@ def make(
 def _conflict(
     kind: FindingKind,
     group: str,
-    one: tuple[ConsumerMember, str],
-    other: tuple[ConsumerMember, str],
+    first: tuple[ConsumerMember, str],
+    second: tuple[ConsumerMember, str],
 ) -> GroupFinding:
-    (a, of_a), (b, of_b) = one, other
+    (a, of_a), (b, of_b) = first, second
     return make(
         kind,
         f"the members of group {group} contradict each other: {a.text} has {of_a}, "
@@ -202,7 +202,7 @@ def _first(
     members: Iterable[ConsumerMember], now_ms: int, *, besides: str = ""
 ) -> ConsumerMember | None:
     return next(
-        (one for one in members if one.is_live(now_ms) and one.client_id != besides),
+        (member for member in members if member.is_live(now_ms) and member.client_id != besides),
         None,
     )
 
@@ -235,8 +235,8 @@ class QueueStatus:
 
 def strategy_of(group: ConsumerGroup) -> str:
     """Return the strategy that all members have; empty if none is known or they differ."""
-    known = {profile.strategy for profile in group.profiles} - {""}
-    return known.pop() if len(known) == 1 else ""
+    strategies = {profile.strategy for profile in group.profiles} - {""}
+    return strategies.pop() if len(strategies) == 1 else ""
 
 
 def owner_by_average(
@@ -326,18 +326,16 @@ def blocked(
     return [
         make(
             FindingKind.BLOCKED_QUEUE,
-            f"queue {one.queue_id} of {one.topic} is blocked at offset {one.offset}: message "
-            f"{one.msg_id} fails again and again at {member.text} of group {group.name}: "
-            f"{one.error}; repair the handler, or skip the message with `pocketmq group skip`",
+            f"queue {queue.queue_id} of {queue.topic} is blocked at offset {queue.offset}: message "
+            f"{queue.msg_id} fails again and again at {member.text} of group {group.name}: "
+            f"{queue.error}; repair the handler, or skip the message with `pocketmq group skip`",
             members=[member.client_id],
-            topic=one.topic,
-            queue_id=one.queue_id,
-            since_ms=one.since_ms,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            since_ms=queue.since_ms,
         )
-        for member in group.members.values()
-        for one in member.blocked
-        if one.broker in {"", broker_name}
-        and committed(group.name, one.topic, one.queue_id) <= one.offset
+        for member, queue in group.blocked(broker_name)
+        if committed(group.name, queue.topic, queue.queue_id) <= queue.offset
     ]
 
 
@@ -410,7 +408,7 @@ class GroupIssues:
         return self._count
 
     def update(
-        self, group: str, kinds: Container[str], found: Iterable[GroupFinding]
+        self, group: str, kinds: Container[str], findings: Iterable[GroupFinding]
     ) -> list[GroupFinding]:
         """Replace a group's states of these kinds with those a check has found.
 
@@ -418,12 +416,12 @@ class GroupIssues:
         """
         seen: set[_Key] = set()
         worth = []
-        for finding in found:
+        for finding in findings:
             seen.add(_key(finding))
             if self._note(group, finding, None):
                 worth.append(finding)
-        known = self._groups.get(group, {})
-        gone = [key for key in known if key[0] in kinds and key not in seen]
+        reported = self._groups.get(group, {})
+        gone = [key for key in reported if key[0] in kinds and key not in seen]
         self._drop(group, gone)
         return worth
 
@@ -433,7 +431,7 @@ class GroupIssues:
 
     def of(self, group: str) -> list[GroupFinding]:
         """Return the current findings of a group."""
-        return [known.finding for known in self._groups.get(group, {}).values()]
+        return [reported.finding for reported in self._groups.get(group, {}).values()]
 
     def groups(self) -> list[str]:
         """Return the groups that have findings."""
@@ -441,27 +439,29 @@ class GroupIssues:
 
     def counts(self) -> Iterator[tuple[str, str, int, int]]:
         """Yield group, kind, the number of findings, and the start of the oldest in ms."""
-        for group, known in self._groups.items():
+        for group, reported in self._groups.items():
             since: dict[str, list[int]] = {}
-            for one in known.values():
-                since.setdefault(one.finding.kind, []).append(one.finding.since_ms)
+            for report in reported.values():
+                since.setdefault(report.finding.kind, []).append(report.finding.since_ms)
             for kind, times in since.items():
                 yield group, kind, len(times), min(times)
 
     def sweep(self, group: str) -> None:
         """Remove a group's events that are older than ``EVENT_LIFE_MS``."""
         now_ms = monotonic_ms(self._clock)
-        known = self._groups.get(group, {})
+        reported = self._groups.get(group, {})
         gone = [
-            key for key, one in known.items() if one.ends_ms is not None and one.ends_ms < now_ms
+            key
+            for key, report in reported.items()
+            if report.ends_ms is not None and report.ends_ms < now_ms
         ]
         self._drop(group, gone)
 
     def _note(self, group: str, finding: GroupFinding, ends_ms: int | None) -> bool:
         wall_ms, now_ms = self._clock.now_ms(), monotonic_ms(self._clock)
         key = _key(finding)
-        known = self._groups.get(group, {}).get(key)
-        if known is None:
+        report = self._groups.get(group, {}).get(key)
+        if report is None:
             if self._count >= self._limit:
                 return False
             self._count += 1
@@ -469,21 +469,21 @@ class GroupIssues:
             finding.since_ms = finding.since_ms or wall_ms
             self._groups.setdefault(group, {})[key] = _Reported(finding, now_ms, ends_ms)
             return True
-        finding.since_ms = known.finding.since_ms if ends_ms is None else wall_ms
-        known.finding, known.ends_ms = finding, ends_ms
-        if now_ms - known.logged_ms < REMIND_MS:
+        finding.since_ms = report.finding.since_ms if ends_ms is None else wall_ms
+        report.finding, report.ends_ms = finding, ends_ms
+        if now_ms - report.logged_ms < REMIND_MS:
             return False
-        known.logged_ms = now_ms
+        report.logged_ms = now_ms
         return True
 
     def _drop(self, group: str, keys: list[_Key]) -> None:
         if not keys:
             return
-        known = self._groups[group]
+        reported = self._groups[group]
         for key in keys:
-            del known[key]
+            del reported[key]
         self._count -= len(keys)
-        if not known:
+        if not reported:
             del self._groups[group]
 
 

@@ -149,8 +149,8 @@ class LockTable:
         for group, locks in self._groups.items():
             clients = table.setdefault(group, {})
             for queue, (client_id, refreshed_ms) in locks.items():
-                place = (queue.topic, queue.broker_name, queue.queue_id, epoch_ms + refreshed_ms)
-                clients.setdefault(client_id, []).append(place)
+                lock = (queue.topic, queue.broker_name, queue.queue_id, epoch_ms + refreshed_ms)
+                clients.setdefault(client_id, []).append(lock)
         return SavedLocks(lock_table=table, at_stop=at_stop)
 
     def restore(self, saved: SavedLocks, now_ms: int, epoch_ms: int = 0) -> None:

@@ -63,9 +63,9 @@ class AclProcessor:
         """Handle UPDATE_AND_CREATE_ACL_CONFIG: create an account, or change what is given."""
         header = command.read(CreateAccessConfigRequestHeader)
         fields = command.fields
-        given = {key: fields[key] for key in _KEYS if fields.get(key)}
+        values = {key: fields[key] for key in _KEYS if fields.get(key)}
         if (white := fields.get("whiteRemoteAddress")) is not None:
-            given["whiteRemoteAddress"] = white
+            values["whiteRemoteAddress"] = white
         for key in _DEFAULTS:
             if text := fields.get(key):
                 if text not in PERMISSIONS:
@@ -73,7 +73,7 @@ class AclProcessor:
                         ResponseCode.UPDATE_AND_CREATE_ACL_CONFIG_FAILED,
                         f"{key}={text}: must be one of {', '.join(PERMISSIONS)}",
                     )
-                given[key] = text
+                values[key] = text
         # An empty list, which Java's tools never send, removes what is there.
         lists: dict[str, list[str]] = {
             key: [text for text in fields[key].split(",") if text]
@@ -81,7 +81,7 @@ class AclProcessor:
             if key in fields
         }
         if header.admin is not None:
-            given["admin"] = str(header.admin).lower()
+            values["admin"] = str(header.admin).lower()
 
         def change(content: dict[str, Any]) -> None:
             accounts = items(content, "accounts")
@@ -89,7 +89,7 @@ class AclProcessor:
             if entry is None:
                 entry = {}
                 accounts.append(entry)
-            entry.update(given)
+            entry.update(values)
             entry.update(lists)
             account_of(entry)
             content["accounts"] = accounts

@@ -124,10 +124,10 @@ class ClientCallbackProcessor:
 
     def _message(self, text: str) -> bytes:
         try:
-            place = parse_offset_id(text)
+            offset_id = parse_offset_id(text)
         except ValueError as error:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = self._state.store.queries.record_at(place.physical_offset)
+        record = self._state.store.queries.record_at(offset_id.physical_offset)
         if record is None:
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
@@ -286,8 +286,8 @@ class ClientCallbackProcessor:
             if offsets:
                 await asyncio.sleep(0)
             queues = [MessageQueue(header.topic, name, queue_id) for queue_id in ids]
-            found = await self._offload.read(connection, partial(self._some_targets, header, ids))
-            offsets.update(zip(queues, found, strict=True))
+            targets = await self._offload.read(connection, partial(self._some_targets, header, ids))
+            offsets.update(zip(queues, targets, strict=True))
         return offsets
 
     def _some_targets(self, header: ResetOffsetRequestHeader, ids: Sequence[int]) -> list[int]:

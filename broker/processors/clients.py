@@ -260,9 +260,9 @@ class ClientProcessor:
         rival = group.rival(member)
         if rival is None:
             return None
-        known = member.client_id in group.contested
+        was_contested = member.client_id in group.contested
         group.contested[member.client_id] = self._state.monotonic_ms
-        if not known:
+        if not was_contested:
             self._monitor.check_conflicts(name)
         refuse = extras.on_conflict == REJECT and group.of_id(member.client_id)[-1] is member
         return same_id(name, member, rival) if refuse else None

@@ -177,9 +177,9 @@ class GroupProcessor:
         """Handle QUERY_SUBSCRIPTION_BY_CONSUMER: return an online group's subscription."""
         header = command.read(QuerySubscriptionByConsumerRequestHeader)
         online = self._state.consumers.groups.get(header.group)
-        found = None if online is None else online.subscriptions.get(header.topic or "")
+        subscription = None if online is None else online.subscriptions.get(header.topic or "")
         return command.reply(
-            body=encode(QuerySubscriptionResponseBody(found, header.group, header.topic))
+            body=encode(QuerySubscriptionResponseBody(subscription, header.group, header.topic))
         )
 
     async def forbidden(self, command: Command, _: Connection) -> Command:
@@ -207,19 +207,24 @@ class GroupProcessor:
         name = command.read(ConsumerGroupRequestHeader).consumer_group
         self._monitor.check(name)
         group = self._state.consumers.groups.get(name)
-        found = self._state.findings.of(name)
+        findings = self._state.findings.of(name)
         description = GroupDescriptionBody(
             members=[]
             if group is None
-            else [_member(one, epoch_ms(self._state.clock)) for one in group.members.values()],
-            conflicts=[finding for finding in found if is_conflict(finding)],
+            else [
+                _member(member, epoch_ms(self._state.clock)) for member in group.members.values()
+            ],
+            conflicts=[finding for finding in findings if is_conflict(finding)],
             queues=list(islice(self._queues(name, group), MAX_QUEUES_DESCRIBED)),
-            warnings=[finding for finding in found if not is_conflict(finding)],
+            warnings=[finding for finding in findings if not is_conflict(finding)],
         )
         return command.reply(body=encode(description))
 
     def _queues(self, name: str, group: ConsumerGroup | None) -> Iterator[GroupQueueInfo]:
-        blocked = {} if group is None else _blocked(group, self._state.config.broker_name)
+        blocked: _Blocked = {}
+        if group is not None:
+            for member, queue in group.blocked(self._state.config.broker_name):
+                blocked[queue.topic, queue.queue_id] = member, queue
         for topic in sorted(self._topics(name, group)):
             config = self._state.topics.get(topic)
             for queue_id in range(0 if config is None else config.read_queue_nums):
@@ -321,15 +326,6 @@ def _member(member: ConsumerMember, began_ms: int) -> GroupMemberInfo:
         last_heartbeat_ms=began_ms + member.last_update_ms,
         ours=member.ours,
     )
-
-
-def _blocked(group: ConsumerGroup, broker_name: str) -> _Blocked:
-    return {
-        (one.topic, one.queue_id): (member, one)
-        for member in group.members.values()
-        for one in member.blocked
-        if one.broker in {"", broker_name}
-    }
 
 
 def retry_topic(state: BrokerState, group: str, queues: int, *, unit: bool) -> TopicConfig:

@@ -34,7 +34,6 @@ from remoting.protocol.headers.send import (
     EndTransactionRequestHeader,
 )
 from remoting.protocol.message import properties, recall_handle
-from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import (
     HALF_TOPIC,
     REPLY_TOPIC_SUFFIX,
@@ -131,10 +130,9 @@ def permissions(state: BrokerState) -> Permissions:
             offset, permission = _position(command)
         except ProtocolError:
             return ()  # the handler refuses it
-        found = await state.store.cold_reads.record_at(connection, offset)
-        if found is None:
+        record = await state.record_at(connection, offset)
+        if record is None:
             return ()
-        record = RecordView(found)
         topic = record.topic
         if topic in _MOVED:
             real = properties.find(record.properties_text, _REAL_TOPIC)

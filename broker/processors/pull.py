@@ -401,20 +401,20 @@ class PullProcessor:
     def _filter_of_group(
         self, header: PullMessageRequestHeader, expression_type: str | None
     ) -> SqlFilter:
-        found = self._state.filters.get(header.topic, header.consumer_group)
-        if found is None or found.filter is None:
+        saved = self._state.filters.get(header.topic, header.consumer_group)
+        if saved is None or saved.filter is None:
             raise RequestRefused(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
-        if found.data.client_version < header.sub_version:
+        if saved.data.client_version < header.sub_version:
             raise RequestRefused(
                 ResponseCode.FILTER_DATA_NOT_LATEST,
                 "the consumer's consumer filter data not latest",
             )
         if not self._state.config.enable_property_filter:
             raise without_filter(expression_type)
-        return found.filter
+        return saved.filter
 
     def _wanted_by_text(self, header: PullMessageRequestHeader) -> Wanted:
         text = header.subscription

@@ -68,7 +68,7 @@ class QueryProcessor:
         max_count = min(header.max_num, MAX_KEY_MESSAGES)
         if command.fields.get(UNIQUE_KEY_QUERY) == "true":
             max_count = FOUND_BY_UNIQUE_KEY
-        found = await self._state.store.index.find(
+        matches = await self._state.store.index.find(
             header.topic,
             header.key,
             max_count=MAX_KEY_CANDIDATES,
@@ -78,7 +78,7 @@ class QueryProcessor:
         )
         records: list[RecordView] = []
         room = self._state.config.limits.query_bytes
-        for offset in found.offsets:
+        for offset in matches.offsets:
             if len(records) >= max_count:
                 break
             record = await self._record(connection, offset)
@@ -99,8 +99,8 @@ class QueryProcessor:
         records.sort(key=lambda one: one.physical_offset)
         return command.reply(
             header=QueryMessageResponseHeader(
-                index_last_update_timestamp=found.end_ms,
-                index_last_update_phyoffset=found.end_offset,
+                index_last_update_timestamp=matches.end_ms,
+                index_last_update_phyoffset=matches.end_offset,
             ),
             body=b"".join([record.raw for record in records]),
         )
@@ -117,14 +117,9 @@ class QueryProcessor:
 
     async def _record(self, connection: Connection, physical_offset: int) -> RecordView | None:
         """Return the valid message at an offset, or None; with SYNC_FLUSH only if on disk."""
-        store = self._state.store
-        found = await store.cold_reads.record_at(connection, physical_offset)
-        if found is None:
-            return None
-        record = RecordView(found)
-        if physical_offset + record.size > store.syncer.visible_end:
-            return None
-        return record
+        record = await self._state.record_at(connection, physical_offset)
+        visible_end = self._state.store.syncer.visible_end
+        return None if record is None or physical_offset + record.size > visible_end else record
 
     # queues
 
@@ -196,13 +191,13 @@ class QueryProcessor:
         if group is not None:
             online = self._state.consumers.groups.get(group)
             body.subscription_data = None if online is None else online.subscriptions.get(topic)
-            found = self._state.filters.get(topic, group)
+            saved = self._state.filters.get(topic, group)
             if body.subscription_data is None:
                 body.filter_data = f"{group}@{topic} is not online!"
-            elif found is None:
+            elif saved is None:
                 body.filter_data = _NO_FILTER
             else:
-                body.filter_data = encode(found.saved(), pretty=True).decode()
+                body.filter_data = encode(saved.saved(), pretty=True).decode()
         remark = _REMARK if rows else f"Index {index} of {queue_id}@{topic} is not exist!"
         return command.reply(remark=remark, body=encode(body))
 

@@ -7,7 +7,6 @@ answer waits until the new record is on disk; RocketMQ doesn't wait.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from broker.delivery.redelivery import is_void, postpone, retries_exhausted, retry_level, sent_back
@@ -55,7 +54,11 @@ class SendBackProcessor:
                 f"the topic[{topic.topic_name}] sending message is forbidden",
             )
         allowance = self._quotas.admit_send(command, connection, topic.topic_name)
-        record = await self._record(connection, header.offset)
+        record = await self._state.record_at(connection, header.offset)
+        if record is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
+            )
         if is_void(record, self._state.store):
             return command.reply()
         message = self._message(record, header, settings, command.version, topic.topic_name)
@@ -77,14 +80,6 @@ class SendBackProcessor:
                 f"the broker[{self._state.host}] sending message is forbidden",
             )
         return settings
-
-    async def _record(self, connection: Connection, physical_offset: int) -> RecordView:
-        found = await self._state.store.cold_reads.record_at(connection, physical_offset)
-        if found is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {physical_offset}"
-            )
-        return RecordView(found)
 
     def _message(
         self,
@@ -124,8 +119,8 @@ class SendBackProcessor:
         result = store.put(message)
         if result.status is not PutStatus.OK:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, result.message)
-        found = properties.find(message.properties, properties.RETRY_TOPIC.encode()) or b""
-        topic = found.decode("utf-8", "replace")
+        retry_of = properties.find(message.properties, properties.RETRY_TOPIC.encode()) or b""
+        topic = retry_of.decode("utf-8", "replace")
         # The property is the client's text.
         key = key_of(topic if topic in self._state.topics else message.topic, group)
         size = result.end_offset - result.physical_offset
@@ -133,13 +128,7 @@ class SendBackProcessor:
         take(allowance, 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.record_dead_letter(message, group, connection)
-        if not store.config.defers:
-            return
-        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        store.when_durable(
-            result.end_offset, lambda ok: None if flushed.done() else flushed.set_result(ok)
-        )
-        if not await flushed:
+        if store.config.defers and not await self._state.flushed(result.end_offset):
             raise RequestRefused(
                 ResponseCode.FLUSH_DISK_TIMEOUT,
                 "the message is stored, but wasn't flushed in time; it may be delivered twice",

@@ -187,10 +187,10 @@ class StatsProcessor:
         """Handle VIEW_BROKER_STATS_DATA: return one of ``broker.traffic.counts.STATS``."""
         header = command.read(ViewBrokerStatsDataRequestHeader)
         name, key = header.stats_name, header.stats_key
-        found = self._state.traffic.find(name, key)
-        if found is None:
+        statistic = self._state.traffic.find(name, key)
+        if statistic is None:
             raise RequestRefused(ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
-        item, column = found
+        item, column = statistic
         spans = (item.rate(span, column) for span in range(len(SPANS)))
         return command.reply(body=encode(BrokerStatsData(*spans)))
 
@@ -201,18 +201,20 @@ class StatsProcessor:
         lag = 0
 
         def read(groups: Sequence[str]) -> bytes:
-            found = {
+            progress = {
                 group: list(self._stats_of(group, sorted(topics.get(group, ())), is_order=is_order))
                 for group in groups
             }
             nonlocal lag
             lag += sum(
                 one.broker_offset - one.consumer_offset
-                for stats in found.values()
+                for stats in progress.values()
                 for topic in stats
                 for one in topic.offset_table.values()
             )
-            return b",".join(relaxed_json.dumps({group: stats}) for group, stats in found.items())
+            return b",".join(
+                relaxed_json.dumps({group: stats}) for group, stats in progress.items()
+            )
 
         try:
             parts = await self._offload.each(connection, self._slices(topics), read)

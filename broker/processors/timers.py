@@ -7,8 +7,6 @@ acknowledges it without checking that the message is still pending.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from broker.delivery import timer_rules as rules
@@ -75,10 +73,10 @@ class TimerProcessor:
             return None
         timers = self._state.timers
         if timers is not None and timers.congested(rules.slot_of(due_ms)):
-            most = self._state.config.limits.timers_per_second
+            limit = self._state.config.limits.timers_per_second
             raise RequestRefused(
                 ResponseCode.SYSTEM_ERROR,
-                f"timer message is under flow control, max num limit is {most} in the same "
+                f"timer message is under flow control, max num limit is {limit} in the same "
                 f"second: a message to topic {topic} may be due at another time",
             )
         return due_ms
@@ -101,7 +99,7 @@ class TimerProcessor:
         broker_name = self._state.config.broker_name
         return RecallHandle(topic, broker_name, time, unique_id.decode("utf-8", "replace")).encode()
 
-    def recall(self, command: Command, connection: Connection) -> Command | Awaitable[Command]:
+    async def recall(self, command: Command, connection: Connection) -> Command:
         """Handle RECALL_MESSAGE."""
         state, config = self._state, self._state.config
         region = (("MSG_REGION", config.region_id),)
@@ -119,17 +117,10 @@ class TimerProcessor:
         reply = command.reply(
             header=RecallMessageResponseHeader(msg_id=handle.unique_id), extra=region
         )
-        if not state.store.config.defers:
-            return reply
-        flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
-
-        def durable(_: bool) -> None:
+        if state.store.config.defers:
             # Like RocketMQ, acknowledge even if the flush timed out.
-            if not flushed.done():
-                flushed.set_result(reply)
-
-        state.store.when_durable(result.end_offset, durable)
-        return flushed
+            await state.flushed(result.end_offset)
+        return reply
 
     def _recall(
         self, command: Command, connection: Connection

@@ -221,9 +221,11 @@ class TopicProcessor:
 def _check_settings(config: TopicConfig) -> None:
     if config.topic_filter_type not in _FILTER_TYPES:
         _refuse(config, f"topicFilterType has to be one of {', '.join(sorted(_FILTER_TYPES))}")
-    most = MAX_QUEUES_PER_TOPIC
-    if not (0 <= config.read_queue_nums <= most and 0 <= config.write_queue_nums <= most):
-        _refuse(config, f"a topic has 0 to {most} queues")
+    max_queues = MAX_QUEUES_PER_TOPIC
+    if not (
+        0 <= config.read_queue_nums <= max_queues and 0 <= config.write_queue_nums <= max_queues
+    ):
+        _refuse(config, f"a topic has 0 to {max_queues} queues")
     if not 0 <= config.perm <= _MOST_PERM:
         _refuse(
             config,

@@ -104,8 +104,7 @@ class TransactionProcessor:
 
     async def _record(self, connection: Connection, offset: int, *topics: str) -> RecordView | None:
         """Return the record at an offset if it is a message of the topics that is not void."""
-        data = await self._state.store.cold_reads.record_at(connection, offset)
-        record = None if data is None else RecordView(data)
+        record = await self._state.record_at(connection, offset)
         if record is None or record.topic not in topics or is_void(record, self._state.store):
             return None
         return record

@@ -51,9 +51,9 @@ class TopicSpread:
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return a topic's readable queues, or None until the next ``refresh`` has the route."""
-        known = self._queues.get(topic)
-        if known is not None and self._clock.monotonic() - known[0] < KNOWN_SECONDS:
-            return known[1]
+        route = self._queues.get(topic)
+        if route is not None and self._clock.monotonic() - route[0] < KNOWN_SECONDS:
+            return route[1]
         if len(self._asked) < MAX_TOPICS_SPREAD:
             self._asked[topic] = None
         return None

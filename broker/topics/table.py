@@ -266,33 +266,33 @@ def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> di
     Raises:
         ValueError: a change isn't allowed; the text is for the client.
     """
-    given: dict[str, str] = {}
+    added: dict[str, str] = {}
     removed: set[str] = set()
     for signed, value in changes.items():
         sign, name = signed[:1], signed[1:]
         if not name or "+" in name or "-" in name:
             raise ValueError(f"kv string format wrong. key: {signed}; {_FORMAT}")
-        if name in given or name in removed:
+        if name in added or name in removed:
             raise ValueError(f"alter duplication key. key: {name}")
         if current is None and sign != "+":
             raise ValueError(f"only add attribute is supported while creating topic. key: {name}")
         if sign == "+":
-            given[name] = value
+            added[name] = value
         elif sign != "-":
             raise ValueError(f"wrong format key: {name}; {_FORMAT}")
         elif current is None or name not in current:
             raise ValueError(f"attempt to delete a nonexistent key: {name}")
         else:
             removed.add(name)
-    for name in (*given, *removed):
+    for name in (*added, *removed):
         if name not in _KNOWN:
             raise ValueError(f"unsupported key: {name}; there are {', '.join(_KNOWN)}")
         if current is not None and name not in _CHANGEABLE:
             raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
-    for name, value in given.items():
+    for name, value in added.items():
         _check_value(name, value)
     kept = {name: value for name, value in (current or {}).items() if name not in removed}
-    return kept | given
+    return kept | added
 
 
 def _check_value(name: str, value: str) -> None:
