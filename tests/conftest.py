@@ -50,9 +50,12 @@ def _every_line_is_logged() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests that need a missing program, and put the fast tests first."""
+    needs = {
+        marker: [program for program in programs if shutil.which(program) is None]
+        for marker, programs in NEEDS.items()
+    }
     for item in items:
-        for marker, programs in NEEDS.items():
-            lacking = [program for program in programs if shutil.which(program) is None]
+        for marker, lacking in needs.items():
             if lacking and item.get_closest_marker(marker):
                 reason = f"{marker} tests need {', '.join(lacking)} on the PATH"
                 item.add_marker(pytest.mark.skip(reason=reason))
