@@ -76,7 +76,7 @@ async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -
                 of=store.progress.end,
             )
     except asyncio.CancelledError:
-        store.give_up_opening()
+        store.progress.give_up()
         with contextlib.suppress(StoreError):
             await opening
         store.close()

@@ -422,7 +422,7 @@ def _existing(path: Path) -> Path:
 
 
 def _ratio(state: BrokerState, path: Path) -> str:
-    return f"{state.store.disk_use(_existing(path)).percent / 100:.2f}"
+    return f"{state.store.files.disk_use(_existing(path)).percent / 100:.2f}"
 
 
 def _human(size: int) -> str:

@@ -28,7 +28,6 @@ from broker.store.os_files import Files
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import MIN_TAIL_BYTES, blank
 
-NEVER: Final = math.inf
 _NOWHERE: Final = memoryview(b"")
 
 
@@ -88,7 +87,7 @@ class CommitLog:
         # Of the active file; ``reserve`` has checked that the file still has its full length.
         self._view = _NOWHERE
         self.wanted = threading.Event()
-        self._wanted_from: float = NEVER
+        self._wanted_from = math.inf
 
     # --- opening and closing
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
@@ -28,7 +27,7 @@ from broker.store.deleted_topics import DeletedTopics
 from broker.store.disk_state import DiskState, StoreContext
 from broker.store.index import MessageIndex
 from broker.store.limits import MAX_PULL_BYTES
-from broker.store.os_files import DiskUse, Files, Lock
+from broker.store.os_files import Files, Lock
 from broker.store.page_cache import PageCacheTracker
 from broker.store.preallocate import Preallocator
 from broker.store.queries import Queries
@@ -78,10 +77,11 @@ class MessageStore:
     Attributes:
         config: as given.
         paths: paths of the store's files.
+        files: the file system.
         stats: counters since the object was created.
         disk: whether the disk accepts writes.
         dispatcher: makes stored messages visible.
-        progress: progress of ``open`` while it runs.
+        progress: progress of ``open`` while it runs; can make it end early.
         recovery: what the last ``open`` found and repaired.
         readable: whether the store is open.
         log: the commit log.
@@ -124,9 +124,9 @@ class MessageStore:
         self.config = config
         self.paths = StorePaths.of(config)
         self.stats = StoreStats()
-        self._files: Files = Files() if files is None else files
+        self.files: Files = Files() if files is None else files
         self._clock: Clock = SystemClock() if clock is None else clock
-        self.disk = DiskState(self._files, self._clock, self.config.limits)
+        self.disk = DiskState(self.files, self._clock, self.config.limits)
         self.dispatcher = EntryDispatcher()
         self.progress = OpeningProgress() if progress is None else progress
         self.recovery = RecoveryReport()
@@ -148,20 +148,20 @@ class MessageStore:
 
         Raises:
             StoreError: the store can't be opened; the message says what to do.
-            OpeningGivenUp: ``give_up_opening`` was called.
+            OpeningGivenUp: ``progress.give_up`` was called.
         """
         if self.readable:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
-        opened = open_store(self.config, self.paths, self._files, self._clock, self.progress)
+        opened = open_store(self.config, self.paths, self.files, self._clock, self.progress)
         self.recovery = opened.report
-        self.disk = DiskState(self._files, self._clock, self.config.limits)
+        self.disk = DiskState(self.files, self._clock, self.config.limits)
         self._create_components(opened)
         self.readable = True
         return opened.report
 
     def _create_components(self, opened: RecoveredStore) -> None:
         config, clock, stats = self.config, self._clock, self.stats
-        context = StoreContext(config, self.paths, self._files, clock, self.disk, stats)
+        context = StoreContext(config, self.paths, self.files, clock, self.disk, stats)
         self._lock = opened.lock
         self.log = log = opened.log
         self.queues = queues = opened.queues
@@ -210,14 +210,6 @@ class MessageStore:
         )
         self.preallocator = Preallocator(context, log)
 
-    def give_up_opening(self) -> None:
-        """Abort a running ``open`` soon, and every later one immediately. Callable in any thread.
-
-        The files are left as if the process had been killed; the next start recovers from the
-        beginning.
-        """
-        self.progress.give_up()
-
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads. Callbacks run on ``loop``, whose thread must do all puts and gets.
 
@@ -257,8 +249,8 @@ class MessageStore:
                         index=indexed,
                     )
                 # Last: without the ``abort`` file the next start relies on all of the above.
-                self._files.remove(self.paths.abort)
-                self._files.sync_directory(self.paths.root)
+                self.files.remove(self.paths.abort)
+                self.files.sync_directory(self.paths.root)
         except OSError as error:
             _log.error("store not closed cleanly", store=str(self.paths.root), error=str(error))
         finally:
@@ -299,10 +291,6 @@ class MessageStore:
         result = self.writer.put_batch(messages)
         self.syncer.request()
         return result
-
-    def disk_use(self, path: Path) -> DiskUse:
-        """Return how full the disk of a directory is. Raises ``OSError``."""
-        return self._files.disk_use(path)
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """Call ``callback`` on the loop's thread once the log is synced up to ``end_offset``.

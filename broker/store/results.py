@@ -269,7 +269,11 @@ class OpeningProgress:
         self.end = 0
 
     def give_up(self) -> None:
-        """Make the opening end soon with ``OpeningGivenUp``."""
+        """Make the opening, and every later one, end soon with ``OpeningGivenUp``.
+
+        The files are left as if the process had been killed; the next start recovers from the
+        beginning.
+        """
         self._given_up.set()
 
     def check(self) -> None:

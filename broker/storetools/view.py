@@ -45,7 +45,7 @@ from remoting.protocol.errors import RecordError
 OWN_CHECKPOINT: Final = "pocketmq-checkpoint"
 """The file of ``broker.store.checkpoint``."""
 
-PATH_SEPARATOR: Final = ","
+_PATH_SEPARATOR: Final = ","
 """Separates the directories of a commit log (cf. rocketmq.broker.multiPathSplitter)."""
 
 
@@ -250,7 +250,7 @@ class StoreView:
         self.root = root
         self._limits = limits
         self._queues = root / "consumequeue"
-        directories = _directories(root, commit_log)
+        directories = log_directories(root, commit_log)
         if not any(directory.is_dir() for directory in directories):
             raise StoreError(_no_store(root, directories))
         row = FileRow(directories, "the commit log", limits)
@@ -326,13 +326,14 @@ class StoreView:
         return point if is_known and point.tail <= point.end else None
 
 
-def _directories(
+def log_directories(
     root: Path, commit_log: str | os.PathLike[str] | Sequence[Path] | None
 ) -> list[Path]:
+    """Return the directories of a store's commit log; arguments as for ``StoreView``."""
     if commit_log is None:
         return [root / "commitlog"]
     if isinstance(commit_log, str | os.PathLike):
-        names = os.fspath(commit_log).split(PATH_SEPARATOR)
+        names = os.fspath(commit_log).split(_PATH_SEPARATOR)
         return [Path(name.strip()) for name in names if name.strip()]
     return list(commit_log)
 

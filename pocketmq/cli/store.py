@@ -15,6 +15,7 @@ from broker.storetools.verify.check import CheckOptions, Report, check
 from broker.storetools.verify.findings import Finding, Severity
 from broker.storetools.verify.overview import Overview, overview
 from broker.storetools.verify.repair import Repair, repair
+from broker.storetools.view import log_directories
 from pocketmq import output
 from pocketmq.cli.running import json_option
 from pocketmq.formats import iso_of_ms
@@ -170,9 +171,9 @@ def verify(
 
 
 def _size(directory: Path, commit_log: str | None) -> int | None:
-    places = [Path(p) for p in commit_log.split(",")] if commit_log else [directory / "commitlog"]
+    directories = log_directories(directory, commit_log)
     try:
-        return sum(path.stat().st_size for place in places for path in place.iterdir())
+        return sum(path.stat().st_size for log in directories for path in log.iterdir())
     except OSError:
         return None
 

@@ -51,7 +51,7 @@ from broker.storetools.copy.target import (
     moment_of,
     until_unchanged,
 )
-from broker.storetools.view import PATH_SEPARATOR
+from broker.storetools.view import log_directories
 
 _HEAD_BYTES: Final = 64
 
@@ -119,7 +119,7 @@ def copy_store(
     try:
         early = rest.read_early(root)
         moment = until_unchanged(lambda: moment_of(root, commit_log, until))
-        place = Target(target, _directories(root, commit_log))
+        place = Target(target, [root, *log_directories(root, commit_log)])
         try:
             report = _copy(moment, place, early, show)
             place.finish()
@@ -134,11 +134,6 @@ def copy_store(
             ) from error
         raise StoreError(f"{what}: check both disks, and that this user may write there") from error
     return report
-
-
-def _directories(root: Path, commit_log: str | None) -> list[Path]:
-    names = (commit_log or "").split(PATH_SEPARATOR)
-    return [root, *(Path(name.strip()) for name in names if name.strip())]
 
 
 def _copy(

@@ -389,7 +389,7 @@ def test_runtime_information_has_the_right_values(bench):
     assert table["commitLogMaxOffset"] == str(bench.store.log.end)
     assert table["earliestMessageTimeStamp"] == str(bench.clock.now_ms())
     assert table["brokerVersionDesc"] == "V4_9_7"
-    use = bench.store.disk_use(bench.store.paths.commit_log)
+    use = bench.store.files.disk_use(bench.store.paths.commit_log)
     assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"]
     assert table["commitLogDiskRatio"] == f"{use.percent / 100:.2f}"
     assert table["remainHowManyDataToFlush"].endswith(" B")

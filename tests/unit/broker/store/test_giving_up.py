@@ -75,28 +75,36 @@ def test_a_recovery_aborted_anywhere_is_completed_by_the_next_start(
 
 
 def test_a_store_whose_opening_was_aborted_stays_closed(crashed: MessageStore) -> None:
-    crashed.give_up_opening()
+    crashed.progress.give_up()
     with pytest.raises(OpeningGivenUp, match="told to stop"):
         crashed.open()
     with pytest.raises(StoreError, match="is not open"):
         _ = crashed.log.end
 
 
+class LateProgress(OpeningProgress):
+    """Aborts nothing any more, because the opening was nearly complete."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_up = threading.Event()
+
+    def give_up(self) -> None:
+        self.given_up.set()
+
+
 class Stubborn(MessageStore):
-    """An opening that succeeds despite the abort, because it was nearly complete."""
+    """An opening that succeeds despite the abort."""
 
     def __init__(self, config: StoreConfig) -> None:
-        super().__init__(config)
+        self.late = LateProgress()
+        super().__init__(config, progress=self.late)
         self.opening = threading.Event()
-        self.given_up = threading.Event()
 
     def open(self) -> RecoveryReport:
         self.opening.set()
-        assert self.given_up.wait(10)
+        assert self.late.given_up.wait(10)
         return super().open()
-
-    def give_up_opening(self) -> None:
-        self.given_up.set()
 
 
 async def test_a_store_that_opens_during_an_abort_is_closed_cleanly(tmp_path: Path) -> None:
