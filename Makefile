@@ -149,7 +149,7 @@ lock: setup               ## update the lock files
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --extra spark --extra demo -c requirements.lock pyproject.toml -o requirements-spark.lock
 	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o requirements-spark-4.0.lock
 	echo 'rocketmq==0.4.4' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o tests/interop/cpp/requirements.lock
-	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark_kafka/requirements.lock
+	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark/requirements.lock
 
 clean:                    ## delete everything that was built or fetched
 	find remoting broker -name '*.so' -delete

@@ -29,7 +29,7 @@ from benchmarks.beside import Plan
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import Pair, pair
-from benchmarks.tools import BenchmarkError, check, fill, load
+from benchmarks.tools import BenchmarkError, check, fill, load, say
 from pocketmq.server.process import private_megabytes
 
 SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}
@@ -96,11 +96,6 @@ def _last(outcome: Outcome) -> str:
     )
 
 
-def say(text: str) -> None:
-    """Print progress to stderr; the result goes to stdout."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
     """Measure, print and write the files; return whether everything could be measured."""
     environment = environments.of()
@@ -118,7 +113,7 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
                 failed.append(str(problem))
                 say(f"  failed: {problem}")
             calibrations.append(machine.calibration_ms())
-    others = beside.measure(names, plan, say)
+    others = beside.measure(names, plan)
     quiet = spread(calibrations)
     print(report.heading(facts))
     print(

@@ -21,7 +21,6 @@ import argparse
 import json
 import math
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +34,7 @@ from benchmarks.environments import Environment
 from benchmarks.figures import RATIOS, Figures, Spread, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
-from benchmarks.tools import BenchmarkError, Target, fill, load, loadgen
+from benchmarks.tools import BenchmarkError, Target, fill, load, loadgen, say
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 DEFAULT_LOADS: Final = (
@@ -133,17 +132,8 @@ def _bar(name: str, bar: float) -> str:
 
 
 def git(*words: str, tree: Path = ROOT) -> str:
-    """Run git in a tree and return its output.
-
-    Raises:
-        BenchmarkError: git failed; with its message.
-    """
-    done = subprocess.run(
-        ["git", "-C", str(tree), *words], capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise BenchmarkError(f"git {' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    """Run git in a tree and return its output. Raises BenchmarkError with its message."""
+    return environments.run(["git", "-C", tree, *words])
 
 
 @contextmanager
@@ -221,11 +211,6 @@ def _last(made: Comparison) -> str:
         f"{name} {before[figure]:,.1f} -> {after[figure]:,.1f}"
         for name, (figure, _) in RATIOS.items()
     )
-
-
-def say(text: str) -> None:
-    """Print progress to stderr; the result goes to stdout."""
-    print(text, file=sys.stderr, flush=True)
 
 
 # --- reporting

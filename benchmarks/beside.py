@@ -28,7 +28,7 @@ from benchmarks.servers import (
     wait_until_registered,
 )
 from benchmarks.store import start
-from benchmarks.tools import Target, fill, java, load, run
+from benchmarks.tools import Target, fill, java, load, run, say
 from tests.support.ports import free_port, free_ports
 
 FEW_QUEUES: Final = 4
@@ -344,7 +344,7 @@ PARTS: Final[Mapping[str, Callable[[Plan], Beside]]] = {
 }
 
 
-def measure(names: Sequence[str], plan: Plan, say: Callable[[str], None]) -> list[Beside]:
+def measure(names: Sequence[str], plan: Plan) -> list[Beside]:
     """Run the named measurements."""
     made = []
     for name, part in PARTS.items():

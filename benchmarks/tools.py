@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,11 @@ is overloaded. Their number is shown."""
 FILL_TIMEOUT: Final = 600.0
 RUN_MARGIN: Final = 60.0
 """Seconds that a run may take in addition to its planned time."""
+
+
+def say(text: str) -> None:
+    """Print progress to stderr; the result goes to stdout."""
+    print(text, file=sys.stderr, flush=True)
 
 
 class BenchmarkError(Exception):

@@ -19,6 +19,7 @@ from benchmarks.clients import figures, foreign, servers
 from benchmarks.clients.figures import OURS, PHASES, Run
 from benchmarks.clients.lanes import measuring
 from benchmarks.clients.lanes.measuring import Work
+from benchmarks.tools import say
 
 ROOT = Path(__file__).parent.parent.parent
 PHASE_TIMEOUT = 300.0
@@ -45,9 +46,6 @@ class Client(NamedTuple):
 CLIENTS: Mapping[str, Client] = {
     OURS: Client("pocketmq_lane", "PocketMQ", "acknowledged, in the log: ASYNC_FLUSH"),
     "confluent-kafka": Client("confluent_lane", "Kafka", "acknowledged, in the log: acks=1"),
-    "confluent-default": Client(
-        "confluent_default_lane", "Kafka", "acknowledged, in the log: acks=1"
-    ),
     "aiokafka": Client("aiokafka_lane", "Kafka", "acknowledged, in the log: acks=1"),
     "nats-py": Client("jetstream_lane", "nats-server", "acknowledged, JetStream in a file"),
 }
@@ -68,11 +66,6 @@ class Amounts(NamedTuple):
 
 
 QUICK = Amounts(rounds=2, warm_up=0, messages=20_000, deliveries=250)
-
-
-def say(text: str) -> None:
-    """Print progress to stderr; only the table goes to stdout."""
-    print(text, file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -221,7 +214,7 @@ def main() -> None:
         names = [name for name in arguments.names if CLIENTS[name].server in addresses]
         try:
             runs = run_rounds(names, addresses, amounts)
-        except LaneFailed as failure:
+        except (LaneFailed, servers.Unavailable) as failure:
             sys.exit(str(failure))
     calibration_ms.append(machine.calibration_ms())
     print(figures.table(runs, {name: CLIENTS[name].guarantee for name in names}))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
+
+from benchmarks.figures import spread
 
 OURS: Final = "pocketmq"
 PRODUCE, CONSUME, DELIVER = PHASES = ("produce", "consume", "deliver")
@@ -60,8 +61,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """The ratios between us and another client in one phase, by round."""
 
     client: str
@@ -70,20 +70,18 @@ class Comparison:
     bar: float | None
 
     @property
-    def median(self) -> float:
-        """The median ratio, to which the bar applies."""
-        return statistics.median(self.ratios)
-
-    @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None without a bar."""
-        return None if self.bar is None else self.median >= self.bar
+        """Whether the median meets the bar; None without a bar."""
+        return None if self.bar is None else spread(self.ratios).median >= self.bar
 
     def line(self) -> str:
         """Return a line for the report."""
         bar = "" if self.bar is None else f"  bar {self.bar:g}: {'met' if self.met else 'MISSED'}"
-        extent = f"({min(self.ratios):.2f} to {max(self.ratios):.2f})"
-        return f"{self.client:17} {_WHAT[self.phase]:26} {self.median:6.2f} {extent:18}{bar}"
+        return f"{self.client:17} {_WHAT[self.phase]:26} {spread(self.ratios).text():20}{bar}"
+
+    def as_json(self) -> dict[str, object]:
+        """Return the ratios for the JSON file."""
+        return {**self._asdict(), "median": spread(self.ratios).median, "met": self.met}
 
 
 def compare(runs: Runs) -> list[Comparison]:
@@ -123,7 +121,7 @@ def table(runs: Runs, guarantees: Mapping[str, str]) -> str:
         )
     comparisons = compare(runs)
     if comparisons:
-        lines += ["", "ours against each: medians of the rounds' ratios (least to greatest)"]
+        lines += ["", "ours against each: medians of the rounds' ratios (range)"]
         lines += [comparison.line() for comparison in comparisons]
     return "\n".join(lines)
 
@@ -147,18 +145,8 @@ def report(runs: Runs) -> dict[str, object]:
     """Return every run and every ratio for the JSON file."""
     return {
         "runs": {
-            client: {phase: [run._asdict() for run in found] for phase, found in phases.items()}
+            client: {phase: [run._asdict() for run in rounds] for phase, rounds in phases.items()}
             for client, phases in runs.items()
         },
-        "comparisons": [
-            {
-                "client": comparison.client,
-                "phase": comparison.phase,
-                "ratios": comparison.ratios,
-                "median": comparison.median,
-                "bar": comparison.bar,
-                "met": comparison.met,
-            }
-            for comparison in compare(runs)
-        ],
+        "comparisons": [comparison.as_json() for comparison in compare(runs)],
     }

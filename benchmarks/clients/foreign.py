@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.clients.servers import fetch_once
 
 HERE = Path(__file__).parent
 HOME = HERE.parent.parent / ".tools" / "bench-clients"
@@ -19,21 +19,19 @@ def python() -> str:
     """Return the interpreter of the environment, which is created if it is not up to date.
 
     Raises:
-        subprocess.CalledProcessError: the packages can't be installed; pip prints the reason.
+        Unavailable: the packages can't be installed.
     """
-    stamp = hashlib.sha256(sys.version.encode() + LOCK.read_bytes()).hexdigest()
-    ready, program = HOME / ".ready", HOME / "bin" / "python"
-    if not ready.exists() or ready.read_text() != stamp:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(HOME)], check=True)
-        subprocess.run(
-            [
-                *(str(program), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-                *("--require-hashes", "-r", str(LOCK)),
-            ],
-            check=True,
-        )
-        ready.write_text(stamp)
-    return str(program)
+    program = str(HOME / "bin" / "python")
+    fetch_once(
+        HOME,
+        LOCK,
+        [sys.executable, "-m", "venv", str(HOME)],
+        [
+            *(program, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("--require-hashes", "-r", str(LOCK)),
+        ],
+    )
+    return program
 
 
 def versions() -> dict[str, str]:

@@ -13,10 +13,12 @@ script.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -24,6 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pocketmq import testing
+from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parent.parent / ".tools"
@@ -60,14 +63,20 @@ class Unavailable(Exception):
     """A server can't be installed or started on this machine; the text is the reason."""
 
 
-def _needs(*programs: str) -> None:
+def needs(*programs: str) -> None:
+    """Raise Unavailable if a program is not on the PATH."""
     for program in programs:
         if shutil.which(program) is None:
             msg = f"{program} is not on the PATH"
             raise Unavailable(msg)
 
 
-def _fetch(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+def fetch(command: Sequence[str], environment: dict[str, str] | None = None) -> None:
+    """Run a command that fetches or prepares something.
+
+    Raises:
+        Unavailable: it failed; with the end of its output.
+    """
     done = subprocess.run(
         command,
         env={**os.environ, **(environment or {})},
@@ -78,16 +87,19 @@ def _fetch(command: Sequence[str], environment: dict[str, str] | None = None) ->
     )
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()
-        msg = f"{command[0]} failed: {lines[-1] if lines else done.returncode}"
+        msg = f"{Path(command[0]).name} failed: {lines[-1] if lines else done.returncode}"
         raise Unavailable(msg)
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(listening.getsockname()[1]) for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
+def fetch_once(target: Path, source: Path, *commands: Sequence[str]) -> None:
+    """Run commands that fill a directory, unless they have for the same source file and Python."""
+    stamp = hashlib.sha256(sys.version.encode() + source.read_bytes()).hexdigest()
+    ready = target / ".ready"
+    if not ready.exists() or ready.read_text() != stamp:
+        shutil.rmtree(target, ignore_errors=True)
+        for command in commands:
+            fetch(command)
+        ready.write_text(stamp)
 
 
 @contextmanager
@@ -113,21 +125,13 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _kafka_class_path() -> str:
-    library = TOOLS / f"kafka-{KAFKA_VERSION}" / "lib"
-    ready = library / ".ready"
-    if not ready.exists():
-        _needs("mvn")
-        _fetch(
-            [
-                *("mvn", "--batch-mode", "--quiet", "-f", str(HERE / "pom.xml")),
-                f"-Dkafka.version={KAFKA_VERSION}",
-                f"-DoutputDirectory={library}",
-                "dependency:copy-dependencies",
-            ]
-        )
-        ready.touch()
-    return f"{library}/*"
+def maven(pom: Path, target: Path, **versions: str) -> list[str]:
+    """Return the command that copies the dependencies of a project to a directory."""
+    return [
+        *("mvn", "--batch-mode", "--quiet", "-f", str(pom), f"-DoutputDirectory={target}"),
+        *(f"-D{name}.version={version}" for name, version in versions.items()),
+        "dependency:copy-dependencies",
+    ]
 
 
 @contextmanager
@@ -137,15 +141,17 @@ def kafka(home: Path) -> Iterator[str]:
     Raises:
         Unavailable: Java or Maven is missing, or the server did not start.
     """
-    _needs("java")
-    java = ["java", *_KAFKA_JAVA, "-cp", _kafka_class_path()]
-    port, controller = _free_ports(2)
+    needs("java", "mvn")
+    library, pom = TOOLS / f"kafka-{KAFKA_VERSION}" / "lib", HERE / "pom.xml"
+    fetch_once(library, pom, maven(pom, library, kafka=KAFKA_VERSION))
+    java = ["java", *_KAFKA_JAVA, "-cp", f"{library}/*"]
+    port, controller = free_port(), free_port()
     properties = home / "server.properties"
     properties.write_text(
         _KAFKA_PROPERTIES.format(port=port, controller=controller, directory=home / "log")
     )
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    _fetch([*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)])
+    fetch([*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)])
     with _running([*java, "kafka.Kafka", str(properties)], port, home / "kafka.out"):
         yield f"127.0.0.1:{port}"
 
@@ -154,9 +160,9 @@ def _nats_program() -> Path:
     folder = TOOLS / f"nats-server-{NATS_VERSION}"
     program = folder / "nats-server"
     if not program.exists():
-        _needs("go")
+        needs("go")
         module = f"github.com/nats-io/nats-server/v2@v{NATS_VERSION}"
-        _fetch(["go", "install", module], {"GOBIN": str(folder)})
+        fetch(["go", "install", module], {"GOBIN": str(folder)})
     return program
 
 
@@ -168,7 +174,7 @@ def nats(home: Path) -> Iterator[str]:
         Unavailable: Go is missing, or the server did not start.
     """
     program = _nats_program()
-    (port,) = _free_ports(1)
+    port = free_port()
     command = [str(program), "-a", "127.0.0.1", "-p", str(port), "-js", "-sd", str(home / "store")]
     with _running(command, port, home / "nats.out"):
         yield f"nats://127.0.0.1:{port}"

@@ -23,7 +23,6 @@ import resource
 import shutil
 import socket
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,7 +41,7 @@ from benchmarks.store.shape import (
     topic_of,
 )
 from benchmarks.store.verify import log_bytes, verify
-from benchmarks.tools import BenchmarkError
+from benchmarks.tools import BenchmarkError, say
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
 from remoting.protocol.frame import cut, decode
 from remoting.protocol.message.record import QUEUE_OFFSET_AT
@@ -178,8 +177,7 @@ def _verify_lines(verified: dict[str, Any] | None) -> list[str]:
         return ["store verify: there is no such command"]
     bar = BARS["verify_mb_per_s"]
     return [
-        f"store verify, {name} ({100 * run['in_memory_before']:.0f} % of the log was in memory): "
-        f"{run['seconds']} s, {run['cpu_s']} s of CPU time, "
+        f"store verify, {name}: {run['seconds']} s, {run['cpu_s']} s of CPU time, "
         f"{run['mb_per_s']:,} MB/s >= {bar:g}: {_yes(run['mb_per_s'] >= bar)}"
         for name, run in (("cold", verified["cold"]), ("warm", verified["warm"]))
     ] + [f"the disk alone, read from the beginning: {verified['disk_mb_per_s']:,} MB/s"]
@@ -187,11 +185,6 @@ def _verify_lines(verified: dict[str, Any] | None) -> list[str]:
 
 def _yes(kept: bool) -> str:
     return "yes" if kept else "NO"
-
-
-def say(words: str) -> None:
-    """Print progress to stderr; the result goes to stdout."""
-    print(words, file=sys.stderr, flush=True)
 
 
 def measure(home: Path, size: int, queues: int, in_a_row: int, rounds: int) -> dict[str, Any]:

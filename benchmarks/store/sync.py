@@ -1,10 +1,9 @@
 """Measure the time a SYNC_FLUSH acknowledgement takes in addition to the flush itself.
 
-Four lanes alternate on one disk:
+Three lanes alternate on one disk:
 
 - ``disk``: a loop that appends records of 1 KiB to a file whose blocks have been written before,
   with fdatasync after each;
-- ``store``: the same with the calls of the store, those of its ``Region``;
 - ``broker``: a broker with SYNC_FLUSH and the load generator with one message of 1 KiB in flight;
 - ``many``: the same with 4 connections and 64 messages in flight on each, to measure how many
   messages share one fdatasync; the number of flushes is taken from the broker's metrics.
@@ -18,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import statistics
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +28,7 @@ from benchmarks import report
 from benchmarks.figures import Spread, spread
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.servers import directory, ours
-from benchmarks.tools import BenchmarkError, Target, load
-from broker.store.os_files import Files
+from benchmarks.tools import BenchmarkError, Target, load, say
 from tests.support.ports import free_ports
 
 RECORD_BYTES: Final = 1024
@@ -67,20 +64,6 @@ def by_write(path: Path) -> Iterator[Append]:
         yield append
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def by_store(path: Path) -> Iterator[Append]:
-    """Yield a function that appends with the store's calls for a small record."""
-    preallocate(path)
-    record = b"x" * RECORD_BYTES
-    region = Files().open_mapped(path, FILE_BYTES, create=False)
-
-    def append(position: int) -> None:
-        region.write(position, record)
-        region.sync()
-
-    yield append
 
 
 def preallocate(path: Path) -> None:
@@ -153,7 +136,6 @@ def measure(rounds: int, seconds: float, where: Path | None) -> dict[str, list[R
         broker = Broker(target, f"http://127.0.0.1:{port}/metrics")
         lanes: dict[str, Callable[[float], Row]] = {
             "disk": Appender(stack.enter_context(by_write(home / "written"))).run,
-            "store": Appender(stack.enter_context(by_store(home / "mapped"))).run,
             "broker": broker.one,
             "many": broker.many,
         }
@@ -164,7 +146,7 @@ def measure(rounds: int, seconds: float, where: Path | None) -> dict[str, list[R
             turns = list(lanes.items())
             for name, lane in turns if number % 2 == 0 else reversed(turns):
                 results[name].append(lane(seconds))
-            print(f"  round {number + 1}: {_last(results)}", file=sys.stderr, flush=True)
+            say(f"  round {number + 1}: {_last(results)}")
         return results
 
 
@@ -172,10 +154,10 @@ def _last(results: dict[str, list[Row]]) -> str:
     return "; ".join(f"{name} p50 {rows[-1]['p50_us']:,.0f} us" for name, rows in results.items())
 
 
-def added(results: dict[str, list[Row]], to: str, figure: str = "p50_us") -> Spread:
-    """Return the differences between the lane ``broker`` and another one, of each round."""
-    pairs = zip(results["broker"], results[to], strict=True)
-    return spread([broker[figure] - floor[figure] for broker, floor in pairs])
+def added(results: dict[str, list[Row]], figure: str = "p50_us") -> Spread:
+    """Return the differences between the lanes ``broker`` and ``disk``, of each round."""
+    pairs = zip(results["broker"], results["disk"], strict=True)
+    return spread([broker[figure] - disk[figure] for broker, disk in pairs])
 
 
 def shared(results: dict[str, list[Row]], name: str) -> Spread:
@@ -186,7 +168,7 @@ def shared(results: dict[str, list[Row]], name: str) -> Spread:
 def verdicts(results: dict[str, list[Row]]) -> list[tuple[str, float, float]]:
     """Return the checks: description, figure and upper limit of each."""
     return [
-        ("broker p50 - disk p50, us", added(results, "disk").median, MOST_ADDED_US),
+        ("broker p50 - disk p50, us", added(results).median, MOST_ADDED_US),
         ("syncs per message at 4 x 64", shared(results, "many").median, MOST_SYNCS),
     ]
 
@@ -199,10 +181,9 @@ def text(results: dict[str, list[Row]]) -> str:
         each = shared(results, name).text(4) if "syncs_per_message" in lane[0] else "1"
         rows.append((name, *cells, each))
     lines = [report.aligned(rows)]
-    for to in ("disk", "store"):
-        for figure in ("p50_us", "p99_us"):
-            what = f"broker - {to}, {figure.removesuffix('_us')}"
-            lines.append(f"{what}: {added(results, to, figure).text(0)} us")
+    for figure in ("p50_us", "p99_us"):
+        what = f"broker - disk, {figure.removesuffix('_us')}"
+        lines.append(f"{what}: {added(results, figure).text(0)} us")
     lines += [
         f"{what}: {figure:.4g} <= {bar:g}: {'yes' if figure <= bar else 'NO'}"
         for what, figure, bar in verdicts(results)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
 import os
 import resource
 import subprocess
@@ -49,39 +47,6 @@ def _pocketmq(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def share_in_memory(root: Path, size: int) -> float:
-    """Return the share of the first ``size`` bytes of the log that are in the page cache."""
-    found = asked = 0
-    for path in log_files(root):
-        length = min(path.stat().st_size, size - asked * mmap.PAGESIZE)
-        if length <= 0:
-            break
-        with path.open("rb") as file:
-            pages = cached_pages(file.fileno(), length)
-        asked += len(pages)
-        found += sum(page & 1 for page in pages)
-    return round(found / asked, 3)
-
-
-def cached_pages(descriptor: int, length: int) -> bytes:
-    """Return a byte for each page of the start of a file; bit 0: it is in the page cache.
-
-    Raises:
-        OSError: mincore failed.
-    """
-    pages = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
-    with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY) as mapped:
-        place = ctypes.c_char.from_buffer(mapped)
-        libc = ctypes.CDLL(None, use_errno=True)
-        address = ctypes.c_void_p(ctypes.addressof(place))
-        failed = libc.mincore(address, ctypes.c_size_t(length), pages)
-        # The map can't be closed while an object refers to its memory.
-        del place
-    if failed:
-        raise OSError(ctypes.get_errno(), "mincore")
-    return pages.raw
-
-
 def disk_mb_per_s(root: Path, size: int) -> float:
     """Return the speed of reading the log from its start, with an empty page cache."""
     drop_from_page_cache(root)
@@ -108,7 +73,6 @@ def verify(root: Path, size: int) -> dict[str, Any] | None:
 
 
 def _verify(root: Path, size: int) -> dict[str, float]:
-    share = share_in_memory(root, size)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.monotonic()
     done = _pocketmq("store", "verify", str(root), "--json")
@@ -121,5 +85,4 @@ def _verify(root: Path, size: int) -> dict[str, float]:
         "seconds": round(seconds, 2),
         "cpu_s": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 2),
         "mb_per_s": round(size / 1e6 / seconds, 1),
-        "in_memory_before": share,
     }

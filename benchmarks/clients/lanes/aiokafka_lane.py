@@ -25,7 +25,6 @@ from benchmarks.clients.lanes.measuring import (
     Reading,
     Stopwatch,
     Work,
-    asynchronous,
     in_windows,
     main,
 )
@@ -102,11 +101,4 @@ async def deliver(work: Work) -> Figures:
 
 
 if __name__ == "__main__":
-    main(
-        {
-            "prepare": asynchronous(prepare),
-            "produce": asynchronous(produce),
-            "consume": asynchronous(consume),
-            "deliver": asynchronous(deliver),
-        }
-    )
+    main(prepare, produce, consume, deliver)

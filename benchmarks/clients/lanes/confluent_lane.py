@@ -7,7 +7,6 @@ linger, and ``poll`` in a separate thread.
 By default a consumer whose queue is full fetches again only after a second, which happens when
 Python reads more slowly than librdkafka fetches. The guide recommends to lower
 ``fetch.queue.backoff.ms`` in this case, which doubles or trebles the rate.
-``confluent_default_lane`` is the same without these settings.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ def prepare(work: Work) -> None:
     made[work.topic].result(PATIENCE)
 
 
-def produce(work: Work, settings: Settings = PRODUCER) -> Figures:
+def produce(work: Work) -> Figures:
     """Send all messages as fast as the queue accepts them; wait for all reports."""
-    producer = _producer(work, settings)
+    producer = _producer(work, PRODUCER)
     producer.produce(work.topic, work.body, on_delivery=Reports())
     producer.flush(PATIENCE)
     reports, body = Reports(), work.body
@@ -103,9 +102,9 @@ def _consumer(work: Work, start: int, settings: Settings) -> Any:
     return consumer
 
 
-def consume(work: Work, settings: Settings = CONSUMER) -> Figures:
+def consume(work: Work) -> Figures:
     """Read all messages from the start."""
-    consumer = _consumer(work, OFFSET_BEGINNING, settings)
+    consumer = _consumer(work, OFFSET_BEGINNING, CONSUMER)
     reading, size = Reading(work.messages), 0
     while reading.left > 0:
         # consume() waits for the requested number, so don't request more than will come.
@@ -118,9 +117,9 @@ def consume(work: Work, settings: Settings = CONSUMER) -> Figures:
     return figures
 
 
-def deliver(work: Work, settings: Settings = PROMPT) -> Figures:
+def deliver(work: Work) -> Figures:
     """Send at a constant rate to a polling thread."""
-    producer = _producer(work, settings)
+    producer = _producer(work, PROMPT)
     consumer = _consumer(work, OFFSET_END, {})
     consumer.poll(1.0)
     deliveries = Deliveries(work)
@@ -146,4 +145,4 @@ def deliver(work: Work, settings: Settings = PROMPT) -> Figures:
 
 
 if __name__ == "__main__":
-    main({"prepare": prepare, "produce": produce, "consume": consume, "deliver": deliver})
+    main(prepare, produce, consume, deliver)

@@ -21,7 +21,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -179,26 +179,22 @@ async def in_windows(
         await acknowledgement
 
 
-Phase = Callable[[Work], Figures | None]
+def run(work: Coroutine[Any, Any, Figures | None]) -> Figures | None:
+    """Run a coroutine on uvloop, the fastest event loop for all clients here."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
 
 
-def asynchronous(phase: Callable[[Work], Coroutine[Any, Any, Figures | None]]) -> Phase:
-    """Return a phase that runs a coroutine function on uvloop, the fastest for all clients here."""
-
-    def run(work: Work) -> Figures | None:
-        try:
-            import uvloop
-        except ImportError:
-            return asyncio.run(phase(work))
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(phase(work))
-
-    return run
-
-
-def main(phases: Mapping[str, Phase]) -> None:
-    """Run the phase given on the command line and print its figures."""
-    figures = phases[sys.argv[1]](Work(**json.loads(sys.argv[2])))
+def main(*phases: Callable[[Work], Any]) -> None:
+    """Run the phase that the command line names, and print its figures."""
+    phase = {phase.__name__: phase for phase in phases}[sys.argv[1]]
+    figures = phase(Work(**json.loads(sys.argv[2])))
+    if asyncio.iscoroutine(figures):
+        figures = run(figures)
     print(json.dumps(figures._asdict() if figures else None))
 
 

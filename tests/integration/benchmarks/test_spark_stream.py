@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import spark_stream
+from benchmarks.spark import stream
 from tests.integration.spark_connector.filling import Filler
 
 
 def test_every_frame_that_a_broker_receives_is_counted():
-    with spark_stream.server() as running:
-        before = spark_stream.frames(running)
+    with stream.server() as running:
+        before = stream.frames(running)
         filler = Filler(running.addresses["broker"])
         filler.create("Counted", queues=1)
         filler.send("Counted", [b"x"] * 10)
         filler.close()
         # A new topic makes the broker register, which is counted, too.
-        assert spark_stream.frames(running) - before >= 2
+        assert stream.frames(running) - before >= 2
 
 
 def test_calls_belong_to_the_batch_whose_end_was_asked_for_last(tmp_path: Path):
@@ -33,7 +33,7 @@ def test_calls_belong_to_the_batch_whose_end_was_asked_for_last(tmp_path: Path):
         "5.0 latestOffset 0.250",
     ]
     notes.write_text("\n".join(lines) + "\n")
-    (batch,) = spark_stream.batches(notes)
+    (batch,) = stream.batches(notes)
     assert {what: round(taken) for what, taken in batch.items()} == {
         "latestOffset": 2,
         "read": 10,
@@ -42,8 +42,8 @@ def test_calls_belong_to_the_batch_whose_end_was_asked_for_last(tmp_path: Path):
 
 
 def test_notes_of_several_calls_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(os.environ, spark_stream.NOTES, str(tmp_path / "notes"))
+    monkeypatch.setitem(os.environ, stream.NOTES, str(tmp_path / "notes"))
     for what in ("latestOffset", "read"):
-        with spark_stream.noted(what):
+        with stream.noted(what):
             pass
-    assert set(spark_stream.batches(tmp_path / "notes")[0]) == {"latestOffset", "read"}
+    assert set(stream.batches(tmp_path / "notes")[0]) == {"latestOffset", "read"}

@@ -20,7 +20,7 @@ def test_messages_that_wait_together_share_a_sync(
     monkeypatch.setattr(sync, "FILE_BYTES", 1 << 20)
     # Long enough for many shared syncs even on a slow disk.
     results = sync.measure(rounds=1, seconds=1.6, where=tmp_path)
-    assert set(results) == {"disk", "store", "broker", "many"}
+    assert set(results) == {"disk", "broker", "many"}
     assert sync.shared(results, "broker").median == pytest.approx(1, abs=0.2)
     assert sync.shared(results, "many").median < 0.5
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.figures import spread
-from benchmarks.spark_results import Result, table
+from benchmarks.spark.results import Plan, Result, rates, table
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,17 @@ def test_programs_get_the_same():
         3.0,
         True,
     )
+
+
+def test_the_first_round_is_a_warm_up():
+    given = iter([1.0, 5.0, 9.0])
+    (result,) = rates(2, {"tcp, 100 B": lambda: {"spark": next(given)}}, {"tcp, 100 B, spark": 6.0})
+    assert (result.name, result.values, result.reached) == (
+        "tcp, 100 B, spark",
+        (7.0, 5.0, 9.0),
+        True,
+    )
+
+
+def test_a_quarter_as_many_messages_are_large():
+    assert Plan(rounds=1, messages=1000, batches=1, idle=1.0).counts(16) == {100: 992, 1024: 240}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.store import scale, verify
+from benchmarks.store import scale
 from benchmarks.store.shape import PULL_MESSAGES, Shape, topic_of
 from benchmarks.tools import BenchmarkError
 from remoting.protocol import frame
@@ -15,7 +15,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.record import encode_record
 
 RUN = {"pulls": 100, "p50_us": 50.0, "p99_us": 100.0, "cold": 0.0}
-VERIFIED = {"seconds": 2.0, "cpu_s": 3.0, "mb_per_s": 510.0, "in_memory_before": 0.0}
+VERIFIED = {"seconds": 2.0, "cpu_s": 3.0, "mb_per_s": 510.0}
 MEMORY = {"private_mb": 40.0, "rollup_mb": 400.0}
 RESULT: dict[str, Any] = {
     "log_bytes": 1 << 30,
@@ -87,13 +87,3 @@ def test_each_bar_stands_beside_its_figure() -> None:
     assert "300.0 MB/s >= 500: NO" in output
     assert "510.0 MB/s >= 500: yes" in output
     assert scale.text({**RESULT, "verify": None}).endswith("there is no such command")
-
-
-def test_what_the_page_cache_has_is_counted_up_to_the_end_of_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "commitlog"
-    log.mkdir()
-    (log / "0").write_bytes(bytes(1 << 20))
-    with (log / "1").open("wb") as file:
-        file.truncate(1 << 20)
-    assert verify.share_in_memory(tmp_path, 1 << 20) > 0.9
-    assert verify.share_in_memory(tmp_path, 2 << 20) < 0.6

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from benchmarks.store import sync
-from benchmarks.store.sync import RECORD_BYTES, Append, Appender, Row
+from benchmarks.store.sync import RECORD_BYTES, Appender, Row
 
 
 @pytest.fixture(autouse=True)
@@ -23,17 +21,13 @@ def row(p50: float, each: float) -> Row:
 
 RESULTS = {
     "disk": [{"n": 10, "p50_us": p50, "p99_us": 900.0} for p50 in (100.0, 200.0, 300.0)],
-    "store": [{"n": 10, "p50_us": 250.0, "p99_us": 900.0}] * 3,
     "broker": [row(250, 1.0), row(360, 1.0), row(700, 1.0)],
     "many": [row(900, 0.01), row(900, 0.02), row(900, 0.5)],
 }
 
 
-@pytest.mark.parametrize("lane", [sync.by_write, sync.by_store])
-def test_each_append_is_a_record_behind_the_last_one(
-    lane: Callable[[Path], AbstractContextManager[Append]], tmp_path: Path
-) -> None:
-    with lane(tmp_path / "file") as append:
+def test_each_append_is_a_record_after_the_last_one(tmp_path: Path) -> None:
+    with sync.by_write(tmp_path / "file") as append:
         figures = Appender(append).run(0.1)
     content = (tmp_path / "file").read_bytes()
     assert len(content) == 1 << 20
@@ -42,7 +36,7 @@ def test_each_append_is_a_record_behind_the_last_one(
 
 
 def test_the_difference_is_taken_within_a_round() -> None:
-    assert sync.added(RESULTS, "disk") == (160.0, 150.0, 400.0)
+    assert sync.added(RESULTS) == (160.0, 150.0, 400.0)
     assert sync.shared(RESULTS, "many") == (0.02, 0.01, 0.5)
 
 

@@ -9,20 +9,24 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from typing import Final
 
+from benchmarks.spark.results import Plan, Result, rates
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import encode_record, host_bytes
 from spark_connector.decode.decoder import Decoder
 from spark_connector.decode.model import DecodeSettings
 from spark_connector.schema import COLUMNS
 
-BODY_BYTES: Final = (100, 1024)
-BARS: Final = {100: 2_000_000, 1024: 1_500_000}
-"""The bars in records per second with all columns, by body size in bytes."""
+BARS: Final = {
+    "decoder, 100 B, all columns": 2_000_000,
+    "decoder, 1024 B, all columns": 1_500_000,
+}
 
 RECORDS: Final = {100: 16_000, 1024: 4_000}
 SECONDS_PER_ROUND: Final = 0.5
+BATCH_ROWS: Final = 2_000
 
 
 def answer(body_bytes: int, number: int) -> bytes:
@@ -53,16 +57,18 @@ def answer(body_bytes: int, number: int) -> bytes:
     )
 
 
-def rates(rounds: int, *, rows: int = 2_000) -> dict[int, list[float]]:
-    """Return records per second with all columns in each round, by body size in bytes."""
-    buffers = {size: answer(size, RECORDS[size]) for size in BODY_BYTES}
+def measure(plan: Plan) -> list[Result]:
+    """Measure records per second with all columns."""
     decoder = Decoder(DecodeSettings(tuple(COLUMNS.values()), "broker-a"))
-    found: dict[int, list[float]] = {size: [] for size in BODY_BYTES}
-    for _ in range(rounds):
-        for size, buffer in buffers.items():
-            decoded, started = 0, time.perf_counter()
-            while (seconds := time.perf_counter() - started) < SECONDS_PER_ROUND:
-                for batch in decoder.batches(buffer, max_rows=rows):
-                    decoded += batch.rows
-            found[size].append(decoded / seconds)
-    return found
+
+    def decoded(buffer: bytes) -> dict[str, float]:
+        rows, started = 0, time.perf_counter()
+        while (seconds := time.perf_counter() - started) < SECONDS_PER_ROUND:
+            rows += sum(batch.rows for batch in decoder.batches(buffer, max_rows=BATCH_ROWS))
+        return {"all columns": rows / seconds}
+
+    cases = {
+        f"decoder, {size} B": partial(decoded, answer(size, number))
+        for size, number in RECORDS.items()
+    }
+    return rates(plan.rounds, cases, BARS, "records/s")

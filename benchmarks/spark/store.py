@@ -10,13 +10,13 @@ page cache.
 from __future__ import annotations
 
 import os
-import sys
+import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.figures import Spread, spread
+from benchmarks.spark.results import SIZES, Plan, Result, rates, session
 from broker.store.engine import MessageStore, PendingMessage, StoreConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_bytes
@@ -25,11 +25,15 @@ from remoting.protocol.message.tags import tags_code
 QUEUES: Final = 4
 TOPIC: Final = "SparkStore"
 TAG: Final = "TagA"
-SIZES: Final = (100, 1024)
-BARS: Final = {100: 600_000, 1024: 300_000}
-"""The bars in rows per second with Spark, by body size in bytes."""
-
-BODY_ONLY: Final = "body binary"
+CASES: Final[tuple[tuple[str, str, str | None], ...]] = (
+    ("queue", "all columns", None),
+    ("log", "all columns", None),
+    ("queue", "body only", "body binary"),
+)
+BARS: Final = {
+    "store, 100 B, scan=queue, all columns, spark": 600_000,
+    "store, 1024 B, scan=queue, all columns, spark": 300_000,
+}
 
 
 def fill(root: Path, size: int, count: int) -> None:
@@ -86,61 +90,28 @@ def through_spark(spark: Any, root: Path, scan: str, columns: str | None) -> flo
     return time.perf_counter() - started
 
 
-def session(settings: Mapping[str, str] | None = None) -> Any:
-    """Start Spark with two threads and additional settings."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    from pyspark.sql import SparkSession
-
-    builder = SparkSession.builder.master("local[2]").appName("spark_store")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.memory": "2g",
-        **(settings or {}),
-    }.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
-
-
-def cases() -> Iterator[tuple[int, str, str | None]]:
-    """Yield size, scan and columns of each case."""
-    for size in SIZES:
-        for scan in ("queue", "log"):
-            yield size, scan, None
-        yield size, "queue", BODY_ONLY
-
-
-def name_of(case: tuple[int, str, str | None]) -> str:
-    """Return the name of a case for the table."""
-    size, scan, columns = case
-    return f"{size} B, scan={scan}, {'all columns' if columns is None else 'body only'}"
-
-
-def measure(where: Path, rounds: int, messages: int) -> dict[str, dict[str, Spread]]:
-    """Return the rows per second of every case, without and with Spark."""
-    roots, counts = {}, {}
-    for size in SIZES:
-        roots[size] = where / f"store-{size}"
-        counts[size] = messages if size == SIZES[0] else messages // 4
-        fill(roots[size], size, counts[size])
-    rates: dict[str, dict[str, list[float]]] = {}
+def measure(plan: Plan) -> list[Result]:
+    """Measure the rows per second of every case, without and with Spark."""
+    counts = plan.counts(1)
     spark = session()
     try:
-        for number in range(rounds + 1):
-            for case in cases():
-                size, scan, columns = case
+        with tempfile.TemporaryDirectory(prefix="bench-spark-", dir=plan.where) as directory:
+            roots = {size: Path(directory) / f"store-{size}" for size in SIZES}
+            for size, root in roots.items():
+                fill(root, size, counts[size])
+
+            def read(size: int, scan: str, columns: str | None) -> dict[str, float]:
                 rows, seconds = alone(roots[size], scan, columns)
                 if rows != counts[size]:
-                    raise SystemExit(f"{name_of(case)}: {rows} rows instead of {counts[size]}")
+                    raise SystemExit(f"{rows} rows of {size} B instead of {counts[size]}")
                 in_spark = through_spark(spark, roots[size], scan, columns)
-                if number:
-                    found = rates.setdefault(name_of(case), {"alone": [], "spark": []})
-                    found["alone"].append(rows / seconds)
-                    found["spark"].append(rows / in_spark)
+                return {"without Spark": rows / seconds, "spark": rows / in_spark}
+
+            cases = {
+                f"store, {size} B, scan={scan}, {text}": partial(read, size, scan, columns)
+                for size in SIZES
+                for scan, text, columns in CASES
+            }
+            return rates(plan.rounds, cases, BARS)
     finally:
         spark.stop()
-    return {name: {way: spread(all_) for way, all_ in ways.items()} for name, ways in rates.items()}

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
-from benchmarks.figures import Spread, spread
-from benchmarks.spark_store import session
+from benchmarks.spark.results import SIZES, Plan, Result, rates, session
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from remoting.protocol.queue import MessageQueue
 
 TOPIC: Final = "SparkSink"
-SIZES: Final = (100, 1024)
-BARS: Final = {100: 100_000, 1024: 60_000}
-"""The bars in rows per second with Spark, by body size in bytes."""
-
+BARS: Final = {"sink, 100 B, spark": 100_000, "sink, 1024 B, spark": 60_000}
 BATCH_ROWS: Final = 10_000
 """The rows of a batch that Spark passes to a writer."""
 
@@ -97,25 +95,24 @@ def through_spark(
     return time.perf_counter() - started
 
 
-def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
-    """Return the rows per second of every size and variant."""
-    rates: dict[int, dict[str, list[float]]] = {size: {} for size in SIZES}
+def measure(plan: Plan) -> list[Result]:
+    """Measure the rows per second of every size and variant.
+
+    With half the messages of other parts, because each round stores them again.
+    """
+    counts = replace(plan, messages=plan.messages // 2).counts(BATCH_ROWS)
     spark = session()
+
+    def one_round(size: int) -> dict[str, float]:
+        # A new store for each, so that the disk doesn't have to hold all rounds.
+        with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
+            return _round(spark, server, size, counts[size])
+
     try:
-        for number in range(rounds + 1):
-            for size in SIZES:
-                count = messages if size == SIZES[0] else messages // 4
-                # A new store for each, so that the disk doesn't have to hold all rounds.
-                with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
-                    found = _round(spark, server, size, count - count % BATCH_ROWS)
-                if number:
-                    for way, rate in found.items():
-                        rates[size].setdefault(way, []).append(rate)
+        cases = {f"sink, {size} B": partial(one_round, size) for size in SIZES}
+        return rates(plan.rounds, cases, BARS)
     finally:
         spark.stop()
-    return {
-        size: {way: spread(values) for way, values in ways.items()} for size, ways in rates.items()
-    }
 
 
 def _round(spark: Any, server: StandaloneServer, size: int, count: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import IO, Any
 
-from benchmarks.spark_store import session
+from benchmarks.spark.results import session
 
 PARTITIONS = 4
 HEADERS = ("UNIQ_KEY", "KEYS", "TAGS")
@@ -77,20 +77,20 @@ def read(spark: Any, kafka: str, topic: str, *, body_only: bool) -> float:
 def count(spark: Any, kafka: str, topic: str) -> int:
     """Return the number of messages of a topic."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka)
-    found: int = reader.option("subscribe", topic).load().count()
-    return found
+    messages: int = reader.option("subscribe", topic).load().count()
+    return messages
 
 
 def serve(spark: Any, kafka: str, answers: IO[str]) -> None:
     """Run the commands on stdin until it is closed."""
     for line in sys.stdin:
-        given = json.loads(line)
-        topic = given["topic"]
-        if given["command"] == "fill":
-            fill(spark, kafka, topic, given["size"], given["count"])
+        command = json.loads(line)
+        topic = command["topic"]
+        if command["command"] == "fill":
+            fill(spark, kafka, topic, command["size"], command["count"])
             answer: dict[str, Any] = {"count": count(spark, kafka, topic)}
         else:
-            answer = {"seconds": read(spark, kafka, topic, body_only=given["body_only"])}
+            answer = {"seconds": read(spark, kafka, topic, body_only=command["body_only"])}
         print(json.dumps(answer), file=answers, flush=True)
 
 

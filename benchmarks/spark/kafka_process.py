@@ -1,11 +1,9 @@
-"""Installs Spark 4.0 and its jars for Kafka into ``.tools``, and controls the process ``lane``."""
+"""Installs Spark 4.0 and its jars for Kafka into ``.tools``, and controls ``kafka_lane``."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
-from benchmarks.clients.servers import FETCH_TIMEOUT, Unavailable
+from benchmarks.clients.servers import Unavailable, fetch_once, maven, needs
 
 SPARK_VERSION: Final = "4.0.1"
 HERE: Final = Path(__file__).parent
@@ -24,57 +22,20 @@ LOCK: Final = HERE / "requirements.lock"
 STOP_TIMEOUT: Final = 30.0
 
 
-def _run(command: list[str]) -> None:
-    """Run a command.
-
-    Raises:
-        Unavailable: it failed; with the end of its output.
-    """
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=FETCH_TIMEOUT, check=False
-    )
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        reason = lines[-1] if lines else f"it ended with {done.returncode}"
-        raise Unavailable(f"{Path(command[0]).name} failed: {reason}")
-
-
-def fetch() -> None:
+def install() -> None:
     """Install Spark 4.0 and the jars, unless they are installed.
 
     Raises:
         Unavailable: Java or Maven is missing, or a download failed.
     """
-    for program in ("java", "mvn"):
-        if shutil.which(program) is None:
-            raise Unavailable(f"{program} is not on the PATH")
-    _once(PYSPARK, LOCK, _pip(PYSPARK))
-    _once(JARS, HERE / "pom.xml", _maven(JARS))
-
-
-def _once(target: Path, source: Path, command: list[str]) -> None:
-    """Run a command that fills a directory, unless that was done for the same source file."""
-    ready, stamp = target / ".ready", hashlib.sha256(source.read_bytes()).hexdigest()
-    if ready.exists() and ready.read_text() == stamp:
-        return
-    shutil.rmtree(target, ignore_errors=True)
-    _run(command)
-    ready.write_text(stamp)
-
-
-def _pip(target: Path) -> list[str]:
-    return [
+    needs("java", "mvn")
+    pip = [
         *(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
-        *("--require-hashes", "--no-deps", "--target", str(target), "-r", str(LOCK)),
+        *("--require-hashes", "--no-deps", "--target", str(PYSPARK), "-r", str(LOCK)),
     ]
-
-
-def _maven(target: Path) -> list[str]:
-    return [
-        *("mvn", "--batch-mode", "--quiet", "-f", str(HERE / "pom.xml")),
-        *(f"-Dspark.version={SPARK_VERSION}", f"-DoutputDirectory={target}"),
-        "dependency:copy-dependencies",
-    ]
+    fetch_once(PYSPARK, LOCK, pip)
+    pom = HERE / "pom.xml"
+    fetch_once(JARS, pom, maven(pom, JARS, spark=SPARK_VERSION))
 
 
 class Lane:
@@ -104,16 +65,16 @@ def lane(kafka: str) -> Iterator[Lane]:
     """Start Spark 4.0 with a Kafka broker's address.
 
     Raises:
-        Unavailable: see ``fetch``.
+        Unavailable: see ``install``.
     """
-    fetch()
+    install()
     environment = {
         **os.environ,
         "PYTHONPATH": f"{PYSPARK}:{ROOT}",
         "SPARK_HOME": str(PYSPARK / "pyspark"),
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.spark_kafka.lane", kafka, str(JARS)],
+        [sys.executable, "-m", "benchmarks.spark.kafka_lane", kafka, str(JARS)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

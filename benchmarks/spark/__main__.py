@@ -12,7 +12,7 @@ store      ``format("rocketmq.store")``, all columns, files in the page cache
 tcp        ``format("rocketmq")`` in batch, all columns, from a broker on the same machine
 sink       ``df.write.format("rocketmq")`` to such a broker
 stream     the connector's share of an empty micro-batch, and the requests of an idle query
-kafka      Spark's Kafka source compared with ours; see ``benchmarks.spark_kafka``
+kafka      Spark's Kafka source compared with ours; see ``benchmarks.spark``
 =========  =======================================================================================
 
 Each part runs in a separate process and JVM; if one fails, the others are measured. Sizes and
@@ -29,126 +29,25 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import machine, spark_decode
+from benchmarks import machine
 from benchmarks.clients.servers import KAFKA_VERSION, Unavailable
-from benchmarks.figures import Spread, spread
 from benchmarks.report import machine_line
-from benchmarks.spark_kafka.tools import SPARK_VERSION
-from benchmarks.spark_results import Result, table
+from benchmarks.spark.kafka_process import SPARK_VERSION
+from benchmarks.spark.results import Plan, Result, measure, table
+from benchmarks.tools import say
 
 BYTES_A_MESSAGE: Final = 1_000
 """Bytes on the disk per message of ``--messages``, in the part that needs most."""
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The amounts of a run.
-
-    Attributes:
-        rounds: the number of counted rounds.
-        messages: messages of 100 B in each part; a quarter as many have 1 KiB.
-        batches: empty micro-batches of a round.
-        idle: seconds for which the requests of an idle query are counted.
-        where: the directory for the stores that are read directly; None for temporary files.
-    """
-
-    rounds: int
-    messages: int
-    batches: int
-    idle: float
-    where: Path | None = None
-
-
+PARTS: Final = ("decoder", "store", "tcp", "sink", "stream", "kafka")
 FULL: Final = Plan(rounds=5, messages=2_000_000, batches=60, idle=40.0)
 QUICK: Final = Plan(rounds=1, messages=160_000, batches=12, idle=10.0)
-
-
-def say(text: str) -> None:
-    """Print progress to stderr; only the table goes to stdout."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def decoder(plan: Plan) -> list[Result]:
-    """Measure the decoder without Spark."""
-    found = spark_decode.rates(plan.rounds + 1)
-    return [
-        Result(
-            f"decoder, {size} B, all columns",
-            "records/s",
-            spread(values[1:]),
-            spark_decode.BARS[size],
-        )
-        for size, values in found.items()
-    ]
-
-
-def store(plan: Plan) -> list[Result]:
-    """Measure the store reader."""
-    from benchmarks import spark_store
-
-    with tempfile.TemporaryDirectory(prefix="bench-spark-", dir=plan.where) as directory:
-        found = spark_store.measure(Path(directory), plan.rounds, plan.messages)
-    bars = {
-        spark_store.name_of((size, "queue", None)): bar for size, bar in spark_store.BARS.items()
-    }
-    return [
-        Result(f"store, {name}", "rows/s", ways["spark"], bars.get(name))
-        for name, ways in found.items()
-    ]
-
-
-def tcp(plan: Plan) -> list[Result]:
-    """Measure batch reads of the source."""
-    from benchmarks import spark_tcp
-
-    found = spark_tcp.measure(plan.rounds, plan.messages)
-    return _by_size("tcp", found, spark_tcp.COUNTED, spark_tcp.BARS)
-
-
-def sink(plan: Plan) -> list[Result]:
-    """Measure batch writes of the sink, with half the messages, as each round stores them again."""
-    from benchmarks import spark_sink
-
-    found = spark_sink.measure(plan.rounds, plan.messages // 2)
-    return _by_size("sink", found, "spark", spark_sink.BARS)
-
-
-def _by_size(
-    part: str,
-    found: Mapping[int, Mapping[str, Spread]],
-    counted: str,
-    bars: Mapping[int, int],
-) -> list[Result]:
-    return [
-        Result(f"{part}, {size} B, {way}", "rows/s", rate, bars[size] if way == counted else None)
-        for size, ways in found.items()
-        for way, rate in ways.items()
-    ]
-
-
-def stream(plan: Plan) -> list[Result]:
-    """Measure empty micro-batches and an idle query."""
-    from benchmarks import spark_stream
-
-    return spark_stream.measure(plan.rounds, plan.batches, plan.idle, say)
-
-
-def kafka(plan: Plan) -> list[Result]:
-    """Compare with Spark's Kafka source."""
-    from benchmarks.spark_kafka import compare
-
-    return compare.measure(plan.rounds, plan.messages, say)
-
-
-PARTS: Final[Mapping[str, Callable[[Plan], list[Result]]]] = {
-    part.__name__: part for part in (decoder, store, tcp, sink, stream, kafka)
-}
 
 
 def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]:
@@ -160,7 +59,7 @@ def run(names: Sequence[str], plan: Plan) -> tuple[list[Result], dict[str, str]]
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(1, mp_context=context) as process:
             try:
-                results += process.submit(PARTS[name], plan).result()
+                results += process.submit(measure, name, plan).result()
             except Unavailable as reason:
                 absent[name] = str(reason)
             except (Exception, SystemExit) as failure:  # noqa: BLE001 - the others are measured
@@ -236,7 +135,7 @@ def main() -> int:
     check_disk(plan)
     facts = machine.facts()
     calibration_ms = [machine.calibration_ms()]
-    results, absent = run(given.only or list(PARTS), plan)
+    results, absent = run(given.only or PARTS, plan)
     calibration_ms.append(machine.calibration_ms())
     if given.json:
         told = {**document(facts, plan, results, absent), "calibration_ms": calibration_ms}

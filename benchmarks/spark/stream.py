@@ -20,7 +20,7 @@ import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,8 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from benchmarks.figures import spread
-from benchmarks.spark_results import Result
-from benchmarks.spark_store import session
+from benchmarks.spark.results import Plan, Result, session
+from benchmarks.tools import say
 from pocketmq.testing import ServerProcess
 from spark_connector.source.data_source import RocketMQDataSource
 from spark_connector.source.stream import RocketMQStreamReader
@@ -147,13 +147,13 @@ def batches(notes: Path) -> list[dict[str, float]]:
         (float(begun), what, float(taken))
         for begun, what, taken in map(str.split, notes.read_text().splitlines())
     )
-    found: list[dict[str, float]] = []
+    calls: list[dict[str, float]] = []
     for _, what, taken in lines:
         if what == "latestOffset":
-            found.append(defaultdict(float))
-        if found:
-            found[-1][what] += taken * 1000
-    return [batch for batch in found if "read" in batch]
+            calls.append(defaultdict(float))
+        if calls:
+            calls[-1][what] += taken * 1000
+    return [batch for batch in calls if "read" in batch]
 
 
 def empty_round(spark: Any, running: ServerProcess, notes: Path, number: int) -> tuple[float, ...]:
@@ -200,41 +200,32 @@ def idle_rate(spark: Any, running: ServerProcess, seconds: float) -> float:
         query.stop()
 
 
-def measure(
-    rounds: int, many: int, idle: float, say: Callable[[str], None] = print
-) -> list[Result]:
-    """Measure empty micro-batches and an idle query.
-
-    Args:
-        rounds: the number of queries with empty micro-batches.
-        many: micro-batches of each query, of which WARM_BATCHES are not counted.
-        idle: seconds for which the requests of an idle query are counted.
-        say: prints progress.
-    """
+def measure(plan: Plan) -> list[Result]:
+    """Measure empty micro-batches and an idle query; the first batches are not counted."""
     with tempfile.TemporaryDirectory(prefix="bench-spark-") as directory, server() as running:
         notes = Path(directory) / "notes"
         os.environ[NOTES] = str(notes)
         filler = Filler(running.addresses["broker"])
         filler.create(TOPIC, queues=QUEUES)
         for queue_id in range(QUEUES):
-            filler.send(TOPIC, [b"x" * 100] * many, queue_id=queue_id, tags=("Tag",))
+            filler.send(TOPIC, [b"x" * 100] * plan.batches, queue_id=queue_id, tags=("Tag",))
         filler.close()
         spark = session()
         try:
             spark.dataSource.register(TimedSource)
-            found = []
-            for number in range(rounds):
-                found.append(empty_round(spark, running, notes, number))
-                driver, tasks, whole = found[-1]
+            medians = []
+            for number in range(plan.rounds):
+                medians.append(empty_round(spark, running, notes, number))
+                driver, tasks, whole = medians[-1]
                 say(f"  empty batch: {driver:.1f} + {tasks:.1f} ms of {whole:.0f} ms")
-            rate = idle_rate(spark, running, idle)
+            rate = idle_rate(spark, running, plan.idle)
         finally:
             spark.stop()
-    return _results(found, rate)
+    return _results(medians, rate)
 
 
-def _results(found: Sequence[tuple[float, ...]], rate: float) -> list[Result]:
-    driver, tasks, whole = (list(column) for column in zip(*found, strict=True))
+def _results(medians: Sequence[tuple[float, ...]], rate: float) -> list[Result]:
+    driver, tasks, whole = (list(column) for column in zip(*medians, strict=True))
     share = [one + other for one, other in zip(driver, tasks, strict=True)]
     name = "empty micro-batch, 4 queues"
     return [

@@ -12,22 +12,18 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
-from benchmarks.figures import Spread, spread
-from benchmarks.spark_store import session
+from benchmarks.spark.results import SIZES, Plan, Result, rates, session
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.spark_connector.filling import Filler
 
 QUEUES: Final = 4
-SIZES: Final = (100, 1024)
-BARS: Final = {100: 300_000, 1024: 120_000}
-"""The bars in rows per second with Spark, by body size in bytes."""
-
+BARS: Final = {"tcp, 100 B, spark": 300_000, "tcp, 1024 B, spark": 120_000}
 BROKER_NAME: Final = "broker-a"
-COUNTED: Final = "spark"
 
 
 def topic_of(size: int) -> str:
@@ -104,28 +100,24 @@ def one_round(spark: Any, server: StandaloneServer, size: int, count: int) -> di
     seconds = {
         "one task, not decoded": one_task(server, size, count, NoDecoder),
         "one task": one_task(server, size, count, decoder),
-        COUNTED: through_spark(spark, server, size, None),
+        "spark": through_spark(spark, server, size, None),
         "spark, body only": through_spark(spark, server, size, "body binary"),
     }
     return {way: count / taken for way, taken in seconds.items()}
 
 
-def measure(rounds: int, messages: int) -> dict[int, dict[str, Spread]]:
-    """Return the rows per second of every size and variant."""
-    counts = {SIZES[0]: messages // QUEUES * QUEUES, SIZES[1]: messages // 16 * QUEUES}
-    rates: dict[int, dict[str, list[float]]] = {size: {} for size in SIZES}
+def measure(plan: Plan) -> list[Result]:
+    """Measure the rows per second of every size and variant."""
+    counts = plan.counts(QUEUES)
     with testing.broker(settings={"mappedFileSizeCommitLog": str(1 << 30)}) as server:
         for size in SIZES:
             fill(server, size, counts[size])
         spark = session()
         try:
-            for number in range(rounds + 1):
-                for size in SIZES:
-                    found = one_round(spark, server, size, counts[size])
-                    for way, rate in found.items() if number else ():
-                        rates[size].setdefault(way, []).append(rate)
+            cases = {
+                f"tcp, {size} B": partial(one_round, spark, server, size, counts[size])
+                for size in SIZES
+            }
+            return rates(plan.rounds, cases, BARS)
         finally:
             spark.stop()
-    return {
-        size: {way: spread(values) for way, values in ways.items()} for size, ways in rates.items()
-    }

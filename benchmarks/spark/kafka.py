@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.clients.servers import kafka as kafka_server
 from benchmarks.figures import spread
-from benchmarks.spark_kafka.tools import Lane, lane
-from benchmarks.spark_results import Result
-from benchmarks.spark_store import session
-from benchmarks.spark_tcp import SIZES, fill, through_spark, topic_of
+from benchmarks.spark.kafka_process import Lane, lane
+from benchmarks.spark.results import SIZES, Plan, Result, session
+from benchmarks.spark.tcp import fill, through_spark, topic_of
+from benchmarks.tools import say
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 
@@ -31,18 +30,13 @@ Rates = dict[tuple[int, str, str], list[float]]
 """Rows per second of every round, by size, kind and source."""
 
 
-def measure(rounds: int, messages: int, say: Callable[[str], None] = print) -> list[Result]:
+def measure(plan: Plan) -> list[Result]:
     """Measure the rates of both sources and their ratios.
-
-    Args:
-        rounds: the number of counted rounds, after the warm-up.
-        messages: the number of messages of 100 B; a quarter as many have 1 KiB.
-        say: prints progress.
 
     Raises:
         Unavailable: Kafka or its Spark can't be installed.
     """
-    counts = {SIZES[0]: messages // 16 * 16, SIZES[1]: messages // 16 * 4}
+    counts = plan.counts(4)
     with (
         tempfile.TemporaryDirectory(prefix="bench-spark-") as home,
         kafka_server(Path(home)) as address,
@@ -53,16 +47,16 @@ def measure(rounds: int, messages: int, say: Callable[[str], None] = print) -> l
             _fill(server, theirs, size, counts[size])
         spark = session()
         try:
-            return _results(_rounds(spark, server, theirs, counts, rounds, say))
+            return _results(_rounds(spark, server, theirs, counts, plan.rounds))
         finally:
             spark.stop()
 
 
 def _fill(server: StandaloneServer, theirs: Lane, size: int, count: int) -> None:
     fill(server, size, count)
-    found = theirs.ask("fill", topic=topic_of(size), size=size, count=count)["count"]
-    if found != count:
-        raise SystemExit(f"Kafka has {found} messages of {size} B instead of {count}")
+    stored = theirs.ask("fill", topic=topic_of(size), size=size, count=count)["count"]
+    if stored != count:
+        raise SystemExit(f"Kafka has {stored} messages of {size} B instead of {count}")
 
 
 def _rounds(
@@ -71,7 +65,6 @@ def _rounds(
     theirs: Lane,
     counts: dict[int, int],
     rounds: int,
-    say: Callable[[str], None],
 ) -> Rates:
     rates: Rates = {}
     for number in range(-WARM_ROUNDS, rounds):
