@@ -9,7 +9,6 @@ client             server               an acknowledged message is
 =================  ===================  ==========================================================
 pocketmq           PocketMQ             in the commit log (``ASYNC_FLUSH``)
 confluent-kafka    Kafka, one node      in the leader's log (``acks=1``)
-confluent-default  the same Kafka       the same; with the default settings otherwise
 aiokafka           the same Kafka       in the leader's log (``acks=1``)
 nats-py            nats-server          in a JetStream stream with file storage
 =================  ===================  ==========================================================

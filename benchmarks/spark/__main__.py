@@ -1,4 +1,4 @@
-"""Run all Spark benchmarks: decoder, store reader, source, sink, streams, and Kafka's source.
+"""Run all Spark benchmarks: store reader, source, sink, streams, and Kafka's source.
 
     make bench-spark                                     # on an otherwise idle machine
     make bench-spark BENCH=--quick                       # a short check, not for reliable figures
@@ -7,7 +7,6 @@
 =========  =======================================================================================
 part       what is measured, with Spark's ``local[2]`` unless said otherwise
 =========  =======================================================================================
-decoder    decoding pull answers to Arrow batches of all columns, on one core, without Spark
 store      ``format("rocketmq.store")``, all columns, files in the page cache
 tcp        ``format("rocketmq")`` in batch, all columns, from a broker on the same machine
 sink       ``df.write.format("rocketmq")`` to such a broker
@@ -45,7 +44,7 @@ from benchmarks.tools import say
 BYTES_A_MESSAGE: Final = 1_000
 """Bytes on the disk per message of ``--messages``, in the part that needs most."""
 
-PARTS: Final = ("decoder", "store", "tcp", "sink", "stream", "kafka")
+PARTS: Final = ("store", "tcp", "sink", "stream", "kafka")
 FULL: Final = Plan(rounds=5, messages=2_000_000, batches=60, idle=40.0)
 QUICK: Final = Plan(rounds=1, messages=160_000, batches=12, idle=10.0)
 

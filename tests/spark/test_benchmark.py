@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HOME = Path(__file__).parents[2]
-PARTS = ("decoder", "store", "tcp", "sink", "stream")
+PARTS = ("store", "tcp", "sink", "stream")
 """All but the comparison with Kafka's source, which installs another Spark."""
 
 
