@@ -1,6 +1,7 @@
 """Every command of Apache's administration tool, at our broker and at Apache's in the same state.
 
-``python -m tests.interop.mqadmin VERSION ...`` rewrites the releases' columns in docs/mqadmin.md.
+``python -m tests.interop.mqadmin VERSION ...`` rewrites the releases' columns in
+docs/compatibility.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from tests.interop.apache import VERSIONS, apache, mqadmin_command
 from tests.support.tour import HOME
 from tests.support.waiting import until
 
-PAGE: Final = HOME / "docs" / "mqadmin.md"
+PAGE: Final = HOME / "docs" / "compatibility.md"
+SECTION: Final = "## RocketMQ's mqadmin\n"
 COMMAND_MS: Final = 30_000
 ENDLESS_MS: Final = 2_000
 """For the commands that repeat until they are interrupted."""
@@ -408,7 +410,8 @@ def committed(version: str) -> dict[str, str]:
 
 
 def _table() -> dict[str, dict[str, str]]:
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    section = PAGE.read_text().partition(SECTION)[2]
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", section, re.MULTILINE)
     return {name: dict(zip(VERSIONS, cells, strict=True)) for name, *cells in rows}
 
 
@@ -422,10 +425,11 @@ def update(version: str, cells: Mapping[str, str]) -> None:
         for name in sorted(table, key=str.lower)
         if set(table[name].values()) != {"–"}
     ]
-    head, line, tail = PAGE.read_text().partition("|---|---|---|\n")
+    before, _, section = PAGE.read_text().partition(SECTION)
+    head, line, tail = section.partition("|---|---|---|\n")
     assert line
     rest = re.sub(r"\A(\|.*\n)*", "", tail)
-    PAGE.write_text(head + line + "".join(rows) + rest)
+    PAGE.write_text(before + SECTION + head + line + "".join(rows) + rest)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Apache's dashboard gets from our broker what it gets from Apache's of the same version.
 
 The dashboard is no library: ``Dashboard.java`` asks the administration client that the dashboard
-uses for what its pages show, in the same order. ``docs/dashboard.md`` has a row for each request.
+uses for what its pages show, in the same order. ``docs/compatibility.md`` has a row for each.
 """
 
 from __future__ import annotations
@@ -90,8 +90,10 @@ class Row(NamedTuple):
 def rows(version: str) -> dict[str, Row]:
     """Return the rows of the table in the docs that this version has."""
     column, other = VERSIONS.index(version), "(4.x)" if version >= "5" else "(5.x)"
+    page = (HOME / "docs" / "compatibility.md").read_text()
+    section = page.partition("## RocketMQ's dashboard\n")[2].partition("\n## ")[0]
     found = {}
-    for line in (HOME / "docs" / "dashboard.md").read_text().splitlines():
+    for line in section.splitlines():
         if line.startswith("| `"):
             request, _, codes, *cells = line.strip("| ").split(" | ")
             if cells[column] != "–":
