@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -19,17 +18,10 @@ from typing import Any, Final
 import client
 from benchmarks.figures import MORE_IS_BETTER, Figures, Spread, spread
 from benchmarks.scenarios import KIB, Scenario
-from benchmarks.servers import (
-    HERE,
-    directory,
-    ours,
-    pair,
-    process,
-    wait_until_registered,
-)
+from benchmarks.servers import HERE, directory, ours, pair
 from benchmarks.store import start
 from benchmarks.tools import Target, fill, java, load, run, say
-from tests.support.ports import free_port, free_ports
+from tests.support.ports import free_ports
 
 FEW_QUEUES: Final = 4
 WORKERS: Final = 2
@@ -236,29 +228,26 @@ def workers(plan: Plan) -> Beside:
         # At most 1.15 times the CPU time per message.
         bars={"cpu_us_per": 1 / 1.15},
     )
-    with ExitStack() as stack:
-        home = stack.enter_context(directory(plan.where))
-        port, broker_port = free_port(), free_ports(10 * WORKERS + 3)
-        nameserver = f"127.0.0.1:{port}"
-        pocketmq = [str(plan.python), "-P", "-m", "pocketmq"]
-        names = [*pocketmq, "nameserver", f"--port={port}", f"--set=kvConfigPath={home}/kv.json"]
-        broker = [
-            *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
-            *(f"--store={home}", f"--name={WORKERS_NAME}", f"--workers={WORKERS}"),
-        ]
-        log = home / "broker.log"
-        stack.enter_context(process(names, home, home / "nameserver.log"))
-        running = stack.enter_context(process(broker, home, log))
-        wait_until_registered(nameserver, running, log, brokers=WORKERS)
+    with (
+        directory(plan.where) as home,
+        ours(
+            home,
+            sync_flush=False,
+            python=plan.python,
+            options=[f"--name={WORKERS_NAME}", f"--workers={WORKERS}"],
+            brokers=WORKERS,
+        ) as first,
+        ThreadPoolExecutor(WORKERS) as pool,
+    ):
+        host, _, port = first.broker.partition(":")
         targets = [
             Target(
-                nameserver,
-                f"127.0.0.1:{broker_port + 10 * number}",
-                _pid_of_worker(running.pid, number),
+                first.nameserver,
+                f"{host}:{int(port) + 10 * number}",
+                _pid_of_worker(first.pid, number),
             )
             for number in range(WORKERS)
         ]
-        pool = stack.enter_context(ThreadPoolExecutor(WORKERS))
 
         def loaded(side: str) -> Figures:
             runs = list(

@@ -137,7 +137,7 @@ def _make(tree: Path, home: Path) -> None:
         run([*install, wheel], home)
 
 
-def core_of(python: Path, *, pure: bool = False) -> str:
+def core_of(python: Path) -> str:
     """Start the broker of an environment and return the core that its ready line reports.
 
     Raises:
@@ -150,7 +150,7 @@ def core_of(python: Path, *, pure: bool = False) -> str:
             running = subprocess.Popen(
                 [*command, f"--port={free_ports(3)}", f"--store={home}/store"],
                 cwd=home,
-                env=plain() | (PURE if pure else {}),
+                env=plain(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

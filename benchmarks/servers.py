@@ -70,7 +70,7 @@ def process(
 
 
 def wait_until_registered(
-    nameserver: str, running: subprocess.Popen[bytes], log: Path, *, brokers: int = 1
+    nameserver: str, running: subprocess.Popen[bytes], log: Path, *, brokers: int
 ) -> None:
     """Wait until this many brokers are registered at the name server.
 
@@ -81,10 +81,10 @@ def wait_until_registered(
     while time.monotonic() < deadline and running.poll() is None:
         try:
             code = RequestCode.GET_BROKER_CLUSTER_INFO
-            known = ask(nameserver, code, ClusterInfo, timeout=1.0).broker_addr_table
+            addresses = ask(nameserver, code, ClusterInfo, timeout=1.0).broker_addr_table
         except NoAnswer:
-            known = {}
-        if len(known) >= brokers:
+            addresses = {}
+        if len(addresses) >= brokers:
             return
         time.sleep(0.02)
     tail = " ".join(log.read_text(errors="replace").splitlines()[-5:])
@@ -100,6 +100,7 @@ def ours(
     pure: bool = False,
     tls: certificates.CertificateFiles | None = None,
     options: Sequence[str] = (),
+    brokers: int = 1,
 ) -> Iterator[Target]:
     """Run PocketMQ's name server and broker.
 
@@ -110,9 +111,10 @@ def ours(
         pure: whether PocketMQ takes its Python path.
         tls: the certificate with which both accept TLS too.
         options: additional arguments for the broker.
+        brokers: how many brokers register; their ports are ten apart.
     """
     home.mkdir(exist_ok=True)
-    port, broker_port = free_port(), free_ports(3)
+    port, broker_port = free_port(), free_ports(10 * brokers - 7)
     nameserver = f"127.0.0.1:{port}"
     pocketmq = [str(python), "-P", "-m", "pocketmq"]
     flush = ["--set=flushDiskType=SYNC_FLUSH"] if sync_flush else []
@@ -125,7 +127,7 @@ def ours(
         *(*pocketmq, "broker", f"--nameserver={nameserver}", f"--port={broker_port}"),
         *(f"--store={home / 'store'}", *flush, *secure, *options),
     ]
-    yield from _serve(names, broker, home, nameserver, broker_port, pure=pure)
+    yield from _serve(names, broker, home, nameserver, broker_port, pure=pure, brokers=brokers)
 
 
 @contextmanager
@@ -174,13 +176,14 @@ def _serve(
     broker_port: int,
     *,
     pure: bool = False,
+    brokers: int = 1,
 ) -> Iterator[Target]:
     log = home / "broker.log"
     with (
         process(names, home, home / "nameserver.log", pure=pure),
         process(broker, home, log, pure=pure) as running,
     ):
-        wait_until_registered(nameserver, running, log)
+        wait_until_registered(nameserver, running, log, brokers=brokers)
         yield Target(nameserver, f"127.0.0.1:{broker_port}", running.pid)
 
 

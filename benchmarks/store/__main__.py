@@ -36,13 +36,10 @@ Figures = dict[str, Any]
 
 
 def starts(options: argparse.Namespace) -> Figures:
-    """Measure starts, and memory under load."""
+    """Measure starts."""
     runs = start.starts(options.rounds, options.dir, with_apache=options.apache)
     print(start.text(runs))
-    memory = start.memory_after(options.messages)
-    for when, megabytes in memory.items():
-        print(f"standalone, {when}: {megabytes:.1f} MB private")
-    return {**runs, "memory": memory}
+    return {**runs}
 
 
 def recovery(options: argparse.Namespace) -> Figures:
@@ -91,9 +88,6 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=5, help="of each part [5]")
     parser.add_argument("--apache", action="store_true", help="starts of Apache's broker, in turns")
-    parser.add_argument(
-        "--messages", type=int, default=1_000_000, help="sent before memory is read [1,000,000]"
-    )
     parser.add_argument("--seconds", type=float, default=2.0, help="of each run of sync [2]")
     parser.add_argument("--gigabytes", type=float, default=20.0, help="GiB of log in scale [20]")
     parser.add_argument("--queues", type=int, default=10_000, help="of scale [10,000]")

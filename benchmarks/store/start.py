@@ -9,7 +9,6 @@ second; then it is killed, or stopped. Each round uses a new copy of the killed 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -21,10 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import client
 from benchmarks.figures import Figures, spread
 from benchmarks.servers import directory
-from pocketmq import testing
 from pocketmq.server.process import private_megabytes
 from remoting.protocol import frame
 from remoting.protocol.codes import RequestCode
@@ -206,19 +203,3 @@ def text(runs: Runs) -> str:
             f"{name:10} first acknowledged send {seconds.text(3)} s, private memory {memory:.1f} MB"
         )
     return "\n".join(lines)
-
-
-def memory_after(messages: int) -> dict[str, float]:
-    """Return the private MB of name server and broker, idle and after messages of 1 KiB."""
-    with testing.broker() as server:
-        idle = private_megabytes(server.pid)
-        asyncio.run(_load(server.nameserver, messages))
-        return {"idle": idle, f"after {messages:,} messages": private_megabytes(server.pid)}
-
-
-async def _load(nameserver: str, messages: int) -> None:
-    async with client.Producer(nameserver, group="load") as producer:
-        for first in range(0, messages, 10_000):
-            batch = [client.Message("load", BODY)] * min(10_000, messages - first)
-            for result in await producer.send_many(batch):
-                assert isinstance(result, client.Receipt), result

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "benchmarks.floor": "--rounds 1 --only send-1x1",
-    "benchmarks.store": "--rounds 1 --messages 1000 --gigabytes 0.002 --queues 8 --seconds 1",
+    "benchmarks.store": "--rounds 1 --gigabytes 0.002 --queues 8 --seconds 1",
 }
 BESIDE_OTHERS = {
     "benchmarks": "--quick --only start --only push-java",
