@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 import click
@@ -10,7 +10,7 @@ import click
 from pocketmq import output
 from pocketmq.bench import COLUMNS, BenchError, BenchResult, Load, Tick, consume, latency, produce
 from pocketmq.cli.completion import topic_names
-from pocketmq.cli.running import json_option, nameserver_option, run
+from pocketmq.cli.running import Call, call_options, run
 from remoting.protocol.limits import MAX_MESSAGE_BYTES
 from remoting.runtime.tasks import stop_signal
 
@@ -24,7 +24,7 @@ PORTION: Final = 1000
 
 def common_options(function: F) -> F:
     """Add the options of every kind of load; option names are the fields of ``Load``."""
-    options = [
+    options: list[Callable[[Any], Any]] = [
         click.option(
             "--topic",
             shell_complete=topic_names,
@@ -39,8 +39,7 @@ def common_options(function: F) -> F:
             show_default=True,
             help="Maximum time in seconds.",
         ),
-        nameserver_option,
-        json_option,
+        call_options,
     ]
     for option in reversed(options):
         function = option(function)
@@ -88,9 +87,9 @@ def bench() -> None:
 @queues_option
 @warm_up_option
 @common_options
-def produce_(as_json: bool, **load: Any) -> None:
+def produce_(call: Call, **load: Any) -> None:
     """Send messages. With --rate a latency begins when the message was due."""
-    _measure(produce, Load(**load), as_json=as_json)
+    _measure(call, produce, load)
 
 
 @bench.command(name="consume", epilog="Example: pocketmq bench consume --concurrency 4")
@@ -102,9 +101,9 @@ def produce_(as_json: bool, **load: Any) -> None:
     help="Consumers, which share the queues.",
 )
 @common_options
-def consume_(as_json: bool, **load: Any) -> None:
+def consume_(call: Call, **load: Any) -> None:
     """Read all messages of the topic; no offset is committed."""
-    _measure(consume, Load(warm_up=0.0, **load), as_json=as_json)
+    _measure(call, consume, {**load, "warm_up": 0.0})
 
 
 @bench.command(name="latency", epilog="Example: pocketmq bench latency --rate 1000 --size 128")
@@ -119,17 +118,18 @@ def consume_(as_json: bool, **load: Any) -> None:
 @queues_option
 @warm_up_option
 @common_options
-def latency_(as_json: bool, **load: Any) -> None:
+def latency_(call: Call, **load: Any) -> None:
     """Send at a rate, and measure when messages are acknowledged and delivered."""
-    _measure(latency, Load(**load), as_json=as_json)
+    _measure(call, latency, load)
 
 
 def _measure(
+    call: Call,
     kind: Callable[[Load, Any, Tick], Coroutine[Any, Any, list[BenchResult]]],
-    load: Load,
-    *,
-    as_json: bool,
+    options: Mapping[str, Any],
 ) -> None:
+    load = Load(nameserver=call.nameserver, **options)
+
     async def measure() -> list[BenchResult]:
         with output.progress("messages", None) as advance:
             return await kind(load, stop_signal(), _in_portions(advance))
@@ -144,7 +144,7 @@ def _measure(
                 f"{output.count(result.failed, 'message')} failed; the first: {result.why}",
                 err=True,
             )
-    output.show_rows([result.row() for result in results], COLUMNS, as_json=as_json)
+    call.show_rows([result.row() for result in results], COLUMNS)
 
 
 def _in_portions(advance: Tick) -> Tick:
