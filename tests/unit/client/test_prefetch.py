@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client.consumer.prefetch import Prefetch
+from client.consumer.reader import Prefetch
 from remoting.protocol.queue import MessageQueue
 
 QUEUE = MessageQueue("T", "a", 0)
