@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypedDict, Unpack
 
@@ -160,8 +159,3 @@ def lease(
 
 close_unused: Final = _CACHE.close
 """Close this process's unused connections."""
-
-
-def leasing(**arguments: Unpack[LeaseArguments]) -> Lease:
-    """Return ``lease`` with these arguments."""
-    return partial(lease, **arguments)

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from remoting.protocol.message.tags import TagExpression
@@ -25,7 +26,9 @@ from remoting.runtime import DOCS
 from remoting.runtime.settings import ConfigError, nearest
 from remoting.security.credentials import CredentialsSource, Signer, from_environment
 from remoting.security.tls import Tls, TlsError, client_tls, tls_from_environment
+from spark_connector.connections import Lease, lease
 from spark_connector.errors import OptionError
+from spark_connector.limits import CONNECT_TIMEOUT
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
@@ -355,6 +358,16 @@ class ConnectionOptions:
     connection_idle: float = option("connectionIdleMs", wait, 300.0, passes_through=True)
     credentials: CredentialsSource | None = None
     tls: Tls | None = None
+
+    def lease(self, *, connect_timeout: float = CONNECT_TIMEOUT) -> Lease:
+        """Return a function that leases connections from this process's cache."""
+        return partial(
+            lease,
+            idle_timeout=self.connection_idle,
+            connect_timeout=connect_timeout,
+            credentials=self.credentials,
+            tls=self.tls,
+        )
 
     @classmethod
     def of(cls, reader: OptionReader) -> ConnectionOptions:

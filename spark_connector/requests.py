@@ -23,7 +23,7 @@ from remoting.protocol.command import Command, Extra, Header
 from remoting.protocol.errors import BodyError, HeaderError, RecordError
 from remoting.protocol.headers.admin import GetRouteInfoRequestHeader
 from remoting.security.credentials import account_of
-from spark_connector.connections import Lease, leasing
+from spark_connector.connections import Lease
 from spark_connector.errors import BrokerError
 from spark_connector.limits import CONNECT_TIMEOUT
 from spark_connector.options import ConnectionOptions
@@ -68,12 +68,8 @@ class Calls:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.options = options
-        self._lease = lease or leasing(
-            idle_timeout=options.connection_idle,
-            connect_timeout=min(options.request_timeout, CONNECT_TIMEOUT),
-            credentials=options.credentials,
-            tls=options.tls,
-        )
+        timeout = min(options.request_timeout, CONNECT_TIMEOUT)
+        self._lease = lease or options.lease(connect_timeout=timeout)
         self.sleep = sleep
         self._random = random.Random()  # noqa: S311 - spreads load
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message import compression, properties
 from remoting.protocol.message.record import COMPRESSED, FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, Buffer
-from remoting.protocol.message.view import RecordView
+from remoting.protocol.message.view import RecordView, property_text
 from spark_connector.decode.model import (
     DecodedBatch,
     DecodeSettings,
@@ -157,13 +157,8 @@ def host_text(host: tuple[str, int]) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
-def _keys(view: RecordView) -> str | None:
-    keys = properties.find(view.properties_text, _KEYS)
-    return None if keys is None else keys.decode("utf-8", "replace")
-
-
 def _key(view: RecordView) -> bytes | None:
-    text = _keys(view)
+    text = property_text(view, _KEYS)
     return None if text is None else text.encode()
 
 
@@ -173,7 +168,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
     "queueId": lambda row: row.view.queue_id,
     "queueOffset": lambda row: row.view.queue_offset,
     "body": lambda row: row.body,
-    "keys": lambda row: _keys(row.view),
+    "keys": lambda row: property_text(row.view, _KEYS),
     "tags": lambda row: row.view.tags,
     "bornTimestamp": lambda row: _micros(row.view.born_timestamp_ms),
     "storeTimestamp": lambda row: _micros(row.view.store_timestamp_ms),

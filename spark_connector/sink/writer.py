@@ -18,7 +18,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from remoting.runtime.log import Log
-from spark_connector.connections import Lease, leasing
+from spark_connector.connections import Lease
 from spark_connector.errors import ConnectorError, OptionError
 from spark_connector.requests import Calls, NameServerCalls
 from spark_connector.sink.columns import choose, writable
@@ -120,13 +120,8 @@ def write_rows(
         ConnectorError: a row could not be sent; earlier ones may have been.
     """
     options = plan.options
-    connection = options.connection
-    take = lease or leasing(
-        idle_timeout=connection.connection_idle,
-        credentials=connection.credentials,
-        tls=connection.tls,
-    )
-    name_servers = NameServerCalls(Calls(options.connection, lease=take))
+    lease = lease or options.connection.lease()
+    name_servers = NameServerCalls(Calls(options.connection, lease=lease))
     routes = WriteRoutes(name_servers, options.default_queues)
     recipe = Recipe(
         plan.chosen,
@@ -137,7 +132,7 @@ def write_rows(
         options.max_batch_bytes,
     )
     encoder = Encoder(recipe, routes.queues)
-    dispatcher = ParcelDispatcher(options, routes, take)
+    dispatcher = ParcelDispatcher(options, routes, lease)
     try:
         for batch in batches:
             if plan.into_table:

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
 from remoting.protocol.message.tags import SUBSCRIBE_ALL, SqlExpression, TagExpression
 from remoting.protocol.names import validate_topic
 from remoting.protocol.queue import MessageQueue
-from remoting.security.credentials import CredentialsSource
-from remoting.security.tls import Tls
 from spark_connector.errors import OptionError
 from spark_connector.options import (
     CREDENTIALS_OPTIONS,
@@ -117,10 +115,7 @@ class ReadOptions:
 
     Attributes:
         group: the consumer group named in pulls, which commit nothing.
-        request_timeout: the timeout of one pull.
-        connection_idle: a connection is closed after it has been unused for this long.
-        credentials: what requests are signed with; None: unsigned.
-        tls: how to connect with TLS; None: without it.
+        connection: how brokers are reached.
         filter_tags: a tag expression, ``*`` for all messages.
         filter_sql: an SQL92 expression in its place; empty for none.
         pull_batch_size: the most messages requested with one pull.
@@ -131,10 +126,7 @@ class ReadOptions:
     """
 
     group: str
-    request_timeout: float = 10.0
-    connection_idle: float = 300.0
-    credentials: CredentialsSource | None = None
-    tls: Tls | None = None
+    connection: ConnectionOptions = field(default_factory=ConnectionOptions)
     filter_tags: str = SUBSCRIBE_ALL
     filter_sql: str = ""
     pull_batch_size: int = option("pullBatchSize", integer(1, 1024), 1024)
@@ -228,10 +220,7 @@ class SourceOptions:
             read=reader.read(
                 ReadOptions,
                 group=name,
-                request_timeout=connection.request_timeout,
-                connection_idle=connection.connection_idle,
-                credentials=connection.credentials,
-                tls=connection.tls,
+                connection=connection,
                 filter_tags=filter_tags,
                 filter_sql=filter_sql,
                 on_data_loss=_on_data_loss(reader),

@@ -21,7 +21,7 @@ from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.message.record import FIXED_BYTES_V4, QUEUE_OFFSET_AT
 from remoting.runtime.log import Log
-from spark_connector.connections import Lease, leasing
+from spark_connector.connections import Lease
 from spark_connector.decode.decoder import Decoder
 from spark_connector.errors import DecodeError
 from spark_connector.limits import (
@@ -192,9 +192,8 @@ class RangeReader:
         self._partition = partition
         self._options = options
         self._decoder = decoder
-        self._lease = lease or leasing(
-            idle_timeout=options.connection_idle, credentials=options.credentials, tls=options.tls
-        )
+        self._lease = lease or options.connection.lease()
+        self._timeout = options.connection.request_timeout
         self._clock = clock
         self._sleep = sleep
         self._tags = None if options.tags.is_all else options.tags
@@ -236,15 +235,13 @@ class RangeReader:
         with self._lease(address) as connection:
             while not ahead.done:
                 self._ask(connection)
-                answer = connection.receive(
-                    timeout=self._options.request_timeout, place=self._place
-                )
+                answer = connection.receive(timeout=self._timeout, place=self._place)
                 yield from self._take(connection, answer)
 
     def _ask(self, connection: BlockingConnection) -> None:
         while (window := self._ahead.next_pull()) is not None:
             request = pull_request(self._partition, self._options, window.start, window.end)
-            opaque = connection.submit(request, timeout=self._options.request_timeout)
+            opaque = connection.submit(request, timeout=self._timeout)
             self._ahead.sent(window, opaque)
 
     def _place(self, answer: Command, length: int) -> memoryview | None:

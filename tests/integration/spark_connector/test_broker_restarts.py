@@ -9,6 +9,7 @@ import pytest
 
 from pocketmq.testing import StandaloneServer
 from spark_connector.errors import BrokerError
+from spark_connector.options import ConnectionOptions
 from tests.integration.spark_connector.filling import Filler
 from tests.integration.spark_connector.ranges import range_reader
 
@@ -71,7 +72,10 @@ def test_a_broker_that_hangs_is_disconnected_and_retried(
     server_with_messages: StandaloneServer,
 ) -> None:
     server = server_with_messages
-    reader = range_reader(server.broker, "T", 0, MESSAGES, pull_batch_size=64, request_timeout=0.2)
+    connection = ConnectionOptions(request_timeout=0.2)
+    reader = range_reader(
+        server.broker, "T", 0, MESSAGES, pull_batch_size=64, connection=connection
+    )
     batches = reader.batches()
     found = offsets_until(batches, 5000)
     server.pause()

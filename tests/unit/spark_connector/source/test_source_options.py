@@ -92,10 +92,10 @@ def test_unsupported_options_are_refused_without_showing_their_value(name: str):
 
 def test_tls_comes_from_options_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ca = str(self_signed(tmp_path).cert)
-    assert of().read.tls is None
+    assert of().read.connection.tls is None
     assert of(tls="true").connection.tls == Tls()
     expected = Tls(ca=ca, check_hostname=False)
-    assert of(tlsCa=ca, tlsCheckHostname="false").read.tls == expected
+    assert of(tlsCa=ca, tlsCheckHostname="false").read.connection.tls == expected
     monkeypatch.setenv("POCKETMQ_CLIENT_TLS_CA", ca)
     assert of().connection.tls == Tls(ca=ca)
     assert of(tls="false").connection.tls is None
@@ -109,13 +109,13 @@ def test_credentials_come_from_options_or_the_environment(
     keys = Credentials("billing", "hush-hush")
     monkeypatch.setenv("POCKETMQ_ACCESS_KEY", "billing")
     monkeypatch.setenv("POCKETMQ_SECRET_KEY", "hush-hush")
-    assert of().read.credentials == keys
+    assert of().read.connection.credentials == keys
     other = of(accessKey="a", secretKey="b", securityToken="c").connection.credentials
     assert other == Credentials("a", "b", "c")
     file = tmp_path / "keys.yml"
     file.write_text("accessKey: billing\nsecretKey: hush-hush\n")
     file.chmod(0o600)
-    assert of(credentialsFile=file).read.credentials == str(file)
+    assert of(credentialsFile=file).read.connection.credentials == str(file)
     assert "hush" not in repr(of())
 
 
@@ -345,7 +345,7 @@ def test_values_have_their_units():
     )
     assert options.limits.max_bytes == 64 << 20
     assert options.limits.max_delay == 120.0
-    assert options.connection.request_timeout == options.read.request_timeout == 1.5
+    assert options.connection.request_timeout == options.read.connection.request_timeout == 1.5
     assert options.read.read_timeout == 20.0
     assert of(onDecodeError="raw").read.on_decode_error is OnDecodeError.RAW
 
