@@ -57,9 +57,9 @@ _SLOTS_SKIPPED_AT_ONCE: Final = 5_000
 
 
 def pack(after_ms: int, offset: int = 0) -> PackedEntry:
-    """Return the entry of a message that is due ``after_ms`` its slot, at a physical offset.
+    """Return the entry of a message at a physical offset, due ``after_ms`` the time of its slot.
 
-    Tuples would need three times the memory, and twice the time to sort.
+    Tuples would need more memory, and more time to sort.
     """
     return after_ms << _OFFSET_BITS | offset
 
@@ -70,9 +70,10 @@ def after_ms_of(entry: PackedEntry) -> int:
 
 
 class LostFiles(NamedTuple):
-    """What lost files said: messages up to ``delivered`` in the slot, and in those before, are out.
+    """The progress in files that were lost: what was delivered of a part of the timer topic.
 
-    It holds for the messages before an offset of the timer topic.
+    Of the messages before ``offset``, the ones in slots before ``slot_ms`` were delivered, and in
+    this slot the entries up to ``delivered``.
     """
 
     offset: int = 0

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("broker")
 
-MOST_BEHIND_MS: Final = 200
-"""Most ms that deliveries wait for timer messages that arrive faster than they are read."""
+MAX_READ_LAG_MS: Final = 200
+"""Maximum extra delay of deliveries while messages arrive faster than they are read."""
 
 
 class Timers:
@@ -152,7 +152,7 @@ class Timers:
             unread = True
         elif unread := await self._read():
             # Not after a time that the clock showed before it was set back.
-            self._drained_ms = min(max(self._drained_ms, now_ms - MOST_BEHIND_MS), now_ms)
+            self._drained_ms = min(max(self._drained_ms, now_ms - MAX_READ_LAG_MS), now_ms)
         else:
             self._drained_ms = now_ms
         if not wheel.has_slots:

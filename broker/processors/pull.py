@@ -78,7 +78,7 @@ _CODES: Final = {
 }
 
 
-class Wanted(NamedTuple):
+class PullFilter(NamedTuple):
     """The filter of a pull.
 
     Attributes:
@@ -90,7 +90,7 @@ class Wanted(NamedTuple):
     records: RecordFilter | None = None
 
 
-_EVERYTHING: Final = Wanted()
+_EVERYTHING: Final = PullFilter()
 
 
 class GetArgs(TypedDict):
@@ -159,7 +159,7 @@ class PullProcessor:
         """Handle PULL_MESSAGE and LITE_PULL_MESSAGE."""
         header = command.read(PullMessageRequestHeader)
         held = HeldPull(command, connection, header)
-        wanted = self.admit(held)
+        pull_filter = self.admit(held)
         if self._guard is not None:
             held.account = self._guard.account_of(command, connection)
         held.allowance = self._quotas.admit_pull(
@@ -173,11 +173,11 @@ class PullProcessor:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        args = self.get_args(held, wanted)
+        args = self.get_args(held, pull_filter)
         result = self._state.store.get(**args, wait=False)
         if result.status is GetStatus.COLD:
             return self._pull_from_disk(held, args)
-        return self.answer(held, wanted.codes, result, suspend=not self._state.stopping)
+        return self.answer(held, pull_filter.codes, result, suspend=not self._state.stopping)
 
     async def _pull_from_disk(self, held: HeldPull, args: GetArgs) -> Command | None:
         try:
@@ -247,19 +247,19 @@ class PullProcessor:
             try:
                 self._check_rights(held)
                 # The message that woke it was just stored and is in memory, so ``wait`` is off.
-                wanted = self.admit(held)
-                result = self._state.store.get(**self.get_args(held, wanted), wait=False)
+                pull_filter = self.admit(held)
+                result = self._state.store.get(**self.get_args(held, pull_filter), wait=False)
                 if result.status is GetStatus.FOUND:
                     # Other pulls may have used it up since this one was parked.
                     self._quotas.check(held.allowance, held.connection)
                 if (
-                    wanted.records is not None
+                    pull_filter.records is not None
                     and result.status is GetStatus.NO_MATCHED_MESSAGE
                     and result.next_offset == result.max_offset
                     and self._park_again(parked, result.next_offset)
                 ):
                     continue
-                reply = self.answer(held, wanted.codes, result, suspend=False)
+                reply = self.answer(held, pull_filter.codes, result, suspend=False)
             except RequestRefused as refused:
                 reply = held.command.reply(refused.code, refused.remark, extra=refused.extra)
             except Exception:  # noqa: BLE001 - whatever fails is answered
@@ -308,7 +308,7 @@ class PullProcessor:
 
     # checks
 
-    def admit(self, held: HeldPull) -> Wanted:
+    def admit(self, held: HeldPull) -> PullFilter:
         """Check whether a pull is allowed, in RocketMQ's order; return its filter.
 
         Raises:
@@ -333,15 +333,15 @@ class PullProcessor:
             )
         self._check_queue(held)
         if header.sys_flag & SUBSCRIPTION:
-            wanted = self._wanted_by_text(header)
+            pull_filter = self._filter_of_text(header)
         else:
             enable = group.consume_broadcast_enable
-            wanted = self._wanted_by_group(header, broadcast_enable=enable)
+            pull_filter = self._filter_of_subscription(header, broadcast_enable=enable)
         is_retry = header.topic.startswith(names.RETRY_PREFIX)
-        if is_retry and wanted is _EVERYTHING and state.store.deleted.ends:
+        if is_retry and pull_filter is _EVERYTHING and state.store.deleted.ends:
             # Retries of a deleted topic would be delivered as messages of one created again.
-            return Wanted(records=ExistingTopics(state.store))
-        return wanted
+            return PullFilter(records=ExistingTopics(state.store))
+        return pull_filter
 
     def _check_queue(self, held: HeldPull) -> None:
         header = held.header
@@ -364,9 +364,9 @@ class PullProcessor:
                 f"consumer:[/{held.connection.remote_text}]",
             )
 
-    def _wanted_by_group(
+    def _filter_of_subscription(
         self, header: PullMessageRequestHeader, *, broadcast_enable: bool
-    ) -> Wanted:
+    ) -> PullFilter:
         group = self._state.consumers.groups.get(header.consumer_group)
         if group is None:
             raise RequestRefused(
@@ -393,10 +393,10 @@ class PullProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
         if not is_tag_type(subscription.expression_type):
-            return Wanted(records=self._filter_of_group(header, subscription.expression_type))
+            return PullFilter(records=self._filter_of_group(header, subscription.expression_type))
         if subscription.sub_string == "*":
             return _EVERYTHING
-        return Wanted(frozenset(subscription.code_set))
+        return PullFilter(frozenset(subscription.code_set))
 
     def _filter_of_group(
         self, header: PullMessageRequestHeader, expression_type: str | None
@@ -416,7 +416,7 @@ class PullProcessor:
             raise without_filter(expression_type)
         return saved.filter
 
-    def _wanted_by_text(self, header: PullMessageRequestHeader) -> Wanted:
+    def _filter_of_text(self, header: PullMessageRequestHeader) -> PullFilter:
         text = header.subscription
         if not is_tag_type(header.expression_type):
             if not text:
@@ -424,7 +424,7 @@ class PullProcessor:
             if not self._state.config.enable_property_filter:
                 raise without_filter(header.expression_type)
             try:
-                return Wanted(records=compile_filter(header.expression_type, text))
+                return PullFilter(records=compile_filter(header.expression_type, text))
             except SqlError as error:
                 # RocketMQ ignores the filter then, and delivers every message.
                 raise _unparsable(str(error)) from None
@@ -434,7 +434,7 @@ class PullProcessor:
             expression = _parse_tags(text)
         except ValueError:
             raise _unparsable() from None
-        return _EVERYTHING if expression.is_all else Wanted(expression.codes)
+        return _EVERYTHING if expression.is_all else PullFilter(expression.codes)
 
     # the store
 
@@ -449,7 +449,7 @@ class PullProcessor:
             size = min(header.max_msg_bytes, config.pull_max_bytes)
         return capped(allowance, count, size) if allowance else (count, size)
 
-    def get_args(self, held: HeldPull, wanted: Wanted) -> GetArgs:
+    def get_args(self, held: HeldPull, pull_filter: PullFilter) -> GetArgs:
         """Return the arguments for the store's ``get``."""
         header = held.header
         max_count, max_bytes = self.limits(header, held.allowance)
@@ -459,8 +459,8 @@ class PullProcessor:
             "offset": header.queue_offset,
             "max_count": max_count,
             "max_bytes": max_bytes,
-            "codes": wanted.codes,
-            "records": wanted.records,
+            "codes": pull_filter.codes,
+            "records": pull_filter.records,
         }
 
     def _found(self, held: HeldPull, result: GetResult) -> None:
