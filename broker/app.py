@@ -29,6 +29,10 @@ from broker.processors.acl import AclProcessor
 from broker.processors.permissions import permissions
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
+from broker.replication.master import ReplicationServer
+from broker.replication.role import wrap as refuse_changes
+from broker.replication.slave import LogReplica, Master
+from broker.replication.tables import TableCopy
 from broker.sampler import SAMPLE_SECONDS
 from broker.saved_tables import SavedTables
 from broker.state import BrokerState
@@ -42,7 +46,8 @@ from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
 from remoting.access.file import WATCH_SECONDS, AclFile
 from remoting.access.guard import Guard, Permissions
-from remoting.addresses import address_text
+from remoting.access.patterns import parse as parse_pattern
+from remoting.addresses import address_text, parse_address
 from remoting.connection import Connection
 from remoting.counters import Counters
 from remoting.endpoint import Handler
@@ -98,6 +103,8 @@ class Broker:
         state: the tables; exists after the start.
         processors: the request handlers; exists after the start.
         guard: checks requests; None while ``aclEnable`` is false.
+        replica: a slave's connection to its master; None for a master.
+        slaves: a master's replication port; None without ``haListenPort``.
         audit: records changes and denials; None while there is no audit log.
         tls: the certificate for connections with TLS; None for no TLS.
     """
@@ -130,6 +137,8 @@ class Broker:
         self._delays: Delays
         self._timers: Timers | None = None
         self._registration: BrokerRegistration | None = None
+        self.replica: LogReplica | None = None
+        self.slaves: ReplicationServer | None = None
         self._supervisor = Supervisor("broker")
         self._store_open = False
         self._serving = False
@@ -199,6 +208,9 @@ class Broker:
         self.store = make_store(self.config, address, self._files, self._clock)
         await open_store(self.store)
         self._store_open = True
+        if self.config.replicates:
+            # Before the registration, which tells its port.
+            await self._open_replication_port()
         await self._load()
         path, name = self.config.audit_path, self.config.broker_name
         # Before the guard, which records what it denies.
@@ -206,13 +218,16 @@ class Broker:
         rights = permissions(self.state)
         self.guard = await self._make_guard(rights) if self.config.acl_enable else None
         self.processors = Processors.of(self.state, guard=self.guard)
-        await self.state.transactions.load()
+        if not self.config.is_slave:
+            await self.state.transactions.load()
         self.store.dispatcher.on_arrival = self._arrived
         self.store.dispatcher.watched = self.state.long_polls.queues
         table = self.processors.table()
         if self.guard is not None:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
         handler: Handler = RequestDispatcher(self.state, table)
+        if self.config.is_slave:
+            handler = refuse_changes(handler)
         if self.audit is not None:
             # Audit exactly the codes that need an administrator.
             administrative = table.keys() - rights.needs.keys()
@@ -223,10 +238,13 @@ class Broker:
         self._serving = True
         await self._start_vip()
         self._tables.save_all()
-        self._start_engines()
+        if not self.config.is_slave:
+            self._start_engines()
         self._spawn_tasks()
         assert self._registration is not None
         await self._registration.start()
+        if self.config.is_slave:
+            self._follow_master(self._registration)
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         if self.config.open_to_network:
@@ -281,7 +299,7 @@ class Broker:
         )
         # Before ``store.dispatcher.on_arrival`` is set, because ``_arrived`` needs the schedule.
         self._delays.open(directory, self._files, tables.delay_offsets, tables.save_delay_offsets)
-        if config.timer_wheel_enable:
+        if config.timer_wheel_enable and not config.is_slave:
             self._timers = Timers(
                 self.store,
                 self._clock,
@@ -337,7 +355,7 @@ class Broker:
         )
         return BrokerRegistration(
             config.namesrv_addr,
-            Announcement.of(config, self.port),
+            Announcement.of(config, self.port, self.slaves.port if self.slaves else None),
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
@@ -454,6 +472,41 @@ class Broker:
             spawn(self._timers.wheel.run_saves(), "save timers")
         spawn(self.state.transactions.run(self.processors.transactions.ask), "transactions")
 
+    async def _open_replication_port(self) -> None:
+        host, port = self.config.bind_host, self.config.ha_listen_port
+        assert port is not None
+        allowed = self.config.slave_addresses
+        self.slaves = ReplicationServer(
+            self.store,
+            self._clock,
+            host=host,
+            port=port,
+            is_allowed=parse_pattern("*" if allowed is None else allowed),
+        )
+        await self.slaves.start()
+
+    def _follow_master(self, registration: BrokerRegistration) -> None:
+        ask = registration.pool.request
+        tables = TableCopy(self.state, self._tables, self._files, ask)
+        self.replica = LogReplica(
+            self.store, self._clock, ask, self._find_master, on_connected=tables.soon
+        )
+        self._supervisor.spawn(self.replica.run(), "replication")
+        self._supervisor.spawn(tables.run(self._find_master), "copy tables")
+
+    def _find_master(self) -> Master | None:
+        """Return the addresses of a slave's master: as configured, or as name servers say."""
+        assert self._registration is not None
+        answer, stream = self._registration.master, self.config.ha_master_address
+        if stream is None:
+            stream = answer.ha_server_addr
+        if not stream:
+            return None
+        if answer.master_addr:
+            return Master(answer.master_addr, stream)
+        host, port = parse_address(stream)
+        return Master(address_text((host, port - 1)), stream)
+
     def _save_engines(self) -> None:
         """Save the progress of the engines when their tasks have ended; blocks."""
         self._delays.save_all()
@@ -499,12 +552,15 @@ class Broker:
             self.processors.pull.wake_all()
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
+        if self.slaves is not None:
+            await self.slaves.stop()
         audit, self.audit = self.audit, None
         if audit is not None:
             await audit.close()
         if self._serving:
             self._serving = False
-            self._save_engines()
+            if not self.config.is_slave:
+                self._save_engines()
             await self._tables.flush()
         if self._store_open:
             self._store_open = False

@@ -32,6 +32,7 @@ from broker.store.config import RetentionConfig
 from broker.store.limits import StoreLimits
 from broker.traffic.quotas import NO_LIMITS, QuotaRates, RatesByKind, parse_rates
 from remoting.access.audit import AUTO, audit_path, audit_setting
+from remoting.access.patterns import parse as parse_pattern
 from remoting.addresses import is_loopback
 from remoting.limits import MAX_IN_PROGRESS_REQUESTS
 from remoting.protocol.disk.index_file import DEFAULT_ENTRIES, DEFAULT_SLOTS
@@ -136,12 +137,11 @@ KEYS_WITHOUT_EFFECT: Final = frozenset(
 )
 
 _REPLICATION = (
-    "PocketMQ doesn't replicate yet: one broker holds one copy; "
-    "use ASYNC_MASTER, or an Apache RocketMQ cluster where a second copy is needed"
+    "PocketMQ replicates to slaves, as with brokerRole=ASYNC_MASTER and SLAVE; remove the key"
 )
 _ONE_COPY = (
-    "PocketMQ doesn't replicate yet and acknowledges a message that one broker has; use 1, or an "
-    "Apache RocketMQ cluster where more copies are needed"
+    "PocketMQ replicates asynchronously and acknowledges a message that one broker has; use 1, or "
+    "an Apache RocketMQ cluster where more copies must have it"
 )
 _ACCESS_CONTROL = (
     "PocketMQ has the access control of RocketMQ 4.9: use aclEnable=true and write the users and "
@@ -152,14 +152,13 @@ _LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; remove th
 
 REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     **TLS_REFUSED_KEYS,
-    "brokerRole": refused(_REPLICATION, "async_master", ""),
     "enableDLegerCommitLog": refused(_REPLICATION),
     "duplicationEnable": refused(_REPLICATION),
     "totalReplicas": refused(_ONE_COPY, "1"),
     "inSyncReplicas": refused(_ONE_COPY, "1"),
     "minInSyncReplicas": refused(_ONE_COPY, "1"),
     "allAckInSyncStateSet": refused(
-        "PocketMQ doesn't replicate yet: no other broker acknowledges a message; use false"
+        "PocketMQ replicates asynchronously: no other broker acknowledges a message; use false"
     ),
     "enableSlaveActingMaster": refused(_REPLICATION),
     "enableControllerMode": refused(_CONTROLLER),
@@ -277,6 +276,11 @@ def name_of_host(hostname: str) -> str:
         return DEFAULT_NAME
 
 
+def _slaves(text: str) -> str:
+    parse_pattern(text)
+    return text
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(TlsServerSettings):
     """A broker's settings, each under RocketMQ's key (cf. BrokerConfig, MessageStoreConfig)."""
@@ -293,12 +297,18 @@ class BrokerConfig(TlsServerSettings):
     """This host's name: the default name of brokers before stores saved it."""
     name_of_new_store: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
+    broker_role: str = setting("brokerRole", choice("ASYNC_MASTER", "SLAVE"), "ASYNC_MASTER")
+    ha_master_address: str | None = setting("haMasterAddress", word, None)
+    """The replication port of a slave's master; else name servers tell it."""
+    slave_addresses: str | None = setting("pocketmqSlaveAddresses", _slaves, None)
+    """Which addresses may connect to the replication port: a pattern of white lists."""
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)
     """The host that clients connect to; see ``advertised_host``."""
     broker_ip2: str | None = setting("brokerIP2", host, None)
     listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
     ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
+    """The port for slaves; a master without it serves none."""
     region_id: str = setting("regionId", word, "DefaultRegion")
 
     # name servers
@@ -493,10 +503,21 @@ class BrokerConfig(TlsServerSettings):
             ConfigError: the broker would be a slave, or settings contradict each other.
         """
         super().check()
-        if self.broker_id != 0:
+        if self.is_slave is not (self.broker_id > 0):
             raise ConfigError(
-                f"brokerId={self.broker_id} means a slave, and PocketMQ doesn't replicate yet; "
-                "use brokerId=0, and a brokerName of its own for every broker"
+                f"brokerRole={self.broker_role} and brokerId={self.broker_id}"
+                " contradict each other: a master has brokerId=0, and a slave a larger one"
+            )
+        if self.is_slave and not (self.namesrv_addr or self.ha_master_address):
+            raise ConfigError(
+                "a slave has to find its master: set namesrvAddr, or haMasterAddress to the host"
+                " and haListenPort of the master"
+            )
+        if self.acl_enable and self.replicates and self.slave_addresses is None:
+            raise ConfigError(
+                "whoever reaches the replication port reads all messages, without an account: with"
+                " aclEnable=true set pocketmqSlaveAddresses to the addresses of the slaves, such as"
+                " 10.1.2.3,10.1.2.4 or 10.1.2.*"
             )
         self._check_disk_bounds()
         account_rates = self.max_account_messages_per_second, self.max_account_bytes_per_second
@@ -592,6 +613,16 @@ class BrokerConfig(TlsServerSettings):
     def audit_path(self) -> Path | None:
         """The file of the audit log; None: none is written."""
         return audit_path(self.audit_log, self.store_path_root_dir, acl_enable=self.acl_enable)
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker copies a master."""
+        return self.broker_role == "SLAVE"
+
+    @property
+    def replicates(self) -> bool:
+        """Whether the broker serves slaves."""
+        return self.ha_listen_port is not None and not self.is_slave
 
     @property
     def open_to_network(self) -> bool:

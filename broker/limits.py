@@ -125,6 +125,8 @@ class BrokerLimits:
     progress, so that its other requests are still read."""
     waiting_new_topic_bytes: int = 8 * 1024 * 1024
     """The same limit in bytes: a quarter of what a connection may have in progress."""
+    table_copy_seconds: float = 10.0
+    """How often a slave copies its master's tables (cf. handleSlaveSynchronize)."""
     group_members: int = 4_096
     """Members of one consumer group, since every change notifies all of them."""
     memberships: int = 100_000

@@ -50,6 +50,7 @@ from remoting.protocol.headers.admin import (
     BrokerRequestHeader,
     QueryDataVersionResponseHeader,
     RegisterBrokerRequestHeader,
+    RegisterBrokerResponseHeader,
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.runtime.clock import Clock, SystemClock
@@ -86,10 +87,17 @@ class Announcement:
     """Seconds until a registration fails."""
 
     @classmethod
-    def of(cls, config: BrokerConfig, port: int) -> Announcement:
-        """Return the announcement of a broker with these settings that listens on ``port``."""
+    def of(cls, config: BrokerConfig, port: int, ha_port: int | None = None) -> Announcement:
+        """Return the announcement of a broker with these settings.
+
+        Args:
+            config: the settings.
+            port: on which it listens.
+            ha_port: its replication port, None if it has none.
+        """
         host = config.advertised_host
-        ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
+        if ha_port is None:
+            ha_port = port + 1 if config.ha_listen_port is None else config.ha_listen_port
         period_ms = config.register_name_server_period_ms
         return cls(
             cluster=config.cluster_name,
@@ -202,6 +210,9 @@ class BrokerRegistration:
         patience: how many seconds ``start`` and the requests that change topics wait for the name
             servers.
         pool: creates the pool of connections to the name servers.
+
+    Attributes:
+        master: the addresses of a slave's master, as a name server has last told them.
     """
 
     def __init__(
@@ -222,6 +233,7 @@ class BrokerRegistration:
         self._on_order_topics = on_order_topics
         self.clock = clock or SystemClock()
         self.jitter = jitter
+        self.master = RegisterBrokerResponseHeader()
         self.pace = pace
         self.patience = patience
         self.pool = pool(
@@ -303,7 +315,10 @@ class BrokerRegistration:
         return self.announcement.query_version(self._topics_of(()).data_version)
 
     def answered(self, reply: Command) -> None:
-        """Handle the answer to a registration, which may contain the order topics."""
+        """Handle the answer to a registration, which may contain a master and the order topics."""
+        answer = reply.read(RegisterBrokerResponseHeader)
+        if answer.ha_server_addr:
+            self.master = answer
         if not reply.body or self._on_order_topics is None:
             return
         try:

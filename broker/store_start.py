@@ -52,6 +52,7 @@ def make_store(
             message_index_enable=config.message_index_enable,
             max_hash_slots=config.max_hash_slots,
             max_index_entries=config.max_index_entries,
+            follows=config.is_slave,
             limits=config.store_limits,
         ),
         files=files,

@@ -155,7 +155,7 @@ class Server:
                 )
                 at = self._server.sockets[0].getsockname()
         except OSError as failure:
-            raise _bind_failed(self.address, failure) from failure
+            raise bind_failed(self.address, failure) from failure
         self._port = at[1]
         if room is not None and room.allowed < limit:
             _log.info(
@@ -213,7 +213,8 @@ async def _stop_listening(server: asyncio.Server) -> None:
         server.close()
 
 
-def _bind_failed(address: str, failure: OSError) -> BindFailed:
+def bind_failed(address: str, failure: OSError) -> BindFailed:
+    """Return the error of a server that can't listen on an address, with a hint."""
     if isinstance(failure, socket.gaierror):
         return BindFailed(
             address,

@@ -467,7 +467,8 @@ class TimerWheel:
                 reason=str(error),
             )
 
-    def _check(self) -> TimerCheck:
+    def check_point(self) -> TimerCheck:
+        """Return what is delivered and read by now."""
         return TimerCheck(self.read_ms, self._files.log_end, self.taken)
 
     async def run_saves(self) -> None:
@@ -486,7 +487,7 @@ class TimerWheel:
                 await self._save()
 
     async def _save(self) -> None:
-        now = self._check()
+        now = self.check_point()
         if self._unsaved is not None and self._unsaved[0] <= self._store.syncer.log.flushed:
             self._durable_ms, self._unsaved = self._unsaved[1], None
         if self._unsaved is None and now.read_ms != self._durable_ms:
@@ -511,7 +512,7 @@ class TimerWheel:
             self._store.flush()
             self._keep_undelivered()
             files.start_sync()()
-            files.write_check(self._check(), self._clock.now_ms())
+            files.write_check(self.check_point(), self._clock.now_ms())
             self.save_progress()
         except (OSError, StoreError) as error:
             _log.warning("the timer files can't be saved", reason=str(error))

@@ -55,6 +55,18 @@ class SubscriptionGroups:
         self.auto_create = auto_create
         self._client_limit = client_limit
 
+    def replace(
+        self,
+        table: Mapping[str, SubscriptionGroupConfig],
+        version: DataVersion,
+        forbidden: Mapping[str, Mapping[str, int]] | None,
+    ) -> None:
+        """Replace all groups but missing system groups, by those of the master."""
+        system = names.SYSTEM_GROUPS & self.table.keys()
+        self.table = {name: self.table[name] for name in system} | dict(table)
+        self.forbidden = {group: dict(topics) for group, topics in (forbidden or {}).items()}
+        self.data_version = version
+
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """Return a group's settings, or None; creates nothing."""
         return self.table.get(name)

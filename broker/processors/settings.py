@@ -29,7 +29,6 @@ BLACK_LIST: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackL
 """Keys that 5.x refuses (cf. AdminBrokerProcessor.initConfigBlackList)."""
 
 EXPORTED: Final = {
-    "brokerRole": "ASYNC_MASTER",
     "slaveReadEnable": "false",
     "filterServerNums": "0",
     "useTLS": "false",

@@ -127,6 +127,7 @@ class Processors:
             RequestCode.SEND_REPLY_MESSAGE: self.replies.reply,
             RequestCode.SEND_REPLY_MESSAGE_V2: self.replies.reply,
             RequestCode.RECALL_MESSAGE: self.timers.recall,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timers.check_point,
             RequestCode.END_TRANSACTION: self.transactions.end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self.transactions.resume,
             RequestCode.PULL_MESSAGE: self.pull.pull,

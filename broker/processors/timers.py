@@ -16,6 +16,7 @@ from broker.store.results import PendingMessage, PutStatus
 from remoting.protocol import names
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.disk.timer import encode_check
 from remoting.protocol.headers.send import (
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
@@ -41,6 +42,14 @@ class TimerProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._state = state
         self._most_ms = state.config.timer_max_delay_sec * 1000
+
+    def check_point(self, command: Command, _: Connection) -> Command:
+        """Handle GET_TIMER_CHECK_POINT: return ``timercheck`` as it is by now, for slaves."""
+        timers = self._state.timers
+        if timers is None:
+            raise RequestRefused(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        now_ms = self._state.clock.now_ms()
+        return command.reply(body=encode_check(timers.check_point(), now_ms, 0))
 
     def due_ms(self, topic: str, text: bytes) -> int | None:
         """Return when a message is due; None if it has no timer or is due already.

@@ -41,6 +41,9 @@ from remoting.protocol.message.record import (
 )
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 
+FOLLOWS: Final = "this broker is a slave, which takes messages from its master alone"
+"""Why a store with ``StoreConfig.follows`` refuses messages."""
+
 OnArrival = Callable[[str, int, int, int], None]
 """Topic, queue id, new maximum offset, tags code."""
 
@@ -133,7 +136,8 @@ class Appender:
     """
 
     __slots__ = (
-        *("_request_sync", "_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_stats"),
+        *("_disk", "_dispatcher", "_follows", "_log", "_longest_record", "_next_ms", "_on_stored"),
+        "_stats",
         "defers",
     )
 
@@ -143,7 +147,7 @@ class Appender:
         log: CommitLog,
         dispatcher: EntryDispatcher,
         next_ms: Callable[[], int],
-        request_sync: Callable[[], None],
+        on_stored: Callable[[], None],
     ) -> None:
         """Create the appender of an open store.
 
@@ -152,7 +156,7 @@ class Appender:
             log: of the store.
             dispatcher: makes the messages visible.
             next_ms: returns the store time of the next records, ms since the epoch.
-            request_sync: in SYNC mode, requests a sync at the end of this iteration of the loop.
+            on_stored: called after each ``store``.
         """
         self._log = log
         self._longest_record = log.longest_record
@@ -160,12 +164,13 @@ class Appender:
         self._disk = context.disk
         self._stats = context.stats
         self._next_ms = next_ms
-        self._request_sync = request_sync
+        self._on_stored = on_stored
+        self._follows = context.config.follows
         self.defers = context.config.defers
 
     def takes(self, size: int) -> bool:
         """Return whether the store accepts ``size`` bytes of contiguous records."""
-        return self._disk.trouble is None and size <= self._longest_record
+        return self._disk.trouble is None and size <= self._longest_record and not self._follows
 
     def open(self, queue: ConsumeQueue, count: int) -> tuple[int, int, memoryview | None]:
         """Make room for ``count`` more entries of a queue.
@@ -203,8 +208,7 @@ class Appender:
         self._log.store(position, records)
         self._stats.puts += count
         self._stats.put_bytes += len(records)
-        if self.defers:
-            self._request_sync()
+        self._on_stored()
 
     def publish(
         self,
@@ -257,6 +261,7 @@ class MessageWriter:
         self._disk = context.disk
         self._now_ms = context.clock.now_ms
         self._stats = context.stats
+        self._follows = config.follows
         self._max_body = config.max_message_size
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._defers = config.defers
@@ -327,6 +332,8 @@ class MessageWriter:
 
     def _check(self, message: PendingMessage, body_bytes: int) -> None:
         # Raises PutRefused, also when the store accepts no messages at present.
+        if self._follows:
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, FOLLOWS)
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
         if len(message.topic) > MAX_TOPIC_LENGTH:
@@ -417,6 +424,10 @@ class MessageWriter:
     def _no_place(self, directory: Path, error: OSError) -> NoReturn:
         reason = self._disk.refused(directory, error)
         raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, reason) from error
+
+    def stored_at(self, store_ms: int) -> None:
+        """Note the store time of a record that was appended otherwise, ms since the epoch."""
+        self.last_store_ms = max(self.last_store_ms, store_ms)
 
     def next_store_ms(self) -> int:
         """Return the store time of the next record, ms since the epoch.

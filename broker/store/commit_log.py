@@ -187,6 +187,29 @@ class CommitLog:
         if self.end >= self._wanted_from:
             self.wanted.set()
 
+    def begin(self, position: int) -> None:
+        """Let an empty log begin at a physical offset, where a file begins. Raises ``OSError``."""
+        assert self._active is None
+        # The preallocator may have created the file at 0.
+        self.remove_prepared()
+        self.end = self.opened_end = self.opened_tail = position
+
+    def close_file(self, data: memoryview) -> None:
+        """End the active file with a blank record, as a master has it, at ``end``.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        active = self._active
+        assert active is not None
+        start = self.end - active.start
+        assert start + len(data) == active.size
+        # Normally zeros follow the record; their pages need no blocks.
+        used = MIN_TAIL_BYTES if not any(data[MIN_TAIL_BYTES:]) else len(data)
+        active.extend(start + used, used)
+        active.view[start : start + used] = data[:used]
+        self.end += len(data)
+
     def _roll(self, active: MappedFile | None) -> MappedFile:
         """End the active file with a blank record and make the next file the active one."""
         with self._roll_lock:

@@ -95,6 +95,7 @@ class StoreConfig:
         max_hash_slots: ``maxHashSlotNum``, of an index file.
         max_index_entries: ``maxIndexNum``. Index files of another size are not used.
         retention: how long messages are kept.
+        follows: whether the store is a slave's, which takes only the log of its master.
         limits: fixed limits of the store; only tests change them.
     """
 
@@ -119,6 +120,7 @@ class StoreConfig:
     max_hash_slots: int = DEFAULT_SLOTS
     max_index_entries: int = DEFAULT_ENTRIES
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    follows: bool = False
     limits: StoreLimits = field(default_factory=StoreLimits)
 
     @property

@@ -539,7 +539,8 @@ class ConsumeQueue:
             self._ready = self.max_offset = self.next_offset = self.flushed_offset = first
         while self.next_offset < offset:
             self.prepare(1)
-            self.append_packed(FILLER)
+            count = min(self._ready, offset) - self.next_offset
+            self.append_packed(FILLER * count)
             self.next_offset = self.max_offset
 
     def settle(

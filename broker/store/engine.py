@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
-from broker.store.append import Appender, EntryDispatcher, MessageWriter
+from broker.store.append import FOLLOWS, Appender, EntryDispatcher, MessageWriter
 from broker.store.checkpoint import StoreCheckpoint
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
@@ -25,6 +25,7 @@ from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import QueueTable
 from broker.store.deleted_topics import DeletedTopics
 from broker.store.disk_state import DiskState, StoreContext
+from broker.store.follow import LogFollower
 from broker.store.index import MessageIndex
 from broker.store.limits import MAX_PULL_BYTES
 from broker.store.os_files import Files, Lock
@@ -94,6 +95,7 @@ class MessageStore:
         queries: answers queries other than pulls from memory.
         cold_reads: reads what is not in memory in threads.
         syncer: syncs the log and the queues.
+        follower: appends a master's log to this one.
         preallocator: creates files in advance.
         index: finds messages by key.
         retention: deletes old files.
@@ -109,6 +111,7 @@ class MessageStore:
     queries: Queries
     cold_reads: ColdReads
     syncer: Syncer
+    follower: LogFollower
     preallocator: Preallocator
     index: MessageIndex
     retention: Retention
@@ -209,6 +212,14 @@ class MessageStore:
             self.reader, self.queries, queues, restorer, page_cache, stats, config.limits
         )
         self.preallocator = Preallocator(context, log)
+        self.follower = LogFollower(
+            context,
+            log,
+            queues,
+            dispatcher,
+            on_stored=writer.stored_at,
+            delete_topic=self.delete_topic,
+        )
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads. Callbacks run on ``loop``, whose thread must do all puts and gets.
@@ -384,7 +395,9 @@ class MessageStore:
     @property
     def why_not_writable(self) -> str | None:
         """Why the store accepts no messages, for an error text; None when it does."""
-        return self.disk.trouble if self.readable else self._not_open
+        if not self.readable:
+            return self._not_open
+        return FOLLOWS if self.config.follows else self.disk.trouble
 
 
 _COMPONENTS: Final = tuple(MessageStore.__annotations__)

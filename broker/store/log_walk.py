@@ -70,7 +70,7 @@ class EntryRun(NamedTuple):
 
     key: QueueKey
     first: int
-    entries: bytes | bytearray
+    entries: bytearray
 
 
 class Stretch(NamedTuple):

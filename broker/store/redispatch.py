@@ -11,6 +11,7 @@ entries up to a bound and then writes those of each queue together.
 from __future__ import annotations
 
 import contextlib
+import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -19,6 +20,7 @@ from typing import Final, NamedTuple
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.index_keys import hashes_of
 from broker.store.log_walk import (
+    EntryRun,
     LogRecord,
     LogWalk,
     QueueKey,
@@ -27,6 +29,7 @@ from broker.store.log_walk import (
     read_record,
 )
 from broker.store.results import RecoveryReport
+from remoting.protocol import core
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.errors import RecordError
 from remoting.protocol.message import properties
@@ -143,6 +146,52 @@ def _is_topic(topic: str) -> bool:
 
 def _wrong(why: str) -> Row:
     return Row(None, 0, (), why)
+
+
+def derive(
+    data: memoryview, base: int, levels_ms: Sequence[int]
+) -> tuple[int, int, int, int, list[EntryRun]]:
+    """Derive what a store keeps of the good records at the beginning of ``data``.
+
+    Args:
+        data: bytes of the log, all of which have been written.
+        base: physical offset of its first byte.
+        levels_ms: delay levels.
+
+    Returns:
+        The size of these records in bytes, their number, physical offset and store time of the
+        last, and the queue entries; runs of one queue are in the order of the log.
+    """
+    if core.KIND == "compiled":
+        # Imported here because the module exists only in the compiled core.
+        from remoting.protocol.core.record import walk_records  # noqa: PLC0415
+
+        size, records, last, last_ms, _, rows, *_ = walk_records(
+            data, base, levels_ms, 0, sys.maxsize
+        )
+        return size, records, last, last_ms, list(map(EntryRun._make, rows))
+    at = records = last_ms = 0
+    last = -1
+    runs: list[EntryRun] = []
+    open_runs: dict[QueueKey, EntryRun] = {}
+    while at < len(data):
+        try:
+            record, _ = read_record(data, at, len(data))
+            row = row_of(data, at, record.size, base, levels_ms)
+        except RecordError:
+            break
+        if row.wrong is not None or record.physical_offset != base + at:
+            break
+        if row.entry is not None:
+            key = row.entry.topic, row.entry.queue_id
+            run = open_runs.get(key)
+            if run is None or run.first + len(run.entries) // ENTRY_BYTES != record.queue_offset:
+                run = open_runs[key] = EntryRun(key, record.queue_offset, bytearray())
+                runs.append(run)
+            run.entries.extend(ENTRY.pack(base + at, record.size, row.entry.tags_code))
+        last, last_ms = base + at, row.store_ms
+        at, records = at + record.size, records + 1
+    return at, records, last, last_ms, runs
 
 
 _MAX_GATHERED: Final = 4096

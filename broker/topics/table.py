@@ -123,6 +123,12 @@ class TopicTable:
             self.data_version = self.data_version.next(now_ms)
         return is_new
 
+    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """Replace all topics but missing system topics, by those of the master."""
+        system = {name: self.table[name] for name in self.system & self.table.keys()}
+        self.table = {**system, **table}
+        self.data_version = version
+
     def __contains__(self, name: str) -> bool:
         return name in self.table
 

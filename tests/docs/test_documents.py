@@ -55,7 +55,7 @@ def test_the_first_start_prints_the_line_that_the_readme_shows(tmp_path: Path) -
 
 
 def test_the_first_screen_of_the_readme_says_how_many_copies_there_are() -> None:
-    assert "one copy of the data" in README.read_text().partition("```")[0]
+    assert "[copy of the data]" in README.read_text().partition("```")[0]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)

@@ -17,7 +17,7 @@ PAGE = (HOME / "docs" / "operating.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]
 IN_WORDS = {
     *("brokerName", "brokerIP1", "namesrvAddr", "pocketmqAclFile", "pocketmqCredentials"),
-    "storePathCommitLog",
+    *("storePathCommitLog", "haListenPort", "haMasterAddress", "pocketmqSlaveAddresses"),
 }
 """Settings whose default depends on others, or on the machine."""
 

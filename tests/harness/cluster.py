@@ -9,6 +9,7 @@ from typing import Self
 
 from broker.app import Broker
 from broker.config import BrokerConfig
+from broker.limits import LIMITS, BrokerLimits
 from broker.store.limits import StoreLimits
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
@@ -54,7 +55,12 @@ class Cluster:
         await self.name_server.stop()
 
     async def start(
-        self, name: str = "broker-a", *, store_limits: StoreLimits | None = None, **settings: str
+        self,
+        name: str = "broker-a",
+        *,
+        store_limits: StoreLimits | None = None,
+        limits: BrokerLimits = LIMITS,
+        **settings: str,
     ) -> Broker:
         """Start a broker, or restart it on its port and store."""
         config = BrokerConfig.from_sources(
@@ -67,6 +73,7 @@ class Cluster:
                 **settings,
             }
         )
+        config = replace(config, limits=limits)
         if store_limits is not None:
             config = replace(config, store_limits=store_limits)
         broker = self.brokers[name] = Broker(config)

@@ -161,7 +161,7 @@ def test_a_store_with_files_of_another_size_is_refused(tmp_path: Path) -> None:
     [
         (["--set", "brokrName=x"], 1, "brokerName"),
         (["--set", "brokerName"], 2, "is not KEY=VALUE"),
-        (["--set", "brokerRole=SLAVE"], 1, "doesn't replicate"),
+        (["--set", "brokerRole=SLAVE"], 1, "a slave a larger one"),
         (["--set", "listenPort=1", "--port", "2"], 2, "listenPort is given twice"),
         (["--id", "1"], 1, "brokerId=1"),
         (["--config", "/no/such/file"], 2, "does not exist"),

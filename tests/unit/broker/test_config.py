@@ -180,15 +180,16 @@ def test_consume_queue_files_hold_whole_entries() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("brokerRole", "SLAVE", "doesn't replicate"),
-        ("brokerRole", "SYNC_MASTER", "doesn't replicate"),
-        ("brokerId", "1", "means a slave"),
+        ("brokerRole", "SLAVE", "a slave a larger one"),
+        ("brokerRole", "SYNC_MASTER", "must be ASYNC_MASTER or SLAVE"),
+        ("brokerId", "1", "a slave a larger one"),
         ("authorizationEnabled", "true", "use aclEnable=true"),
-        ("enableDLegerCommitLog", "true", "doesn't replicate"),
-        ("inSyncReplicas", "2", "doesn't replicate"),
-        ("minInSyncReplicas", "2", "doesn't replicate"),
-        ("totalReplicas", "3", "doesn't replicate"),
-        ("allAckInSyncStateSet", "true", "doesn't replicate"),
+        ("enableDLegerCommitLog", "true", "replicates to slaves"),
+        ("inSyncReplicas", "2", "replicates asynchronously"),
+        ("minInSyncReplicas", "2", "replicates asynchronously"),
+        ("totalReplicas", "3", "replicates asynchronously"),
+        ("allAckInSyncStateSet", "true", "replicates asynchronously"),
+        ("pocketmqSlaveAddresses", "10.1.2", "pocketmqSlaveAddresses"),
         ("timerPrecisionMs", "100", "1000 ms"),
         ("timerMaxDelaySec", "3456001", "whole number from"),
         ("enableCompaction", "true", "doesn't compact"),
@@ -237,3 +238,16 @@ def test_settings_written_are_read_back(tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_bytes(written.as_text())
     assert BrokerConfig.from_sources(file) == written
+
+
+def test_a_replication_port_without_accounts_needs_addresses() -> None:
+    settings = {"aclEnable": "true", "haListenPort": "10912"}
+    with pytest.raises(ConfigError, match="set pocketmqSlaveAddresses"):
+        config(**settings).check()
+    config(**settings, pocketmqSlaveAddresses="10.1.2.*").check()
+
+
+def test_a_slave_needs_a_way_to_its_master() -> None:
+    with pytest.raises(ConfigError, match="set namesrvAddr, or haMasterAddress"):
+        config(brokerRole="SLAVE", brokerId="1").check()
+    config(brokerRole="SLAVE", brokerId="1", haMasterAddress="10.0.0.1:10912").check()

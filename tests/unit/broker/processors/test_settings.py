@@ -88,7 +88,7 @@ def test_topics_are_created_once_that_is_allowed(make_bench):
         ("listenPort=1\nflushDiskType=SYNC_FLUSH", 1, "flushDiskType, listenPort"),
         ("autoCreateTopicEnabled=false", 1, "did you mean 'autoCreateTopicEnable'?"),
         ("fileReservedTime=-1", 1, "fileReservedTime=-1: must be a whole number"),
-        ("brokerRole=SLAVE", 1, "replicate"),
+        ("brokerRole=SLAVE", 1, "a slave a larger one"),
         ("diskMaxUsedSpaceRatio=95", 1, "diskSpaceWarningLevelRatio"),
         ("rocketmqHome=/tmp", 16, "Can not update config in black list: rocketmqHome"),
         ("longPollingEnable=\\u12", 1, "\\u escape"),

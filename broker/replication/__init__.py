@@ -1,0 +1,1 @@
+"""A second copy of the store: RocketMQ's replication between a master and its slaves."""

@@ -1,0 +1,244 @@
+"""A master's replication port: each slave that connects gets the log, and acknowledges it.
+
+Each connection has its own task, which waits for its slave alone, so a slow, silent or lying slave
+holds up nobody. Parts of the log that may not be in memory are read by the store's threads first.
+With ``SYNC_FLUSH`` only what is on the disk is sent: after a power cut, a slave must not have
+messages that its master has lost.
+
+The stream has no names and no signatures, so an address counts as a slave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import structlog
+
+from broker.replication.stream import TRANSFER_BYTES, MasterStream, StreamError, first_offset
+from broker.store.engine import MessageStore
+from broker.store.results import FileRange, StoreError
+from remoting.addresses import address_text
+from remoting.runtime.clock import Clock
+from remoting.runtime.log import RateLimitedLog
+from remoting.runtime.tasks import Supervisor
+from remoting.server import bind_failed
+
+MAX_SLAVES: Final = 16
+"""Connections at the same time; further ones are closed."""
+
+READ_BYTES: Final = 4096
+"""Bytes of reports read at once."""
+
+TURN_BYTES: Final = 8 * TRANSFER_BYTES
+"""Bytes sent to one slave before others run."""
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of a part that is read from the disk at once."""
+
+REFUSAL_SECONDS: Final = 5.0
+"""How long a refused connection stays open: Apache's slaves connect again at once."""
+
+_log = structlog.get_logger("replication")
+
+
+class SlaveLink:
+    """One connection of a slave.
+
+    Attributes:
+        address: of the slave, ``host:port``.
+        stream: what was sent and acknowledged.
+        connected_ms: when it connected, ms since the epoch.
+    """
+
+    def __init__(self, address: str, stream: MasterStream, connected_ms: int) -> None:
+        self.address = address
+        self.stream = stream
+        self.connected_ms = connected_ms
+        self.wake = asyncio.Event()
+
+
+class ReplicationServer:
+    """Sends the log of an open store to slaves.
+
+    Attributes:
+        links: the slaves that are connected.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        *,
+        host: str,
+        port: int,
+        is_allowed: Callable[[str], bool] = lambda _: True,
+        on_acked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create the server.
+
+        Args:
+            store: whose log is sent.
+            clock: the time.
+            host: to listen on.
+            port: to listen on; 0 for a free one.
+            is_allowed: returns whether a slave may connect from an address.
+            on_acked: called when a slave has acknowledged more, or has gone.
+        """
+        self._store = store
+        self._clock = clock
+        self._host = host
+        self._port = port
+        self._is_allowed = is_allowed
+        self._on_acked = on_acked
+        self._refusals = RateLimitedLog(clock, _log.warning)
+        self._server: asyncio.Server | None = None
+        self._supervisor = Supervisor("replication")
+        self.links: list[SlaveLink] = []
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return self._port
+
+    @property
+    def replicated(self) -> int:
+        """Physical offset up to which at least one connected slave has the log."""
+        return max((link.stream.acked for link in self.links), default=0)
+
+    async def start(self) -> None:
+        """Listen. Raises ``BindFailed``."""
+        try:
+            self._server = await asyncio.start_server(self._accept, self._host, self._port)
+        except OSError as error:
+            raise bind_failed(address_text((self._host, self._port)), error) from error
+        self._port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Close all connections; may be called twice."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+        await self._supervisor.close()
+
+    # --- one connection
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Not a coroutine: asyncio reports the cancellation of its tasks as an error.
+        if self._supervisor.closed:
+            writer.transport.abort()
+        else:
+            self._supervisor.spawn(self._serve(reader, writer), "slave")
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port, *_ = writer.get_extra_info("peername")
+        now = self._clock.monotonic()
+        link = SlaveLink(address_text((host, port)), MasterStream(now), self._clock.now_ms())
+        if len(self.links) >= MAX_SLAVES or not self._is_allowed(host):
+            self._refusals.write("slave refused", slave=link.address, most=MAX_SLAVES)
+            writer.transport.abort()
+            return
+        self.links.append(link)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._receive(reader, link))
+                tasks.create_task(self._send(writer, link))
+        except* (StreamError, StoreError, OSError) as errors:
+            _log.warning("slave gone", slave=link.address, reason=str(errors.exceptions[0]))
+        finally:
+            self.links.remove(link)
+            self._watch()
+            self._on_acked()
+            writer.transport.abort()
+
+    async def _receive(self, reader: asyncio.StreamReader, link: SlaveLink) -> None:
+        stream = link.stream
+        while True:
+            now = self._clock.monotonic()
+            try:
+                async with asyncio.timeout(max(stream.pause(now), 0.1)):
+                    data = await reader.read(READ_BYTES)
+            except TimeoutError:
+                continue
+            if not data:
+                raise StreamError("it closed the connection")
+            acked = stream.acked
+            asked = stream.request
+            stream.receive(data, self._clock.monotonic())
+            if asked is None and stream.request is not None:
+                link.wake.set()
+            if stream.acked > acked:
+                self._on_acked()
+
+    async def _send(self, writer: asyncio.StreamWriter, link: SlaveLink) -> None:
+        stream, store = link.stream, self._store
+        while stream.request is None:
+            await link.wake.wait()
+            link.wake.clear()
+        try:
+            log = store.log
+            stream.start(first_offset(stream.request, log.start, log.end, log.file_size))
+        except StreamError as error:
+            _log.error("a slave can't be served", slave=link.address, reason=str(error))
+            await asyncio.sleep(REFUSAL_SECONDS)
+            raise
+        _log.info("slave connected", slave=link.address, offset=stream.sent, end=self._end)
+        self._watch()
+        fetched = 0
+        while True:
+            link.wake.clear()
+            if stream.sent < self._end:
+                if fetched <= stream.sent < store.log.recent_from:
+                    fetched = await self._fetch(link, stream.sent)
+                self._write_turn(writer, stream)
+                await writer.drain()
+                await asyncio.sleep(0)
+                continue
+            pause = stream.pause(self._clock.monotonic())
+            if pause == 0:
+                writer.write(stream.header(0, self._clock.monotonic()))
+                await writer.drain()
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await link.wake.wait()
+
+    @property
+    def _end(self) -> int:
+        store = self._store
+        return store.syncer.log.flushed if store.config.defers else store.log.end
+
+    async def _fetch(self, link: SlaveLink, position: int) -> int:
+        """Read a part of the log into memory, in a thread; return where it ends."""
+        file = self._store.log.file_at(position)
+        if file is None:
+            raise StreamError(f"the log from {position} on has been deleted")
+        size = min(FETCH_BYTES, file.start + file.size - position)
+        await self._store.cold_reads.fetch(
+            link, [FileRange(file, position - file.start, position - file.start + size)]
+        )
+        return position + size
+
+    def _write_turn(self, writer: asyncio.StreamWriter, stream: MasterStream) -> None:
+        log, now = self._store.log, self._clock.monotonic()
+        stop = min(self._end, stream.sent + TURN_BYTES)
+        while stream.sent < stop:
+            file = log.file_at(stream.sent)
+            if file is None:
+                raise StreamError(f"the log from {stream.sent} on has been deleted")
+            size = min(TRANSFER_BYTES, stop - stream.sent, file.start + file.size - stream.sent)
+            at = stream.sent - file.start
+            data = file.view[at : at + size]
+            writer.writelines((stream.header(size, now), data))
+
+    # --- what happens at the store
+
+    def _watch(self) -> None:
+        """Let the store report its growth while there are slaves."""
+        self._store.syncer.on_grown = self._grown if self.links else None
+
+    def _grown(self) -> None:
+        for link in self.links:
+            link.wake.set()

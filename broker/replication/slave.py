@@ -1,0 +1,284 @@
+"""A slave's connection to its master: the log comes over it, byte for byte.
+
+``LogReplica`` connects, compares the two logs, appends what arrives, and reports how far it is;
+after a failure it tries again. The stream has no way to tell that two logs differ, so before the
+first append the slave asks the master, by ordinary requests, where its log begins and ends, and for
+the record that is the slave's last: unless the master has the same, nothing is appended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from broker.replication.stream import SlaveStream, StreamError
+from broker.store.engine import MessageStore
+from broker.store.follow import LogDiffers
+from broker.store.results import StoreError
+from remoting.addresses import parse_address
+from remoting.errors import RemotingError
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.stats import KVTable
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.runtime.clock import Clock
+
+READ_BYTES: Final = 256 * 1024
+"""Bytes read at once; appending them takes about 1 ms of the loop."""
+
+CONNECT_SECONDS: Final = 10.0
+ASK_SECONDS: Final = 3.0
+"""Time limit of a connection, and of a request to the master."""
+
+RETRY_FIRST_SECONDS: Final = 0.5
+RETRY_MAX_SECONDS: Final = 30.0
+"""Pause after a failed connection, doubled after each further one. A log that differs is compared
+again after the longest pause: the operator may have exchanged the master."""
+
+_log = structlog.get_logger("replication")
+
+
+class Master(NamedTuple):
+    """The addresses of a master, as ``host:port``."""
+
+    requests: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaState:
+    """What a slave shows of itself.
+
+    Attributes:
+        master: its master; None while it is unknown.
+        connected: whether the log comes over a connection now.
+        master_end: physical offset where the master's log ended at the last look.
+        problem: why nothing comes, as a sentence; None if there is no problem.
+        differs: whether the problem is that the two logs differ, which does not pass by itself.
+    """
+
+    master: Master | None = None
+    connected: bool = False
+    master_end: int = 0
+    problem: str | None = None
+    differs: bool = False
+
+
+class Request(Protocol):
+    """Sends a request to an address, and returns the answer; raises ``RemotingError``."""
+
+    def __call__(
+        self, address: str, command: Command, *, timeout: float
+    ) -> Coroutine[Any, Any, Command]:
+        """Send the request."""
+        ...
+
+
+class NotFollowing(Exception):
+    """The master can't be followed now."""
+
+
+class LogReplica:
+    """Keeps the store a copy of the master's.
+
+    Attributes:
+        state: for doctor, metrics and ``haStatus``.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        ask: Request,
+        find_master: Callable[[], Master | None],
+        *,
+        bytes_per_second: int = 0,
+        on_connected: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Create a replica of an open store.
+
+        Args:
+            store: gets the master's log.
+            clock: the time.
+            ask: sends requests to the master.
+            find_master: returns the master's addresses; None if they are unknown.
+            bytes_per_second: limit of what is received; 0 for none.
+            on_connected: called when the log begins to come.
+        """
+        self._store = store
+        self._clock = clock
+        self._ask = ask
+        self._find_master = find_master
+        self._seconds_per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
+        self._on_connected = on_connected
+        self._grown = asyncio.Event()
+        self.state = ReplicaState()
+
+    async def run(self) -> None:
+        """Follow the master until cancelled."""
+        pause = RETRY_FIRST_SECONDS
+        while True:
+            begun = self._clock.monotonic()
+            try:
+                await self._follow()
+            except LogDiffers as error:
+                self._stopped(str(error), differs=True)
+                pause = RETRY_MAX_SECONDS
+            except (NotFollowing, StreamError, StoreError, OSError) as error:
+                self._stopped(str(error) or repr(error), differs=False)
+            if self._clock.monotonic() - begun > RETRY_MAX_SECONDS:
+                pause = RETRY_FIRST_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, RETRY_MAX_SECONDS)
+
+    def _stopped(self, problem: str, *, differs: bool) -> None:
+        before = self.state
+        self.state = replace(before, connected=False, problem=problem, differs=differs)
+        if problem != before.problem:
+            write = _log.error if differs else _log.warning
+            write("not replicating", reason=problem, master=before.master)
+
+    # --- one connection
+
+    async def _follow(self) -> None:
+        master = self._find_master()
+        if master is None:
+            raise NotFollowing(
+                "no name server has a master of this broker's name: start it, or set"
+                " haMasterAddress"
+            )
+        self.state = replace(self.state, master=master)
+        stream = await self._compare(master)
+        host, port = parse_address(master.stream)
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                reader, writer = await asyncio.open_connection(host, port, limit=READ_BYTES)
+        except (TimeoutError, OSError) as error:
+            raise NotFollowing(
+                f"no connection to the master's replication port {master.stream}:"
+                f" {str(error) or 'no answer'}"
+            ) from error
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._report(writer, stream))
+                tasks.create_task(self._receive(reader, stream, master))
+        except* (StreamError, StoreError, OSError) as errors:
+            # The first one is the reason, and cancels the other task.
+            raise errors.exceptions[0] from None
+        finally:
+            writer.close()
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, stream: SlaveStream, master: Master
+    ) -> None:
+        while True:
+            data = await reader.read(READ_BYTES)
+            if not data:
+                raise StreamError(f"the master {master.stream} closed the connection")
+            stream.receive(data, self._clock.monotonic())
+            if not self.state.connected:
+                # The first frame shows that the master sends what follows this log.
+                self.state = replace(self.state, connected=True, problem=None, differs=False)
+                _log.info("replicating", master=master.stream, offset=self._store.log.end)
+                self._on_connected()
+            self._append(stream)
+            self._grown.set()
+            # Data that is there already would not let others run.
+            await asyncio.sleep(len(data) * self._seconds_per_byte)
+
+    def _append(self, stream: SlaveStream) -> None:
+        store = self._store
+        while stream.pending and (size := store.follower.append(stream.pending)):
+            stream.appended(size)
+        self.state = replace(self.state, master_end=max(self.state.master_end, stream.end))
+        if store.config.defers:
+            store.when_durable(store.log.end, lambda _: self._grown.set())
+
+    async def _report(self, writer: asyncio.StreamWriter, stream: SlaveStream) -> None:
+        store = self._store
+        while True:
+            self._grown.clear()
+            now = self._clock.monotonic()
+            safe = store.syncer.log.flushed if store.config.defers else store.log.end
+            if report := stream.report(safe, now):
+                writer.write(report)
+                await writer.drain()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(stream.pause(now)):
+                    await self._grown.wait()
+
+    # --- before it
+
+    async def _compare(self, master: Master) -> SlaveStream:
+        """Compare the logs, and return the stream that continues this one.
+
+        Raises:
+            LogDiffers: they differ.
+            NotFollowing: the master does not answer.
+        """
+        table = await self._runtime_info(master)
+        start, end = table["commitLogMinOffset"], table["commitLogMaxOffset"]
+        self.state = replace(self.state, master_end=end)
+        store, now = self._store, self._clock.monotonic()
+        own = store.log.end
+        if own == store.log.start:
+            if start:
+                store.follower.begin(start)
+                return SlaveStream(start, now)
+            return SlaveStream(0, now, assumed=b"\0" if end else b"")
+        if own > end:
+            raise LogDiffers(
+                f"this log ends at offset {own}, and that of the master {master.requests} at {end}:"
+                " this one has messages that the master lacks. Move this store away and start with"
+                " an empty one, or make this broker the master"
+            )
+        if own < start:
+            raise LogDiffers(
+                f"this log ends at offset {own}, and that of the master {master.requests} begins at"
+                f" {start}: what is between has been deleted there. Start with an empty store"
+            )
+        last = store.follower.last
+        if last >= start and not await self._has_same(master, last):
+            raise LogDiffers(
+                f"the record at offset {last}, this log's last, is another one at the master"
+                f" {master.requests}: the stores differ. Move this store away and start with an"
+                " empty one"
+            )
+        return SlaveStream(own, self._clock.monotonic())
+
+    async def _runtime_info(self, master: Master) -> dict[str, int]:
+        reply = await self._request(master, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+        try:
+            table = decode(KVTable, reply.body).table
+            return {name: int(table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset")}
+        except (ProtocolError, KeyError, ValueError) as error:
+            raise NotFollowing(
+                f"the master {master.requests} does not tell where its log begins: {error!r}"
+            ) from error
+
+    async def _has_same(self, master: Master, offset: int) -> bool:
+        own = await self._store.cold_reads.record_at(self, offset)
+        header = ViewMessageRequestHeader(offset=offset)
+        request = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, header)
+        reply = await self._request(master, request, codes=(ResponseCode.SYSTEM_ERROR,))
+        return own is not None and reply.code == ResponseCode.SUCCESS and reply.body == bytes(own)
+
+    async def _request(
+        self, master: Master, command: Command, *, codes: tuple[int, ...] = ()
+    ) -> Command:
+        try:
+            reply = await self._ask(master.requests, command, timeout=ASK_SECONDS)
+        except RemotingError as error:
+            raise NotFollowing(str(error)) from error
+        if reply.code != ResponseCode.SUCCESS and reply.code not in codes:
+            raise NotFollowing(
+                f"the master {master.requests} answered code {reply.code}: {reply.remark}"
+            )
+        return reply

@@ -1,0 +1,205 @@
+"""Copying a master's tables: topics, groups, consumer offsets and the progress of delays.
+
+A slave asks for them with the requests that Apache's slaves send (cf. SlaveSynchronize), from
+either kind of master. A table is decoded completely before it replaces the slave's, so an answer
+that is damaged or cut changes nothing.
+
+Consumers that read from the slave commit there. Of each queue the newer offset counts: the master's
+if it has changed since the last copy, and is not less than one committed here in the meantime; a
+reset at the master, to a lower offset, always counts. Higher offsets of the slave are committed at
+the master.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import structlog
+
+from broker.errors import LimitReached
+from broker.replication.slave import ASK_SECONDS, Master, Request
+from broker.store.os_files import Files
+from broker.store.results import StoreError
+from remoting.errors import RemotingError
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.body import Body
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+    SubscriptionGroupWrapper,
+)
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.disk.timer import TimerCheck, decode_check, encode_check
+from remoting.protocol.errors import ProtocolError
+from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
+
+if TYPE_CHECKING:
+    from broker.saved_tables import SavedTables
+    from broker.state import BrokerState
+
+COMMITS_AT_ONCE: Final = 1000
+"""Most offsets that are committed at the master after one copy; the rest follows with the next."""
+
+BodyT = TypeVar("BodyT", bound=Body)
+Offsets = dict[str, dict[int, int]]
+
+_log = structlog.get_logger("replication")
+
+
+class TableCopy:
+    """Keeps a slave's tables a copy of its master's."""
+
+    def __init__(self, state: BrokerState, saved: SavedTables, files: Files, ask: Request) -> None:
+        """Create it.
+
+        Args:
+            state: whose tables are replaced.
+            saved: writes them.
+            files: the file system.
+            ask: sends requests to the master.
+        """
+        self._state = state
+        self._saved = saved
+        self._files = files
+        self._timers = TimerCheck()
+        self._ask = ask
+        self._wake = asyncio.Event()
+        self._absent: set[str] = set()
+        self._seen: Offsets = {}
+        self._problems: dict[str, str] = {}
+
+    def soon(self) -> None:
+        """Copy the tables now."""
+        self._wake.set()
+
+    async def run(self, find_master: Callable[[], Master | None]) -> None:
+        """Copy the tables periodically until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._state.config.limits.table_copy_seconds):
+                    await self._wake.wait()
+            self._wake.clear()
+            master = find_master()
+            if master is not None:
+                await self.copy(master)
+
+    async def copy(self, master: Master) -> None:
+        """Copy all tables once; a table that can't be copied is logged, and left as it is."""
+        for name, step in (
+            ("topics", self._copy_topics),
+            ("groups", self._copy_groups),
+            ("offsets", self._copy_offsets),
+            ("delays", self._copy_delays),
+            ("timers", self._copy_timers),
+        ):
+            try:
+                await step(master)
+            except (RemotingError, ProtocolError, StoreError, OSError) as error:
+                if self._problems.get(name) != str(error):
+                    _log.warning(
+                        "a table of the master isn't copied", table=name, reason=str(error)
+                    )
+                self._problems[name] = str(error)
+            else:
+                self._problems.pop(name, None)
+
+    async def _get(self, master: Master, code: RequestCode, kind: type[BodyT]) -> BodyT:
+        reply = await self._ask(master.requests, Command.request(code), timeout=ASK_SECONDS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise ProtocolError(f"{master.requests} answered code {reply.code}: {reply.remark}")
+        # A table may have 100,000 rows.
+        body = bytes(reply.body)
+        return await asyncio.get_running_loop().run_in_executor(None, decode, kind, body)
+
+    async def _copy_topics(self, master: Master) -> None:
+        body = await self._get(
+            master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
+        )
+        topics = self._state.topics
+        absent = topics.table.keys() - body.topic_config_table.keys() - topics.system
+        # Absent twice: the log brings the messages of a topic that was deleted and created again
+        # earlier than its settings.
+        deleted, self._absent = absent & self._absent, absent
+        if body.data_version == topics.data_version and not deleted:
+            return
+        kept = {name: topics.table[name] for name in absent - deleted}
+        topics.replace({**kept, **body.topic_config_table}, body.data_version)
+        for name in deleted:
+            self._state.store.delete_topic(name)
+            for table in (self._state.offsets, self._state.locks, self._state.filters):
+                table.remove_topic(name)
+            _log.info("topic deleted, as at the master", topic=name)
+        await self._saved.topics_changed(None, paced=True)
+
+    async def _copy_groups(self, master: Master) -> None:
+        body = await self._get(
+            master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
+        )
+        groups = self._state.groups
+        if body.data_version != groups.data_version:
+            groups.replace(body.subscription_group_table, body.data_version, body.forbidden_table)
+            await self._saved.groups_changed()
+
+    async def _copy_offsets(self, master: Master) -> None:
+        body = await self._get(
+            master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
+        )
+        ahead = self._merge(body.offset_table)
+        for key, queue_id, offset in ahead[:COMMITS_AT_ONCE]:
+            topic, _, group = key.partition("@")
+            header = UpdateConsumerOffsetRequestHeader(
+                consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+            )
+            request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+            await self._ask(master.requests, request, timeout=ASK_SECONDS)
+            # A lower one from now on is a reset.
+            self._seen[key][queue_id] = offset
+
+    def _merge(self, table: Offsets) -> list[tuple[str, int, int]]:
+        """Take the master's offsets that are newer; return those of this broker that are."""
+        offsets, seen, ahead = self._state.offsets, self._seen, []
+        for key, queues in table.items():
+            topic, separator, group = key.partition("@")
+            if not separator:
+                continue
+            own, last = offsets.table.get(key, {}), seen.get(key, {})
+            for queue_id, offset in queues.items():
+                here, before = own.get(queue_id, -1), last.get(queue_id)
+                committed_here = before is not None and here > before
+                is_reset = before is not None and offset < before
+                if committed_here and not is_reset and here > offset:
+                    ahead.append((key, queue_id, here))
+                elif here != offset:
+                    with suppress(LimitReached, ValueError):
+                        offsets.commit(group, topic, queue_id, offset)
+        self._seen = table
+        return ahead
+
+    async def _copy_delays(self, master: Master) -> None:
+        body = await self._get(
+            master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
+        )
+        if body.offset_table != self._saved.delay_offsets:
+            self._saved.save_delay_offsets(body.offset_table)
+
+    async def _copy_timers(self, master: Master) -> None:
+        """Save what the master has delivered, for the day when this broker is the master.
+
+        It has no wheel, and builds it from the timer topic then, as after a copy of a store.
+        """
+        request = Command.request(RequestCode.GET_TIMER_CHECK_POINT)
+        reply = await self._ask(master.requests, request, timeout=ASK_SECONDS)
+        # 4.9 has no timers, and a broker of 5.x may have none.
+        if reply.code != ResponseCode.SUCCESS:
+            return
+        check = decode_check(reply.body)._replace(log_end=0)
+        if check != self._timers:
+            path = self._state.store.paths.root / "config" / "timercheck"
+            text = encode_check(check, self._state.clock.now_ms(), 0)
+            await asyncio.to_thread(self._files.replace, path, text, backup=False)
+            self._timers = check

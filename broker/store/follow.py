@@ -1,0 +1,228 @@
+"""Appending a master's log to a slave's, byte for byte. Only the loop's thread does it.
+
+A slave's log holds the master's bytes at the master's offsets: records, blank records, and what is
+behind those. It always ends with a whole record, as a master's does, so that recovery, checkpoints
+and readers need not distinguish the two. ``LogFollower`` therefore appends the whole records at
+the beginning of what it gets, and leaves an incomplete one to the caller.
+
+The queue entries are derived from the records, as recovery does it (``redispatch``). A record with
+a lower queue offset than expected belongs to a topic that was deleted and created again at the
+master: what the slave has of the old topic becomes void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final
+
+import structlog
+
+from broker.store.append import EntryDispatcher, Waiting
+from broker.store.commit_log import CommitLog
+from broker.store.consume_queue import ConsumeQueue, QueueTable
+from broker.store.disk_state import StoreContext
+from broker.store.log_walk import EntryRun
+from broker.store.redispatch import derive
+from broker.store.results import StoreError
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
+from remoting.protocol.errors import RecordError
+from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_BLANK, MIN_TAIL_BYTES, locate
+
+MAX_PENDING_BYTES: Final = 64 * 1024 * 1024
+"""Largest record, or blank end of a file, that a slave waits for in memory."""
+
+_START: Final = Struct(">II")
+
+_log = structlog.get_logger("store")
+
+
+class LogDiffers(StoreError):
+    """What a master sends can't follow this log: another store, or another file size."""
+
+
+class LogFollower:
+    """Appends a master's bytes to the log, and the entries of its records to the queues.
+
+    Attributes:
+        last: physical offset of the last record of the log, unless the log is empty.
+    """
+
+    def __init__(
+        self,
+        context: StoreContext,
+        log: CommitLog,
+        queues: QueueTable,
+        dispatcher: EntryDispatcher,
+        *,
+        on_stored: Callable[[int], None],
+        delete_topic: Callable[[str], object],
+    ) -> None:
+        """Create a follower of an open store.
+
+        Args:
+            context: of the store.
+            log: gets the bytes.
+            queues: get the entries.
+            dispatcher: makes the messages visible.
+            on_stored: called with the store time of the last record, ms since the epoch.
+            delete_topic: makes the messages of a topic void.
+        """
+        self._log = log
+        self.last = log.opened_tail
+        self._queues = queues
+        self._dispatcher = dispatcher
+        self._disk = context.disk
+        self._stats = context.stats
+        self._levels_ms = context.config.delay_levels_ms
+        self._defers = context.config.defers
+        self._on_stored = on_stored
+        self._delete_topic = delete_topic
+
+    def begin(self, position: int) -> None:
+        """Let an empty log begin at the physical offset ``position``, where a file begins.
+
+        Raises:
+            LogDiffers: no file of this store begins there.
+        """
+        if position % self._log.file_size:
+            raise LogDiffers(
+                f"the master's log begins at {position}, where no file of"
+                f" {self._log.file_size} bytes begins: use the master's mappedFileSizeCommitLog"
+            )
+        self._log.begin(position)
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Append the whole records at the beginning of the master's next bytes; return their size.
+
+        Args:
+            data: what follows the end of this log; it may end anywhere.
+
+        Raises:
+            LogDiffers: this is not the continuation of the log.
+            StoreError: the disk refuses.
+        """
+        position = self._log.end
+        with memoryview(data) as view:
+            size, records, last, last_ms, runs = derive(view, position, self._levels_ms)
+            if not records:
+                return self._append_other(view, position)
+            recreated = self._first_recreated(runs)
+            if recreated is not None:
+                topic, at = recreated
+                if at > position:
+                    return self.append(view[: at - position])
+                self._delete_topic(topic)
+                return self.append(view[:size])
+            self._append_records(view[:size], runs)
+            self._stats.puts += records
+            self._stats.put_bytes += size
+        self.last = last
+        self._on_stored(last_ms)
+        return size
+
+    def _first_recreated(self, runs: Sequence[EntryRun]) -> tuple[str, int] | None:
+        """Return the first topic that was created again, and the offset of its first record."""
+        ends: dict[tuple[str, int], int] = {}
+        recreated: list[tuple[int, str]] = []
+        for key, first, entries in runs:
+            queue = self._queues.get(key)
+            end = ends.get(key, 0 if queue is None else queue.next_offset)
+            if first < end:
+                recreated.append((int(ENTRY.unpack_from(entries)[0]), key[0]))
+            ends[key] = first + len(entries) // ENTRY_BYTES
+        if not recreated:
+            return None
+        at, topic = min(recreated)
+        return topic, at
+
+    def _append_records(self, data: memoryview, runs: Sequence[EntryRun]) -> None:
+        position = self._log.end
+        self._check_room(position, len(data))
+        lengths: dict[ConsumeQueue, int] = {}
+        given: list[tuple[ConsumeQueue, bytes]] = []
+        try:
+            for (topic, queue_id), first, entries in runs:
+                try:
+                    queue = self._queues.get_or_create(topic, queue_id)
+                except ValueError as error:
+                    _log.error("a record of the master has no queue here", reason=str(error))
+                    continue
+                if queue not in lengths and first > queue.next_offset:
+                    self._skip(queue, first)
+                lengths[queue] = lengths.get(queue, 0) + len(entries) // ENTRY_BYTES
+                given.append((queue, bytes(entries)))
+            for queue, count in lengths.items():
+                queue.prepare(count)
+            reserved = self._log.reserve(len(data))
+            assert reserved == position
+            for queue, count in lengths.items():
+                # Again: rolling the log maps a file, which may have unmapped the queue's.
+                queue.prepare(count)
+        except OSError as error:
+            raise StoreError(self._disk.refused(self._log.directory, error)) from error
+        if self._disk.trouble is not None:
+            self._disk.accepted()
+        self._log.store(position, data)
+        end = position + len(data)
+        for queue, packed in given:
+            queue.next_offset += len(packed) // ENTRY_BYTES
+            if self._defers:
+                self._dispatcher.hold(Waiting(end, queue, packed))
+            else:
+                self._dispatcher.publish(queue, packed)
+
+    def _skip(self, queue: ConsumeQueue, first: int) -> None:
+        """Let a queue go on at a later offset: the log lacks the messages before. ``OSError``."""
+        if queue.max_offset != queue.next_offset:
+            raise StoreError(f"queue {queue.queue_id} of topic {queue.topic} waits for the disk")
+        if queue.next_offset:
+            _log.warning(
+                "the master's log lacks messages of a queue",
+                topic=queue.topic,
+                queue=queue.queue_id,
+                first=queue.next_offset,
+                number=first - queue.next_offset,
+            )
+        queue.reach(first)
+
+    def _append_other(self, data: memoryview, position: int) -> int:
+        """Append a blank record or a damaged one; return its size, 0 if it is not whole yet."""
+        if len(data) < _START.size:
+            return 0
+        size, magic = _START.unpack_from(data)
+        rest = self._log.file_size - position % self._log.file_size
+        least = MIN_TAIL_BYTES if magic == MAGIC_BLANK else FIXED_BYTES_V4
+        if not least <= size <= min(rest, MAX_PENDING_BYTES):
+            raise LogDiffers(f"the master has no record at offset {position}, where this log ends")
+        if magic == MAGIC_BLANK and size != rest:
+            raise LogDiffers(
+                f"the master's file ends at {position + size}, and this one at {position + rest}:"
+                " use the master's mappedFileSizeCommitLog"
+            )
+        if len(data) < size:
+            return 0
+        try:
+            if magic == MAGIC_BLANK:
+                self._log.close_file(data[:size])
+            else:
+                # The master's disk has damaged it: a copy has to be the same, without an entry.
+                locate(data, 0, size)
+                _log.error("the master sends a damaged record", offset=position, size=size)
+                self._append_records(data[:size], ())
+        except RecordError as error:
+            raise LogDiffers(
+                f"the master has no record at offset {position}, where this log ends: {error}"
+            ) from error
+        except OSError as error:
+            raise StoreError(self._disk.refused(self._log.directory, error)) from error
+        return int(size)
+
+    def _check_room(self, position: int, size: int) -> None:
+        # The log would end its file with a blank record of its own.
+        used = position % self._log.file_size
+        if used + size + MIN_TAIL_BYTES > self._log.file_size:
+            raise LogDiffers(
+                f"the master's file goes on at {position + size}, where this one ends: use the"
+                " master's mappedFileSizeCommitLog"
+            )

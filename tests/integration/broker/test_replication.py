@@ -1,0 +1,213 @@
+"""A slave beside its master: the same messages, topics, groups and offsets; reads, no writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest_asyncio
+
+import client
+from broker.app import Broker
+from broker.limits import BrokerLimits
+from remoting.pool import ConnectionPool
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.disk.timer import decode_check
+from tests.harness.cluster import Cluster
+from tests.support.ports import free_port
+from tests.unit.broker.store.stores import bodies, message
+
+SLAVE = {"brokerName": "broker-a", "brokerRole": "SLAVE", "brokerId": "1"}
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - stores and tables have no events
+            await asyncio.sleep(0.01)
+
+
+QUICK = BrokerLimits(table_copy_seconds=0.1)
+
+
+class Pair:
+    """A cluster with a master and its slave."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.master: Broker
+        self.slave: Broker
+
+    async def start(self) -> None:
+        self.port = free_port()
+        await self.start_master()
+        await self.start_slave()
+
+    async def start_slave(self) -> None:
+        self.slave = await self.cluster.start("slave", limits=QUICK, **SLAVE)
+
+    async def start_master(self) -> None:
+        port = str(self.port)
+        self.master = await self.cluster.start("broker-a", haListenPort=port)
+
+    def slave_delays(self) -> dict[int, int]:
+        """Return the progress of delays in the slave's files."""
+        path = self.slave.store.paths.root / "config" / "delayOffset.json"
+        return decode(DelayOffsetSerializeWrapper, path.read_bytes()).offset_table
+
+    def slave_timers(self) -> int:
+        """Return the time, ms since the epoch, up to which timers are delivered by its files."""
+        path = self.slave.store.paths.root / "config" / "timercheck"
+        return decode_check(path.read_bytes()).read_ms if path.exists() else 0
+
+    async def same(self) -> None:
+        """Wait until the slave has the master's log."""
+        await until(lambda: self.slave.store.log.end == self.master.store.log.end)
+
+
+@pytest_asyncio.fixture
+async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        await pair.start()
+        yield pair
+
+
+async def ask(pair: Pair, request: Command) -> Command:
+    """Send a request to the slave."""
+    async with ConnectionPool() as pool:
+        return await pool.request(pair.slave.address, request, timeout=5)
+
+
+async def test_a_slave_has_messages_topics_groups_and_offsets(pair: Pair) -> None:
+    address = pair.cluster.nameserver
+    async with client.Producer(address) as producer:
+        for number in range(200):
+            await producer.send("orders", b"%d" % number, keys=[f"k{number}"])
+    async with client.PullConsumer(address, group="g") as consumer:
+        await consumer.subscribe("orders")
+        assert await consumer.get_many(50)
+        await consumer.commit()
+    await pair.same()
+    slave, master = pair.slave.state, pair.master.state
+    await until(lambda: bool(slave.offsets.topics_of("g")))
+    assert slave.topics.table == master.topics.table
+    assert slave.groups.table == master.groups.table
+    assert slave.offsets.table == master.offsets.table
+    for queue_id in range(master.topics.table["orders"].write_queue_nums):
+        number = master.store.queries.max_offset("orders", queue_id)
+        assert slave.store.queries.max_offset("orders", queue_id) == number > 0
+
+
+async def test_a_slave_takes_no_messages_and_no_changes(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    await pair.same()
+    for code, answer in (
+        (RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (RequestCode.SEND_BATCH_MESSAGE, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (RequestCode.END_TRANSACTION, ResponseCode.SLAVE_NOT_AVAILABLE),
+        (RequestCode.UPDATE_AND_CREATE_TOPIC, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.DELETE_TOPIC_IN_BROKER, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, ResponseCode.SYSTEM_ERROR),
+        (RequestCode.DELETE_SUBSCRIPTIONGROUP, ResponseCode.SYSTEM_ERROR),
+    ):
+        reply = await ask(pair, Command.request(code))
+        assert reply.code == answer
+        assert "this broker is a slave" in (reply.remark or "")
+    assert pair.slave.store.log.end == pair.master.store.log.end
+    assert pair.slave.store.put(message(b"no")).message.startswith("this broker is a slave")
+
+
+async def test_a_topic_deleted_at_the_master_goes_and_a_new_one_begins_anew(pair: Pair) -> None:
+    address = pair.cluster.nameserver
+    async with client.Producer(address) as producer, client.Admin(address) as admin:
+        await producer.send("orders", b"old")
+        await pair.same()
+        await until(lambda: "orders" in pair.slave.state.topics)
+        await admin.delete_topic("orders")
+        await until(lambda: "orders" not in pair.slave.state.topics)
+        assert pair.slave.store.queues.queue_ids("orders") == []
+        await admin.create_topic("orders", queues=1)
+        await producer.send("orders", b"new")
+        await pair.same()
+    assert bodies(pair.slave.store, "orders") == [b"new"]
+
+
+async def test_delayed_messages_are_delivered_once_and_by_the_master(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("later", b"1", delay_level=1)
+    delivered = pair.master.store.queries.max_offset
+    await until(lambda: sum(delivered("later", n) for n in range(8)) == 1)
+    await pair.same()
+    own = pair.slave.store.queries.max_offset
+    assert sum(own("later", n) for n in range(8)) == 1
+    # The master's progress is in the slave's file, for the day when it is the master.
+    await until(lambda: pair.slave_delays().get(1) == 1)
+
+
+async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        for _ in range(20):
+            await producer.send("orders", b"1")
+    pair.master.state.offsets.commit("g", "orders", 0, 1)
+    await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 1)
+    pair.slave.state.offsets.commit("g", "orders", 0, 4)
+    await until(lambda: pair.master.state.offsets.query("g", "orders", 0) == 4)
+    # A reset at the master is newer, though it is lower.
+    pair.master.state.offsets.commit("g", "orders", 0, 2)
+    await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 2)
+    assert pair.master.state.offsets.query("g", "orders", 0) == 2
+
+
+async def test_a_stopped_slave_catches_up_and_a_master_that_was_restarted_is_found(
+    pair: Pair,
+) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+        await pair.same()
+        await pair.cluster.stop("slave")
+        for _ in range(50):
+            await producer.send("orders", b"2")
+        await pair.start_slave()
+        await pair.same()
+        await pair.cluster.stop("broker-a")
+        await pair.start_master()
+        await producer.send("orders", b"3")
+        await pair.same()
+
+
+async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair) -> None:
+    address = pair.cluster.nameserver
+    async with client.Producer(address) as producer:
+        for number in range(20):
+            await producer.send("orders", b"%d" % number)
+        for topic, seconds in (("soon", 1), ("timer", 15)):
+            await producer.send(topic, b"1", delay=seconds)
+            await producer.send(topic, b"1", delay_level=1 if topic == "soon" else 4)
+    queries = pair.master.store.queries
+    await until(lambda: sum(queries.max_offset("soon", n) for n in range(8)) == 2)
+    pair.master.state.offsets.commit("g", "orders", 0, 3)
+    await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 3)
+    await until(lambda: pair.slave_delays().get(1) == 1)
+    timers = pair.master.state.timers
+    assert timers is not None
+    # What is delivered of the present second is delivered again.
+    read_ms = timers.check_point().read_ms
+    await until(lambda: pair.slave_timers() > read_ms)
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    await pair.cluster.stop("slave")
+    master = await pair.cluster.start("slave", brokerName="broker-a")
+    assert master.state.offsets.query("g", "orders", 0) == 3
+    async with client.Producer(address) as producer:
+        await producer.send("orders", b"20")
+    queries = master.store.queries
+    assert sum(queries.max_offset("orders", n) for n in range(8)) == 21
+    await until(lambda: sum(queries.max_offset("timer", n) for n in range(8)) == 2, seconds=60)
+    assert sum(queries.max_offset("soon", n) for n in range(8)) == 2, "delivered again"

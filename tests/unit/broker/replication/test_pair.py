@@ -1,0 +1,311 @@
+"""A slave's store becomes, and stays, a copy of its master's: over real sockets, in one loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from broker.replication.master import ReplicationServer
+from broker.replication.slave import LogReplica, Master
+from broker.replication.stream import HEADER, REPORT
+from broker.store.engine import MessageStore
+from remoting.errors import RemotingError
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.stats import KVTable
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.runtime.clock import SystemClock
+from tests.unit.broker.store.stores import LOG_FILE, NOTHING_HOT, bodies, message, opened
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - the stores have no events
+            await asyncio.sleep(0.005)
+
+
+class Requests:
+    """Answers the requests of slaves as a master's broker does."""
+
+    def __init__(self, master: MessageStore) -> None:
+        self.master = master
+        self.down = False
+
+    async def __call__(self, address: str, command: Command, *, timeout: float) -> Command:
+        if self.down:
+            raise RemotingError(f"{address} is down")
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO:
+            log = self.master.log
+            table = {"commitLogMinOffset": str(log.start), "commitLogMaxOffset": str(log.end)}
+            return command.reply(body=encode(KVTable(table)))
+        header = command.read(ViewMessageRequestHeader)
+        record = self.master.queries.record_at(header.offset)
+        if record is None:
+            return command.reply(ResponseCode.SYSTEM_ERROR, "can not find message by the offset")
+        return command.reply(body=bytes(record))
+
+
+class Pair:
+    """A master's store with its replication port, and a slave's store."""
+
+    def __init__(self, root: Path, master: dict[str, Any], slave: dict[str, Any]) -> None:
+        self.root = root
+        self.clock = SystemClock()
+        self.master = opened(root / "master", **master)
+        self.slave = opened(root / "slave", **slave)
+        self.requests = Requests(self.master)
+        self.server = ReplicationServer(self.master, self.clock, host="127.0.0.1", port=0)
+        self.replica: LogReplica
+        self.peers: list[Peer] = []
+        self._following: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.master.start(loop)
+        self.slave.start(loop)
+        await self.server.start()
+        self.follow()
+
+    def follow(self, *, port: int | None = None) -> None:
+        where = Master("127.0.0.1:1", f"127.0.0.1:{port or self.server.port}")
+        self.replica = LogReplica(self.slave, self.clock, self.requests, lambda: where)
+        self._following = asyncio.create_task(self.replica.run())
+
+    async def leave(self) -> None:
+        """Stop the slave's replication."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    async def same(self) -> None:
+        """Wait until the slave has all of the master's log, and compare the two."""
+        await until(lambda: self.slave.log.end == self.master.log.end)
+        logs = [b"".join(bytes(f.view) for f in s.log.files) for s in (self.master, self.slave)]
+        assert logs[0] == logs[1]
+
+    async def stop(self) -> None:
+        await self.leave()
+        await self.server.stop()
+        for peer in self.peers:
+            await peer.close()
+        self.slave.close()
+        self.master.close()
+
+
+Start = Callable[..., Awaitable[Pair]]
+
+
+@pytest_asyncio.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Start]:
+    pairs: list[Pair] = []
+
+    async def begin(
+        *,
+        fill: int = 0,
+        master: dict[str, Any] | None = None,
+        slave: dict[str, Any] | None = None,
+        prepare: Callable[[Pair], None] = lambda _: None,
+    ) -> Pair:
+        pair = Pair(tmp_path / str(len(pairs)), master or {}, slave or {})
+        pairs.append(pair)
+        for number in range(fill):
+            pair.master.put(message(b"%d" % number * 100))
+        prepare(pair)
+        await pair.start()
+        return pair
+
+    yield begin
+    for pair in pairs:
+        await pair.stop()
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_slave_gets_what_is_there_and_what_comes(start: Start, flush: str) -> None:
+    kind = {"flush_disk_type": flush}
+    pair = await start(fill=300, master=kind, slave=kind)
+    await pair.same()
+    for number in range(50):
+        pair.master.put(message(b"more %d" % number))
+        await asyncio.sleep(0)
+    await pair.same()
+    await until(lambda: len(bodies(pair.slave)) == 350)
+    assert bodies(pair.slave) == bodies(pair.master)
+    await until(lambda: pair.server.replicated == pair.master.log.end)
+    assert pair.replica.state.connected
+    assert pair.replica.state.master_end == pair.master.log.end
+
+
+async def test_an_empty_slave_of_an_empty_master_waits(start: Start) -> None:
+    pair = await start()
+    await until(lambda: len(pair.server.links) == 1)
+    pair.master.put(message(b"first"))
+    await pair.same()
+    assert bodies(pair.slave) == [b"first"]
+
+
+async def test_a_slave_gets_all_files_that_the_master_still_has(start: Start) -> None:
+    def delete_first(pair: Pair) -> None:
+        pair.master.log.drop_before(2 * LOG_FILE)
+
+    pair = await start(fill=400, prepare=delete_first)
+    assert pair.master.log.start == 2 * LOG_FILE
+    await pair.same()
+    assert pair.slave.log.start == 2 * LOG_FILE
+
+
+async def test_what_is_not_in_memory_is_read_by_threads(start: Start) -> None:
+    pair = await start(fill=400, master={"limits": NOTHING_HOT})
+    await pair.same()
+
+
+async def test_a_slave_goes_on_after_its_connection_was_cut(start: Start) -> None:
+    pair = await start(fill=20)
+    await pair.same()
+    await pair.leave()
+    await until(lambda: not pair.server.links)
+    for number in range(100):
+        pair.master.put(message(b"%d" % number * 90))
+    pair.follow()
+    await pair.same()
+
+
+async def test_a_slave_that_has_other_messages_appends_nothing_and_says_where(
+    start: Start,
+) -> None:
+    def diverge(pair: Pair) -> None:
+        pair.slave.put(message(b"another one"))
+
+    pair = await start(fill=3, prepare=diverge)
+    await until(lambda: pair.replica.state.problem is not None)
+    assert pair.replica.state.differs
+    assert "the record at offset 0" in (pair.replica.state.problem or "")
+    assert bodies(pair.slave) == [b"another one"]
+    assert not pair.server.links
+
+
+async def test_a_slave_with_more_than_its_master_appends_nothing(start: Start) -> None:
+    def diverge(pair: Pair) -> None:
+        for _ in range(5):
+            pair.slave.put(message(b"0" * 100))
+
+    pair = await start(fill=3, prepare=diverge)
+    await until(lambda: pair.replica.state.differs)
+    assert "has messages that the master lacks" in (pair.replica.state.problem or "")
+    assert len(bodies(pair.slave)) == 5
+
+
+async def test_a_master_that_does_not_answer_is_asked_again(start: Start) -> None:
+    def go_down(pair: Pair) -> None:
+        pair.requests.down = True
+
+    pair = await start(fill=3, prepare=go_down)
+    await until(lambda: pair.replica.state.problem is not None)
+    assert pair.replica.state.problem == "127.0.0.1:1 is down"
+    assert not pair.replica.state.differs
+    pair.requests.down = False
+    await pair.same()
+    await until(lambda: pair.replica.state.problem is None)
+
+
+# --- peers of the master's port
+
+
+class Peer:
+    """A stranger, or an odd slave."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def connect(cls, pair: Pair) -> Peer:
+        peer = cls(*await asyncio.open_connection("127.0.0.1", pair.server.port))
+        pair.peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        self.writer.close()
+        with suppress(OSError):
+            await self.writer.wait_closed()
+
+    def report(self, offset: int) -> None:
+        self.writer.write(REPORT.pack(offset))
+
+    async def frame(self) -> tuple[int, bytes]:
+        async with asyncio.timeout(10):
+            offset, size = HEADER.unpack(await self.reader.readexactly(HEADER.size))
+            return offset, await self.reader.readexactly(size)
+
+
+async def test_a_silent_peer_and_half_a_report_hold_up_no_slave(start: Start) -> None:
+    pair = await start(fill=5)
+    _, half = await Peer.connect(pair), await Peer.connect(pair)
+    half.writer.write(REPORT.pack(0)[:3])
+    pair.master.put(message(b"later"))
+    await pair.same()
+    await until(lambda: pair.server.replicated == pair.master.log.end)
+
+
+@pytest.mark.parametrize("lie", [1 << 40, (1 << 63) - 1])
+async def test_a_peer_that_lies_about_its_end_acknowledges_nothing(start: Start, lie: int) -> None:
+    pair = await start(fill=5)
+    await pair.leave()
+    await until(lambda: not pair.server.links)
+    stranger = await Peer.connect(pair)
+    stranger.report(lie)
+    await until(lambda: len(pair.server.links) == 1)
+    stranger.report(lie)
+    await asyncio.sleep(0.05)
+    assert pair.server.replicated == 0
+
+    liar = await Peer.connect(pair)
+    liar.report(0)
+    offset, data = await liar.frame()
+    assert (offset, len(data)) == (0, pair.master.log.end)
+    liar.report(lie)
+    assert await liar.reader.read() == b""
+    assert pair.server.replicated == 0
+
+
+async def test_a_slave_that_does_not_read_holds_up_no_other(start: Start) -> None:
+    pair = await start()
+    lazy = await Peer.connect(pair)
+    lazy.report(0)
+    await until(lambda: len(pair.server.links) == 2)
+    for number in range(2000):
+        pair.master.put(message(b"%d" % number * 1000))
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+    await pair.same()
+
+
+async def test_acknowledgements_of_a_slave_that_has_gone_do_not_count(start: Start) -> None:
+    pair = await start(fill=5)
+    await until(lambda: pair.server.replicated == pair.master.log.end)
+    await pair.leave()
+    await until(lambda: not pair.server.links)
+    assert pair.server.replicated == 0
+
+
+async def test_an_address_that_may_not_connect_gets_nothing(tmp_path: Path) -> None:
+    store = opened(tmp_path / "master")
+    store.put(message(b"secret"))
+    server = ReplicationServer(
+        store, SystemClock(), host="127.0.0.1", port=0, is_allowed=lambda host: host != "127.0.0.1"
+    )
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    with suppress(ConnectionError):
+        writer.write(REPORT.pack(0))
+        assert await reader.read() == b""
+    writer.close()
+    await server.stop()
+    store.close()
