@@ -169,7 +169,7 @@ def test_a_slave_may_begin_where_the_masters_log_begins(tmp_path: Path) -> None:
     kept = read_all(slave)
     assert kept[0].physical_offset == master.log.start
     assert [record.body for record in kept] == [b"%03d" % n * 100 for n in range(120)][-len(kept) :]
-    assert slave.min_offset("TopicTest", 0) == kept[0].queue_offset
+    assert slave.queries.min_offset("TopicTest", 0) == kept[0].queue_offset
     master.close()
     slave.close()
 
