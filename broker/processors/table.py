@@ -117,7 +117,11 @@ class Processors:
         )
 
     def table(self) -> dict[int, Handler]:
-        """Return the handlers of all requests that are served, by code."""
+        """Return the handlers of all requests that are served, by code.
+
+        Handlers wrapped in ``offload`` read old messages: their disk reads run in a thread, so that
+        they don't block the event loop.
+        """
         offload = self.offload.wrap
         return {
             RequestCode.SEND_MESSAGE: self.send.send,
@@ -138,8 +142,6 @@ class Processors:
             RequestCode.CHECK_CLIENT_CONFIG: self.clients.check_config,
             RequestCode.QUERY_CONSUMER_OFFSET: self.offsets.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.offsets.update,
-            # Handlers wrapped in ``offload`` read old messages: their disk reads run in a thread,
-            # so that they don't block the event loop.
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: offload(self.offsets.search),
             RequestCode.GET_MAX_OFFSET: self.offsets.maximum,
             RequestCode.GET_MIN_OFFSET: self.offsets.minimum,
