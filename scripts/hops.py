@@ -34,7 +34,7 @@ REPEATS = 20
 WARM = 50
 SIGNAL_SECONDS = 0.02
 """Seconds within which a signal is handled."""
-BARS = {"send": 13, "pull": 12, "producer": 15, "consumer": 16}
+BARS = {"send": 13, "pull": 11, "producer": 13, "consumer": 16}
 """Maximum number of files, including compiled modules."""
 
 COMPILED = {

@@ -237,7 +237,7 @@ class ReplicationServer:
 
     def _watch(self) -> None:
         """Let the store report its growth while there are slaves."""
-        self._store.syncer.on_grown = self._grown if self.links else None
+        self._store.watch_growth(self._grown if self.links else None)
 
     def _grown(self) -> None:
         for link in self.links:

@@ -156,7 +156,7 @@ class Appender:
             log: of the store.
             dispatcher: makes the messages visible.
             next_ms: returns the store time of the next records, ms since the epoch.
-            on_stored: called after each ``store``.
+            on_stored: in SYNC mode, called after each ``store``.
         """
         self._log = log
         self._longest_record = log.longest_record
@@ -164,7 +164,7 @@ class Appender:
         self._disk = context.disk
         self._stats = context.stats
         self._next_ms = next_ms
-        self._on_stored = on_stored
+        self._on_stored = on_stored if context.config.defers else None
         self._follows = context.config.follows
         self.defers = context.config.defers
 
@@ -208,7 +208,12 @@ class Appender:
         self._log.store(position, records)
         self._stats.puts += count
         self._stats.put_bytes += len(records)
-        self._on_stored()
+        if self._on_stored is not None:
+            self._on_stored()
+
+    def watch(self, on_stored: Callable[[], None] | None) -> None:
+        """Call ``on_stored`` after each ``store`` from now on; None for no call."""
+        self._on_stored = on_stored
 
     def publish(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
@@ -302,6 +302,12 @@ class MessageStore:
         result = self.writer.put_batch(messages)
         self.syncer.request()
         return result
+
+    def watch_growth(self, on_grown: Callable[[], None] | None) -> None:
+        """Call ``on_grown`` when there is more of the log for slaves; None for no call."""
+        self.syncer.watch(on_grown)
+        if not self.config.defers:
+            self.appender.watch(on_grown)
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """Call ``callback`` on the loop's thread once the log is synced up to ``end_offset``.

@@ -444,8 +444,6 @@ class Syncer:
     Attributes:
         log: syncs the log.
         queues: syncs the queues.
-        on_grown: called on the loop's thread when there is more of the log to replicate; None while
-            there are no slaves.
     """
 
     def __init__(
@@ -453,7 +451,7 @@ class Syncer:
     ) -> None:
         self.log = log
         self.queues = queues
-        self.on_grown: Callable[[], None] | None = None
+        self._on_grown: Callable[[], None] | None = None
         self._dispatcher = dispatcher
         self._context = context
         self._disk = disk = context.disk
@@ -508,6 +506,10 @@ class Syncer:
             self._commit = None
         self._loop = None
 
+    def watch(self, on_grown: Callable[[], None] | None) -> None:
+        """Call ``on_grown`` on the loop's thread when readers of the log may find more of it."""
+        self._on_grown = on_grown
+
     def request(self) -> None:
         """Note that the log has grown: in SYNC mode, sync it at the end of this loop's iteration.
 
@@ -516,8 +518,8 @@ class Syncer:
         if self._commit is not None and self._loop is not None and not self._requested:
             self._requested = True
             self._loop.call_soon(self._pass_requests)
-        elif self._commit is None and self.on_grown is not None:
-            self.on_grown()
+        elif self._commit is None and self._on_grown is not None:
+            self._on_grown()
 
     def _pass_requests(self) -> None:
         self._requested = False
@@ -565,8 +567,8 @@ class Syncer:
             self._disk.refused(self._context.paths.consume_queues, error)
             if self._loop is not None:
                 self._loop.call_later(self._config.limits.no_space_retry_seconds, self._show)
-        if self.on_grown is not None:
-            self.on_grown()
+        if self._on_grown is not None:
+            self._on_grown()
         if self._commit is not None:
             self._commit.reached(confirmed)
             if self._disk.final:

@@ -264,7 +264,8 @@ class SendBuffer:
         self._waiting = self._room.waiting
         self._take_scheduled = False
         self._take_scheduled_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
         self._epoch = 0
         self._unsettled = {0: 0}
         self._flushed: dict[int, asyncio.Future[None]] = {}
@@ -521,14 +522,15 @@ class SendBuffer:
             return
         when = self.time.on_loop(when)
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._timer_at <= when:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._timer_fired)
+        # uvloop returns a handle without ``when()`` for a time that has come.
+        self._timer, self._timer_at = self._loop.call_at(when, self._timer_fired), when
 
     def _timer_fired(self) -> None:
         assert self._timer is not None
-        self.time.exclude_stall(self._timer.when())
+        self.time.exclude_stall(self._timer_at)
         self._timer = None
         self._take()
 

@@ -23,7 +23,7 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 IMPORTED_AS = {"opentelemetry_api": "opentelemetry", "pyyaml": "yaml"}
 OFFERED = {"pytest", "_typeshed"}
 """Modules that only pytest, which loads the plugin, and type checkers import."""
-OPENTELEMETRY = HOME / "client" / "otel.py"
+OPENTELEMETRY = HOME / "client" / "tracing" / "otel.py"
 """It is imported only by those who use it, and names its extra without it."""
 
 
