@@ -103,8 +103,6 @@ class Broker:
         state: the tables; exists after the start.
         processors: the request handlers; exists after the start.
         guard: checks requests; None while ``aclEnable`` is false.
-        replica: a slave's connection to its master; None for a master.
-        slaves: a master's replication port; None without ``haListenPort``.
         audit: records changes and denials; None while there is no audit log.
         tls: the certificate for connections with TLS; None for no TLS.
     """
@@ -137,8 +135,7 @@ class Broker:
         self._delays: Delays
         self._timers: Timers | None = None
         self._registration: BrokerRegistration | None = None
-        self.replica: LogReplica | None = None
-        self.slaves: ReplicationServer | None = None
+        self._slaves: ReplicationServer | None = None
         self._supervisor = Supervisor("broker")
         self._store_open = False
         self._serving = False
@@ -243,8 +240,8 @@ class Broker:
         self._spawn_tasks()
         assert self._registration is not None
         await self._registration.start()
-        if self.config.is_slave:
-            self._follow_master(self._registration)
+        if self.state.replica is not None:
+            self._follow_master(self.state.replica, self._registration)
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         if self.config.open_to_network:
@@ -333,6 +330,8 @@ class Broker:
             why_not_compiled=fast_path.WHY,
             tls=self.tls,
             room=self._room,
+            slaves=self._slaves,
+            replica=self._make_replica(self._registration) if config.is_slave else None,
         )
         # The store was opened before the settings saved in it were read.
         self.store.retention.configure(config.retention)
@@ -355,7 +354,7 @@ class Broker:
         )
         return BrokerRegistration(
             config.namesrv_addr,
-            Announcement.of(config, self.port, self.slaves.port if self.slaves else None),
+            Announcement.of(config, self.port, self._slaves.port if self._slaves else None),
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
@@ -476,22 +475,22 @@ class Broker:
         host, port = self.config.bind_host, self.config.ha_listen_port
         assert port is not None
         allowed = self.config.slave_addresses
-        self.slaves = ReplicationServer(
+        self._slaves = ReplicationServer(
             self.store,
             self._clock,
             host=host,
             port=port,
             is_allowed=parse_pattern("*" if allowed is None else allowed),
         )
-        await self.slaves.start()
+        await self._slaves.start()
 
-    def _follow_master(self, registration: BrokerRegistration) -> None:
+    def _make_replica(self, registration: BrokerRegistration) -> LogReplica:
         ask = registration.pool.request
-        tables = TableCopy(self.state, self._tables, self._files, ask)
-        self.replica = LogReplica(
-            self.store, self._clock, ask, self._find_master, on_connected=tables.soon
-        )
-        self._supervisor.spawn(self.replica.run(), "replication")
+        return LogReplica(self.store, self._clock, ask, self._find_master)
+
+    def _follow_master(self, replica: LogReplica, registration: BrokerRegistration) -> None:
+        tables = TableCopy(self.state, self._tables, self._files, registration.pool.request)
+        self._supervisor.spawn(replica.run(tables.soon), "replication")
         self._supervisor.spawn(tables.run(self._find_master), "copy tables")
 
     def _find_master(self) -> Master | None:
@@ -552,8 +551,8 @@ class Broker:
             self.processors.pull.wake_all()
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
-        if self.slaves is not None:
-            await self.slaves.stop()
+        if self._slaves is not None:
+            await self._slaves.stop()
         audit, self.audit = self.audit, None
         if audit is not None:
             await audit.close()

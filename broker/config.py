@@ -40,6 +40,7 @@ from remoting.protocol.limits import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from remoting.runtime.settings import (
     ConfigError,
     RefusedKey,
+    address,
     addresses,
     boolean,
     choice,
@@ -298,7 +299,7 @@ class BrokerConfig(TlsServerSettings):
     name_of_new_store: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
     broker_role: str = setting("brokerRole", choice("ASYNC_MASTER", "SLAVE"), "ASYNC_MASTER")
-    ha_master_address: str | None = setting("haMasterAddress", word, None)
+    ha_master_address: str | None = setting("haMasterAddress", address, None)
     """The replication port of a slave's master; else name servers tell it."""
     slave_addresses: str | None = setting("pocketmqSlaveAddresses", _slaves, None)
     """Which addresses may connect to the replication port: a pattern of white lists."""

@@ -34,6 +34,8 @@ from remoting.runtime.process_limits import ConnectionRoom
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.delivery.timer_wheel import TimerWheel
+    from broker.replication.master import ReplicationServer
+    from broker.replication.slave import LogReplica
     from broker.store.engine import MessageStore, PendingMessage
     from broker.topics.spread import TopicSpread
     from remoting.connection import Connection
@@ -122,6 +124,10 @@ class BrokerState:
     """Why the compiled fast path isn't used; empty if it is."""
     tls: ServerTls | None = None
     """The certificate for connections with TLS; None for no TLS."""
+    slaves: ReplicationServer | None = None
+    """The slaves of a master with ``haListenPort``; else None."""
+    replica: LogReplica | None = None
+    """A slave's connection to its master; None for a master."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 

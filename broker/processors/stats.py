@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import RequestRefused
 from broker.processors.offload import Answer, Offload, sliced, sliced_by_size
+from broker.replication.master import MAX_GAP_BYTES
 from broker.sampler import Rates
 from broker.state import BrokerState
 from broker.traffic.counts import SPANS
@@ -25,6 +26,8 @@ from remoting.protocol.bodies.stats import (
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
+    HAClientInfo,
+    HAConnectionInfo,
     HARuntimeInfo,
     KVTable,
     OffsetWrapper,
@@ -121,8 +124,33 @@ class StatsProcessor:
         return command.reply(body=encode(KVTable(table=table)))
 
     def replicas(self, command: Command, _: Connection) -> Command:
-        """Handle GET_BROKER_HA_STATUS: a master without slaves (cf. DefaultHAService)."""
-        info = HARuntimeInfo(master=True, master_commit_log_max_offset=self._state.store.log.end)
+        """Handle GET_BROKER_HA_STATUS (cf. DefaultHAService.getRuntimeInfo)."""
+        state = self._state
+        end = state.store.log.end
+        if state.replica is not None:
+            replica = state.replica.state
+            slave = HAClientInfo(
+                master_addr=replica.master.stream if replica.master else None,
+                max_offset=end,
+                activated=replica.connected,
+            )
+            return command.reply(body=encode(HARuntimeInfo(ha_client_runtime_info=slave)))
+        slaves = [
+            HAConnectionInfo(
+                addr=link.address,
+                slave_ack_offset=link.stream.acked,
+                diff=end - link.stream.acked,
+                in_sync=end - link.stream.acked < MAX_GAP_BYTES,
+                transfer_from_where=link.stream.sent,
+            )
+            for link in (state.slaves.links if state.slaves else ())
+        ]
+        info = HARuntimeInfo(
+            master=True,
+            master_commit_log_max_offset=end,
+            in_sync_slave_nums=sum(slave.in_sync for slave in slaves),
+            ha_connection_info=slaves,
+        )
         return command.reply(body=encode(info))
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
@@ -407,11 +435,21 @@ def _own_keys(state: BrokerState) -> dict[str, str]:
         "pocketmqConnectionsMax": str(min(state.room.allowed, state.config.max_connections)),
         "pocketmqTlsDaysLeft": None if state.tls is None else str(state.tls.days_left),
         "pocketmqTlsProblem": None if state.tls is None else state.tls.problem,
+        **_replication(state),
         "pocketmqOpenToNetwork": "true" if state.config.open_to_network else "false",
         "pocketmqCore": "python" if state.why_not_compiled else "compiled",
         "pocketmqWhyNotCompiled": state.why_not_compiled,
     }
     return {key: value for key, value in table.items() if value is not None}
+
+
+def _replication(state: BrokerState) -> dict[str, str | None]:
+    if state.replica is None:
+        return {} if state.slaves is None else {"pocketmqSlaves": str(len(state.slaves.links))}
+    return {
+        "pocketmqReplicationProblem": state.replica.state.problem,
+        "pocketmqReplicationLagBytes": str(state.replica.lag_bytes),
+    }
 
 
 def _existing(path: Path) -> Path:

@@ -26,6 +26,9 @@ from remoting.runtime.log import RateLimitedLog
 from remoting.runtime.tasks import Supervisor
 from remoting.server import bind_failed
 
+MAX_GAP_BYTES: Final = 256 * 1024 * 1024
+"""A slave that lacks less than this counts as in sync (cf. haSlaveFallbehindMax)."""
+
 MAX_SLAVES: Final = 16
 """Connections at the same time; further ones are closed."""
 

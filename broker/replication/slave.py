@@ -100,7 +100,6 @@ class LogReplica:
         find_master: Callable[[], Master | None],
         *,
         bytes_per_second: int = 0,
-        on_connected: Callable[[], None] = lambda: None,
     ) -> None:
         """Create a replica of an open store.
 
@@ -110,19 +109,27 @@ class LogReplica:
             ask: sends requests to the master.
             find_master: returns the master's addresses; None if they are unknown.
             bytes_per_second: limit of what is received; 0 for none.
-            on_connected: called when the log begins to come.
         """
         self._store = store
         self._clock = clock
         self._ask = ask
         self._find_master = find_master
         self._seconds_per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
-        self._on_connected = on_connected
+        self._on_connected: Callable[[], None] = lambda: None
         self._grown = asyncio.Event()
         self.state = ReplicaState()
 
-    async def run(self) -> None:
-        """Follow the master until cancelled."""
+    @property
+    def lag_bytes(self) -> int:
+        """Bytes of the master's log that this one lacked at the last look."""
+        return max(0, self.state.master_end - self._store.log.end)
+
+    async def run(self, on_connected: Callable[[], None] = lambda: None) -> None:
+        """Follow the master until cancelled.
+
+        ``on_connected`` is called whenever the log begins to come.
+        """
+        self._on_connected = on_connected
         pause = RETRY_FIRST_SECONDS
         while True:
             begun = self._clock.monotonic()
@@ -131,7 +138,7 @@ class LogReplica:
             except LogDiffers as error:
                 self._stopped(str(error), differs=True)
                 pause = RETRY_MAX_SECONDS
-            except (NotFollowing, StreamError, StoreError, OSError) as error:
+            except (NotFollowing, StreamError, StoreError, RemotingError, OSError) as error:
                 self._stopped(str(error) or repr(error), differs=False)
             if self._clock.monotonic() - begun > RETRY_MAX_SECONDS:
                 pause = RETRY_FIRST_SECONDS

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
-from broker.store.append import FOLLOWS, Appender, EntryDispatcher, MessageWriter
+from broker.store.append import Appender, EntryDispatcher, MessageWriter
 from broker.store.checkpoint import StoreCheckpoint
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
@@ -401,9 +401,7 @@ class MessageStore:
     @property
     def why_not_writable(self) -> str | None:
         """Why the store accepts no messages, for an error text; None when it does."""
-        if not self.readable:
-            return self._not_open
-        return FOLLOWS if self.config.follows else self.disk.trouble
+        return self.disk.trouble if self.readable else self._not_open
 
 
 _COMPONENTS: Final = tuple(MessageStore.__annotations__)

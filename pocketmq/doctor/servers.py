@@ -165,6 +165,28 @@ def brokers(case: Case) -> Iterator[CheckResult]:
             yield from _broker(case, name, broker_id, address)
 
 
+REPLICATION_LAG: Final = 256 * 1024 * 1024
+"""Bytes that a slave may lack before it is reported (cf. haSlaveFallbehindMax)."""
+
+
+def _replication(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
+    docs = f"see {DOCS}high-availability.md"
+    if problem := table.get("pocketmqReplicationProblem"):
+        yield failed("replication", f"the slave of {name} gets no messages: {problem}", docs)
+    elif (lag := natural(table.get("pocketmqReplicationLagBytes", ""), 0)) > REPLICATION_LAG:
+        yield warning(
+            "replication",
+            f"the slave of {name} lacks {lag // 2**20} MiB of its master's log",
+            f"give it a faster network or disk, and watch that this gets less; {docs}",
+        )
+    if table.get("pocketmqSlaves") == "0":
+        yield warning(
+            "replication",
+            f"{name} has a port for slaves, and none is connected: there is one copy of its data",
+            f"start its slave, and look at the slave's log; {docs}",
+        )
+
+
 def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[CheckResult]:
     try:
         table = case.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable).table
@@ -193,6 +215,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
         )
     if "pocketmqCore" in table:
         yield core(table.get("pocketmqWhyNotCompiled", ""), name)
+    yield from _replication(name, table)
     yield from _clock(case, name, table)
     yield from _disk(name, table)
     yield from _retention(name, table)

@@ -160,10 +160,33 @@ class GetConsumerListByGroupResponseBody(Body):
     """PocketMQ's own: sent to PocketMQ members only, if not all members have the same topics."""
 
 
+class HAConnectionInfo(Body):
+    """A slave, as its master sees it; ``in_sync``: it lacks less than 256 MiB."""
+
+    addr: str = ""
+    slave_ack_offset: Long = 0
+    diff: Long = 0
+    in_sync: bool = False
+    transferred_byte_in_second: Long = 0
+    transfer_from_where: Long = 0
+
+
+class HAClientInfo(Body):
+    """A slave's connection to its master."""
+
+    master_addr: str | None = None
+    transferred_byte_in_second: Long = 0
+    max_offset: Long = 0
+    last_read_timestamp: Long = 0
+    last_write_timestamp: Long = 0
+    activated: bool = False
+
+
 class HARuntimeInfo(Body):
-    """Answer to GET_BROKER_HA_STATUS of 5.x: a master and its slaves, of which we have none."""
+    """Answer to GET_BROKER_HA_STATUS of 5.x: a master with its slaves, or a slave."""
 
     master: bool = False
     master_commit_log_max_offset: Long = 0
     in_sync_slave_nums: Int = 0
-    ha_connection_info: list[dict[str, str]] = field(default_factory=list)
+    ha_connection_info: list[HAConnectionInfo] = field(default_factory=list)
+    ha_client_runtime_info: HAClientInfo = field(default_factory=HAClientInfo)

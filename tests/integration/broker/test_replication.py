@@ -14,6 +14,7 @@ from broker.limits import BrokerLimits
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.stats import HARuntimeInfo, KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.disk.timer import decode_check
@@ -187,9 +188,9 @@ async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair
     async with client.Producer(address) as producer:
         for number in range(20):
             await producer.send("orders", b"%d" % number)
-        for topic, seconds in (("soon", 1), ("timer", 15)):
+        for topic, seconds in (("soon", 1), ("timer", 12)):
             await producer.send(topic, b"1", delay=seconds)
-            await producer.send(topic, b"1", delay_level=1 if topic == "soon" else 4)
+            await producer.send(topic, b"1", delay_level=1 if topic == "soon" else 3)
     queries = pair.master.store.queries
     await until(lambda: sum(queries.max_offset("soon", n) for n in range(8)) == 2)
     pair.master.state.offsets.commit("g", "orders", 0, 3)
@@ -211,3 +212,45 @@ async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair
     assert sum(queries.max_offset("orders", n) for n in range(8)) == 21
     await until(lambda: sum(queries.max_offset("timer", n) for n in range(8)) == 2, seconds=60)
     assert sum(queries.max_offset("soon", n) for n in range(8)) == 2, "delivered again"
+
+
+async def test_both_ends_show_how_far_the_slave_is(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    await pair.same()
+    slaves, replica = pair.master.state.slaves, pair.slave.state.replica
+    assert slaves is not None
+    assert replica is not None
+    await until(lambda: slaves.replicated == pair.master.store.log.end)
+    status = Command.request(RequestCode.GET_BROKER_HA_STATUS)
+    async with ConnectionPool() as pool:
+        answers = [
+            decode(HARuntimeInfo, (await pool.request(broker.address, status, timeout=5)).body)
+            for broker in (pair.master, pair.slave)
+        ]
+    end = pair.master.store.log.end
+    assert answers[0].master
+    assert answers[0].in_sync_slave_nums == 1
+    assert answers[0].ha_connection_info[0].slave_ack_offset == end
+    assert not answers[1].master
+    assert answers[1].ha_client_runtime_info.activated
+    assert answers[1].ha_client_runtime_info.max_offset == end
+    assert replica.lag_bytes == 0
+    for broker, key, value in (
+        (pair.master, "pocketmqSlaves", "1"),
+        (pair.slave, "pocketmqReplicationLagBytes", "0"),
+    ):
+        request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+        async with ConnectionPool() as pool:
+            answer = await pool.request(broker.address, request, timeout=5)
+        assert decode(KVTable, answer.body).table[key] == value
+
+
+async def test_a_slave_without_its_master_says_so(pair: Pair) -> None:
+    await until(lambda: bool(pair.slave.state.replica and pair.slave.state.replica.state.connected))
+    await pair.cluster.stop("broker-a")
+    await until(lambda: not pair.slave.state.replica.state.connected)
+    answer = await ask(pair, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert (
+        "closed the connection" in decode(KVTable, answer.body).table["pocketmqReplicationProblem"]
+    )
