@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
@@ -70,8 +71,10 @@ class TableCopy:
         self._ask = ask
         self._wake = asyncio.Event()
         self._absent: set[str] = set()
-        self._seen: Offsets = {}
-        self._problems: dict[str, str] = {}
+        # The master's offsets and this broker's, as of the last copy.
+        self._at_master: Offsets = {}
+        self._here: Offsets | None = None
+        self._problems: set[str] = set()
 
     def soon(self) -> None:
         """Copy the tables now."""
@@ -100,13 +103,13 @@ class TableCopy:
             try:
                 await step(master)
             except (RemotingError, ProtocolError, StoreError, OSError) as error:
-                if self._problems.get(name) != str(error):
+                if name not in self._problems:
                     _log.warning(
                         "a table of the master isn't copied", table=name, reason=str(error)
                     )
-                self._problems[name] = str(error)
+                self._problems.add(name)
             else:
-                self._problems.pop(name, None)
+                self._problems.discard(name)
 
     async def _get(self, master: Master, code: RequestCode, kind: type[BodyT]) -> BodyT:
         reply = await self._ask(master.requests, Command.request(code), timeout=ASK_SECONDS)
@@ -149,8 +152,20 @@ class TableCopy:
         body = await self._get(
             master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
         )
-        ahead = self._merge(body.offset_table)
-        for key, queue_id, offset in ahead[:COMMITS_AT_ONCE]:
+        table = body.offset_table
+        ahead = self._ahead(table)
+        for key, queues in table.items():
+            topic, _, group = key.partition("@")
+            for queue_id, offset in queues.items():
+                if (key, queue_id) not in ahead:
+                    with suppress(LimitReached, ValueError):
+                        self._state.offsets.commit(group, topic, queue_id, offset)
+        self._at_master = table
+        self._here = here = {
+            key: {n: offset for n, offset in queues.items() if (key, n) not in ahead}
+            for key, queues in self._state.offsets.table.items()
+        }
+        for (key, queue_id), offset in islice(ahead.items(), COMMITS_AT_ONCE):
             topic, _, group = key.partition("@")
             header = UpdateConsumerOffsetRequestHeader(
                 consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
@@ -158,26 +173,25 @@ class TableCopy:
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
             await self._ask(master.requests, request, timeout=ASK_SECONDS)
             # A lower one from now on is a reset.
-            self._seen[key][queue_id] = offset
+            table.setdefault(key, {})[queue_id] = here.setdefault(key, {})[queue_id] = offset
 
-    def _merge(self, table: Offsets) -> list[tuple[str, int, int]]:
-        """Take the master's offsets that are newer; return those of this broker that are."""
-        offsets, seen, ahead = self._state.offsets, self._seen, []
-        for key, queues in table.items():
-            topic, separator, group = key.partition("@")
-            if not separator:
-                continue
-            own, last = offsets.table.get(key, {}), seen.get(key, {})
+    def _ahead(self, table: Offsets) -> dict[tuple[str, int], int]:
+        """Return the offsets that were committed here since the last copy and are newer."""
+        ahead: dict[tuple[str, int], int] = {}
+        if self._here is None:
+            # Of what was saved before the start it isn't known which of both is newer.
+            return ahead
+        for key, queues in self._state.offsets.table.items():
+            here, other = self._here.get(key, {}), table.get(key, {})
+            before = self._at_master.get(key, {})
             for queue_id, offset in queues.items():
-                here, before = own.get(queue_id, -1), last.get(queue_id)
-                committed_here = before is not None and here > before
-                is_reset = before is not None and offset < before
-                if committed_here and not is_reset and here > offset:
-                    ahead.append((key, queue_id, here))
-                elif here != offset:
-                    with suppress(LimitReached, ValueError):
-                        offsets.commit(group, topic, queue_id, offset)
-        self._seen = table
+                if (
+                    here.get(queue_id)
+                    != offset
+                    > other.get(queue_id, -1)
+                    >= before.get(queue_id, -1)
+                ):
+                    ahead[key, queue_id] = offset
         return ahead
 
     async def _copy_delays(self, master: Master) -> None:

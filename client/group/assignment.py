@@ -111,7 +111,7 @@ class AssignmentManager:
         self._shared = options.shared
         self._handover_timeout = options.handover_timeout
         self._loop = asyncio.get_running_loop()
-        self._locks = LockKeeper(context, group, tasks, self)
+        self._locks = LockKeeper(context, group, tasks, self, at_slaves=not listener.ordered)
         self._wanted: frozenset[MessageQueue] = frozenset()
         self._changing: asyncio.Task[None] | None = None
         self._taking: dict[MessageQueue, asyncio.Task[None]] = {}

@@ -6,8 +6,9 @@ renewed for 30 s; the broker keeps it for 60 s, so no other member can get it ea
 lock is requested every 100 ms while its owner may be finishing, then every second.
 (cf. RebalanceImpl.lockAll, ProcessQueue.isLockExpired)
 
-One task per broker sends everything that is due in one request. Only masters manage locks: while a
-broker has no master, its locks keep their state until they expire.
+One task per broker sends everything that is due in one request. Masters manage locks. While a
+broker has no master, unordered queues are locked at a slave, from which they are read then; a slave
+knows nothing of the master's locks, so those of ordered queues keep their state until they expire.
 """
 
 from __future__ import annotations
@@ -200,6 +201,7 @@ class LockKeeper:
     Args:
         tasks: owns the tasks that send the requests.
         listener: called when locks are taken or lost, or can't be requested.
+        at_slaves: whether a slave may lock queues while there is no master.
     """
 
     def __init__(
@@ -208,7 +210,10 @@ class LockKeeper:
         group: str,
         tasks: Supervisor,
         listener: LockListener,
+        *,
+        at_slaves: bool,
     ) -> None:
+        self._at_slaves = at_slaves
         self._context = context
         self._group = group
         self._tasks = tasks
@@ -355,7 +360,7 @@ class LockKeeper:
         body = LockBatchRequestBody(
             consumer_group=self._group, client_id=self._context.client_id, mq_set=queues
         )
-        address = await self._master(queues)
+        address = await self._keeper(queues)
         try:
             # Connecting sends a heartbeat: a restarted broker must know the member before it grants
             # it locks.
@@ -389,7 +394,7 @@ class LockKeeper:
 
         async def unlock() -> None:
             await self._context.remote.call(
-                await self._master(queues),
+                await self._keeper(queues),
                 RequestCode.UNLOCK_BATCH_MQ,
                 body=encode(body),
                 timeout=LOCK_TIMEOUT,
@@ -406,8 +411,8 @@ class LockKeeper:
                 error=str(error),
             )
 
-    async def _master(self, queues: list[MessageQueue]) -> str:
-        """Return the address of the queues' master, from the first of their topics with a route."""
+    async def _keeper(self, queues: list[MessageQueue]) -> str:
+        """Return who locks the queues, from the first of their topics with a route."""
         failure: PocketMQError | None = None
         for queue in {queue.topic: queue for queue in queues}.values():
             try:
@@ -416,6 +421,8 @@ class LockKeeper:
                 failure = failure or error
                 continue
             address = route.master(queue.broker_name)
+            if address is None and self._at_slaves:
+                address = route.address(queue.broker_name)
             if address is not None:
                 return address
         raise failure or NoRoute(

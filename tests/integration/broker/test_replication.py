@@ -254,3 +254,32 @@ async def test_a_slave_without_its_master_says_so(pair: Pair) -> None:
     assert (
         "closed the connection" in decode(KVTable, answer.body).table["pocketmqReplicationProblem"]
     )
+
+
+async def test_consumers_read_on_and_commit_at_the_slave_while_there_is_no_master(
+    pair: Pair,
+) -> None:
+    address = pair.cluster.nameserver
+    async with client.Producer(address) as producer:
+        for number in range(40):
+            await producer.send("orders", b"%d" % number)
+    async with client.PullConsumer(address, group="g") as consumer:
+        await consumer.subscribe("orders")
+        first = {message.body for message in await consumer.get_many(10)}
+        await consumer.commit()
+    await pair.same()
+    await until(lambda: pair.slave.state.offsets.table == pair.master.state.offsets.table)
+    await pair.cluster.stop("broker-a")
+
+    read = set(first)
+    async with client.PullConsumer(address, group="g") as consumer:
+        await consumer.subscribe("orders")
+        async with asyncio.timeout(30):
+            while len(read) < 40:
+                read |= {message.body for message in await consumer.get_many(10, timeout=1)}
+        await consumer.commit()
+    committed = pair.slave.state.offsets.queues_of("g", "orders")
+    assert sum(committed.values()) == 40
+
+    await pair.start_master()
+    await until(lambda: pair.master.state.offsets.queues_of("g", "orders") == committed)
