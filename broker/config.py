@@ -96,7 +96,7 @@ _STORE = """
     messageIndexSafe
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
     haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
-    slaveTimeout warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
+    warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
     diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     debugLockEnable
@@ -141,8 +141,8 @@ _REPLICATION = (
     "PocketMQ replicates to slaves, as with brokerRole=ASYNC_MASTER and SLAVE; remove the key"
 )
 _ONE_COPY = (
-    "PocketMQ replicates asynchronously and acknowledges a message that one broker has; use 1, or "
-    "an Apache RocketMQ cluster where more copies must have it"
+    "PocketMQ waits for one slave, as brokerRole=SYNC_MASTER, or for none; use 1, or an Apache "
+    "RocketMQ cluster where more copies must have a message"
 )
 _ACCESS_CONTROL = (
     "PocketMQ has the access control of RocketMQ 4.9: use aclEnable=true and write the users and "
@@ -159,7 +159,7 @@ REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     "inSyncReplicas": refused(_ONE_COPY, "1"),
     "minInSyncReplicas": refused(_ONE_COPY, "1"),
     "allAckInSyncStateSet": refused(
-        "PocketMQ replicates asynchronously: no other broker acknowledges a message; use false"
+        "PocketMQ waits for one slave, as brokerRole=SYNC_MASTER, or for none; use false"
     ),
     "enableSlaveActingMaster": refused(_REPLICATION),
     "enableControllerMode": refused(_CONTROLLER),
@@ -298,7 +298,9 @@ class BrokerConfig(TlsServerSettings):
     """This host's name: the default name of brokers before stores saved it."""
     name_of_new_store: str = field(default_factory=lambda: name_of_host(socket.gethostname()))
     broker_id: int = setting("brokerId", integer(0, 2**31 - 1), 0)
-    broker_role: str = setting("brokerRole", choice("ASYNC_MASTER", "SLAVE"), "ASYNC_MASTER")
+    broker_role: str = setting(
+        "brokerRole", choice("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"), "ASYNC_MASTER"
+    )
     ha_master_address: str | None = setting("haMasterAddress", address, None)
     """The replication port of a slave's master; else name servers tell it."""
     slave_addresses: str | None = setting("pocketmqSlaveAddresses", _slaves, None)
@@ -310,6 +312,8 @@ class BrokerConfig(TlsServerSettings):
     listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
     ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
     """The port for slaves; a master without it serves none."""
+    slave_timeout_ms: int = setting("slaveTimeout", _MILLISECONDS, 3_000)
+    """How long a SYNC_MASTER waits for a slave's acknowledgement."""
     region_id: str = setting("regionId", word, "DefaultRegion")
 
     # name servers
@@ -513,6 +517,11 @@ class BrokerConfig(TlsServerSettings):
             raise ConfigError(
                 "a slave has to find its master: set namesrvAddr, or haMasterAddress to the host"
                 " and haListenPort of the master"
+            )
+        if self.broker_role == "SYNC_MASTER" and not self.replicates:
+            raise ConfigError(
+                "a SYNC_MASTER acknowledges what a slave has: set haListenPort, to which slaves"
+                " connect"
             )
         if self.acl_enable and self.replicates and self.slave_addresses is None:
             raise ConfigError(

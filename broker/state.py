@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from broker.replication.master import ReplicationServer
     from broker.replication.slave import LogReplica
     from broker.store.engine import MessageStore, PendingMessage
+    from broker.store.results import Ack
     from broker.topics.spread import TopicSpread
     from remoting.connection import Connection
     from remoting.security.server_tls import ServerTls
@@ -226,8 +227,10 @@ class BrokerState:
         data = await self.store.cold_reads.record_at(owner, offset)
         return None if data is None else RecordView(data)
 
-    def flushed(self, end_offset: int) -> asyncio.Future[bool]:
-        """Return a future for the sync of the log up to an offset; False if it takes too long."""
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.store.when_durable(end_offset, lambda ok: None if done.done() else done.set_result(ok))
+    def acked(self, end_offset: int) -> asyncio.Future[Ack]:
+        """Return a future for the safety of the log up to an offset."""
+        done: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self.store.when_durable(
+            end_offset, lambda ack: None if done.done() else done.set_result(ack)
+        )
         return done

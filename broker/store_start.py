@@ -52,6 +52,8 @@ def make_store(
             message_index_enable=config.message_index_enable,
             max_hash_slots=config.max_hash_slots,
             max_index_entries=config.max_index_entries,
+            waits_for_slave=config.broker_role == "SYNC_MASTER",
+            slave_timeout_ms=config.slave_timeout_ms,
             follows=config.is_slave,
             limits=config.store_limits,
         ),

@@ -20,7 +20,7 @@ from broker.processors.pull import COMMIT_OFFSET, SUBSCRIPTION, HeldPull
 from broker.processors.send import added_properties, answer_fields, read_header
 from broker.processors.table import Processors
 from broker.state import BrokerState
-from broker.store.results import GetResult, GetStatus
+from broker.store.results import Ack, GetResult, GetStatus
 from broker.traffic.counts import GROUP_GET, TOPIC_PUT, key_of
 from remoting.access.guard import Guard
 from remoting.connection import Connection
@@ -82,7 +82,7 @@ class FastPathStore(Protocol):
     ) -> GetResult:
         """Return messages of a queue; see ``MessageStore.get``."""
 
-    def when_durable(self, end_offset: int, callback: Callable[[bool], None]) -> None:
+    def when_durable(self, end_offset: int, callback: Callable[[Ack], None]) -> None:
         """Call back when messages may be acknowledged; see ``MessageStore.when_durable``."""
 
 
@@ -183,8 +183,8 @@ class Host:
         counters.messages_sent += messages
         counters.bytes_sent += body_bytes
 
-    def when_durable(self, end: int, callback: Callable[[bool], None]) -> None:
-        """Call ``callback`` with True when the log is on disk up to ``end``, False on a timeout."""
+    def when_durable(self, end: int, callback: Callable[[Ack], None]) -> None:
+        """Call back when the log is safe up to ``end``; see ``MessageStore.when_durable``."""
         self._store.when_durable(end, callback)
 
     # commits

@@ -23,7 +23,7 @@ from time import perf_counter
 
 from broker.delivery.redelivery import REDELIVERY_BYTES
 from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
-from remoting.protocol.frame import GATHER_BYTES
+from remoting.protocol.frame import GATHER_BYTES, with_code
 from remoting.protocol import limits as protocol_limits
 from remoting.protocol.codes import RequestCode
 
@@ -165,10 +165,10 @@ cdef class Gathered:
     Attributes:
         answers: frames that may be sent once everything gathered before is stored.
         position: the physical offset of the next record.
-        defers: whether answers wait for the disk, unless a message has WAIT=false.
+        waits: whether answers wait for the disk or a slave, unless a message has WAIT=false.
     """
 
-    cdef readonly bint defers
+    cdef readonly bint waits
     cdef object _host, _appender, _connection
     cdef bytes _born_host, _store_host
     cdef list _runs, _pieces
@@ -180,7 +180,7 @@ cdef class Gathered:
         self._host = host
         self._appender = host.appender
         self._store_host = host.packed_host
-        self.defers = host.appender.defers
+        self.waits = host.appender.waits
         self._runs = []
         self._pieces = []
         self.answers = Buffer()
@@ -335,9 +335,9 @@ cdef class Gathered:
         return 0
 
 
-def _answer(connection, answers, if_durable, if_timed_out, durable):
-    """Send answers that waited for the disk; ``durable`` is False after a timeout."""
-    connection.send_pieces([if_durable if durable else if_timed_out])
+def _answer(connection, answers, if_durable, if_timed_out, ack):
+    """Send answers that waited for the disk or a slave; ``ack`` is 0 or the code of the failure."""
+    connection.send_pieces([if_durable if ack == 0 else with_code(if_timed_out, ack)])
     connection.complete_answers(answers)
 
 
@@ -539,7 +539,7 @@ cdef class Sends:
         fill.text = properties.unique_id
         fill.text_length = properties.unique_id_length
         fill.body_length = 0
-        if properties.waits and self._gathered.defers:
+        if properties.waits and self._gathered.waits:
             late = plan.late_named_answer if is_named else plan.late_answer
             return self._gathered.answer_late(answer, late, &fill)
         return answer.write(self._gathered.answers, &fill)
@@ -1007,7 +1007,7 @@ cdef class ReadPass:
         self._takes_sends = (
             len(self._born_host) == HOST_BYTES_V4
             and self._stores_v4
-            and (not self._gathered.defers or self._connection.may_defer)
+            and (not self._gathered.waits or self._connection.may_defer)
         )
         self._takes_msgpack = self._connection.speaks_msgpack
         if self._is_guarded:

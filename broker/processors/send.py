@@ -3,9 +3,9 @@
 ``admit`` checks whether a send is allowed. The properties are stored as a 4.9 broker stores them:
 CLUSTER is added, with ``traceTopicEnable`` also what 5.x adds for traces, and WAIT is removed from
 single messages without a delay. The store copies the body directly from the receive buffer. With
-ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH it waits until the message is on disk,
-unless the message has WAIT=false. The answer to a send to a new topic also waits until the topic is
-on disk and registered.
+ASYNC_FLUSH the answer is ready at once. With SYNC_FLUSH it waits until the message is on disk, and
+as a SYNC_MASTER until a slave has it, unless the message has WAIT=false. The answer to a send to a
+new topic also waits until the topic is on disk and registered.
 
 Every answer has the fields MSG_REGION and TRACE_ON, refusals included.
 """
@@ -31,7 +31,7 @@ from broker.errors import FAQ, LimitReached, RequestRefused, check_topic, topic_
 from broker.processors.groups import dead_letter_topic, retry_topic
 from broker.processors.timers import TimerProcessor
 from broker.state import BrokerState
-from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
+from broker.store.results import Ack, BatchPutResult, PendingMessage, PutResult, PutStatus
 from broker.topics.pace import NewTopics, TopicDelayed
 from broker.traffic.quotas import Allowance, Quotas, take
 from remoting.protocol import names
@@ -502,13 +502,12 @@ class SendProcessor:
         self, reply: Command, target: SendTarget, end_offset: int, *, wait: bool
     ) -> Reply:
         change = self._state.changes.topic_pending(target.config.topic_name)
-        if not (wait and self._state.store.config.defers):
+        if not (wait and self._state.store.config.waits):
             return reply if change is None else _after(change, reply)
         flushed: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
 
-        def durable(ok: bool) -> None:
-            if not ok:
-                reply.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        def durable(ack: Ack) -> None:
+            reply.code = int(ack)
             if not flushed.done():
                 flushed.set_result(reply)
 

@@ -128,8 +128,9 @@ class SendBackProcessor:
         take(allowance, 1, size)
         if message.topic.startswith(names.DLQ_PREFIX):
             self._state.record_dead_letter(message, group, connection)
-        if store.config.defers and not await self._state.flushed(result.end_offset):
+        if store.config.waits and (ack := await self._state.acked(result.end_offset)):
             raise RequestRefused(
-                ResponseCode.FLUSH_DISK_TIMEOUT,
-                "the message is stored, but wasn't flushed in time; it may be delivered twice",
+                ack,
+                "the message is stored, but wasn't flushed or replicated in time; it may be "
+                "delivered twice",
             )

@@ -126,9 +126,9 @@ class TimerProcessor:
         reply = command.reply(
             header=RecallMessageResponseHeader(msg_id=handle.unique_id), extra=region
         )
-        if state.store.config.defers:
+        if state.store.config.waits:
             # Like RocketMQ, acknowledge even if the flush timed out.
-            await state.flushed(result.end_offset)
+            await state.acked(result.end_offset)
         return reply
 
     def _recall(

@@ -78,7 +78,6 @@ class ReplicationServer:
         host: str,
         port: int,
         is_allowed: Callable[[str], bool] = lambda _: True,
-        on_acked: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the server.
 
@@ -88,14 +87,12 @@ class ReplicationServer:
             host: to listen on.
             port: to listen on; 0 for a free one.
             is_allowed: returns whether a slave may connect from an address.
-            on_acked: called when a slave has acknowledged more, or has gone.
         """
         self._store = store
         self._clock = clock
         self._host = host
         self._port = port
         self._is_allowed = is_allowed
-        self._on_acked = on_acked
         self._refusals = RateLimitedLog(clock, _log.warning)
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor("replication")
@@ -105,6 +102,13 @@ class ReplicationServer:
     def port(self) -> int:
         """The port that the server listens on."""
         return self._port
+
+    def available(self, end_offset: int) -> bool:
+        """Return whether a slave is connected that lacks little of the log up to an offset."""
+        return any(
+            link.stream.request is not None and end_offset - link.stream.acked < MAX_GAP_BYTES
+            for link in self.links
+        )
 
     @property
     def replicated(self) -> int:
@@ -118,6 +122,7 @@ class ReplicationServer:
         except OSError as error:
             raise bind_failed(address_text((self._host, self._port)), error) from error
         self._port = self._server.sockets[0].getsockname()[1]
+        self._store.syncer.wait_for(self)
 
     async def stop(self) -> None:
         """Close all connections; may be called twice."""
@@ -153,7 +158,7 @@ class ReplicationServer:
         finally:
             self.links.remove(link)
             self._watch()
-            self._on_acked()
+            self._store.syncer.replicated()
             writer.transport.abort()
 
     async def _receive(self, reader: asyncio.StreamReader, link: SlaveLink) -> None:
@@ -173,7 +178,7 @@ class ReplicationServer:
             if asked is None and stream.request is not None:
                 link.wake.set()
             if stream.acked > acked:
-                self._on_acked()
+                self._store.syncer.replicated()
 
     async def _send(self, writer: asyncio.StreamWriter, link: SlaveLink) -> None:
         stream, store = link.stream, self._store

@@ -133,12 +133,14 @@ class Appender:
 
     Attributes:
         defers: see ``StoreConfig.defers``.
+        waits: see ``StoreConfig.waits``.
     """
 
     __slots__ = (
         *("_disk", "_dispatcher", "_follows", "_log", "_longest_record", "_next_ms", "_on_stored"),
         "_stats",
         "defers",
+        "waits",
     )
 
     def __init__(
@@ -167,6 +169,7 @@ class Appender:
         self._on_stored = on_stored if context.config.defers else None
         self._follows = context.config.follows
         self.defers = context.config.defers
+        self.waits = context.config.waits
 
     def takes(self, size: int) -> bool:
         """Return whether the store accepts ``size`` bytes of contiguous records."""

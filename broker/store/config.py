@@ -95,6 +95,8 @@ class StoreConfig:
         max_hash_slots: ``maxHashSlotNum``, of an index file.
         max_index_entries: ``maxIndexNum``. Index files of another size are not used.
         retention: how long messages are kept.
+        waits_for_slave: whether a message is acknowledged only once a slave has it (SYNC_MASTER).
+        slave_timeout_ms: ``slaveTimeout``.
         follows: whether the store is a slave's, which takes only the log of its master.
         limits: fixed limits of the store; only tests change them.
     """
@@ -120,6 +122,8 @@ class StoreConfig:
     max_hash_slots: int = DEFAULT_SLOTS
     max_index_entries: int = DEFAULT_ENTRIES
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    waits_for_slave: bool = False
+    slave_timeout_ms: int = 3000
     follows: bool = False
     limits: StoreLimits = field(default_factory=StoreLimits)
 
@@ -130,6 +134,11 @@ class StoreConfig:
         See ``Syncer.confirmed``.
         """
         return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages are acknowledged later than stored: for the disk, a slave, or both."""
+        return self.defers or self.waits_for_slave
 
     @property
     def queue_file_bytes(self) -> int:

@@ -37,6 +37,7 @@ from broker.store.record_validator import RecordValidator, TagsCodes
 from broker.store.recovery import RecoveredStore, open_store
 from broker.store.restore import Restorer
 from broker.store.results import (
+    Ack,
     BatchPutResult,
     GetResult,
     GetStatus,
@@ -310,14 +311,14 @@ class MessageStore:
             self.appender.watch(on_grown)
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
-        """Call ``callback`` on the loop's thread once the log is synced up to ``end_offset``.
+        """Call ``callback`` on the loop's thread once the log is safe up to ``end_offset``.
 
-        It gets True when the log is synced, False when that took longer than ``syncFlushTimeout``
-        or the disk failed: the message is stored, but may not survive a power cut. It may be
-        called before this function returns.
+        That is on the disk with SYNC_FLUSH, and at a slave as a SYNC_MASTER. The callback gets
+        ``Ack.OK``, or why the message, which is stored, may not survive a failure. It may be called
+        before this function returns.
         """
         if not self.readable:
-            callback(False)
+            callback(Ack.FLUSH_DISK_TIMEOUT)
         else:
             self.syncer.when_durable(end_offset, callback)
 

@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from typing import Final, NamedTuple, Protocol
 
 from broker.store.limits import MAX_NOTES
@@ -53,6 +53,16 @@ class PendingMessage:
     prepared_transaction_offset: int = 0
     store_host: bytes = b""
     due_in_ms: int | None = None
+
+
+class Ack(IntEnum):
+    """How the wait for a stored message ends; the values are RocketMQ's response codes."""
+
+    OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    """No slave is connected, or all of them lack too much."""
+    FLUSH_SLAVE_TIMEOUT = 12
 
 
 class PutResult(NamedTuple):

@@ -12,27 +12,30 @@ timer: this is group commit. Around a sync of the log, these steps happen in thi
 4.  in SYNC mode, on the loop's thread, synced messages become visible, then the waiting callers are
     called back (``Syncer._show``). This does not wait for step 3.
 
-``GroupCommit`` holds the callers that wait until a message is on the disk (SYNC mode).
+``AckGate`` holds the callers that wait until a message is on the disk (SYNC mode) or at a slave
+(SYNC_MASTER).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from broker.store.append import EntryDispatcher
 from broker.store.checkpoint import Numbers, SafePoint, StoreCheckpoint
 from broker.store.commit_log import CommitLog
+from broker.store.config import StoreConfig
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.disk_state import StoreContext, StoreThread
 from broker.store.limits import PAGE_BYTES
 from broker.store.os_files import is_no_space
-from broker.store.results import StoreStats
+from broker.store.results import Ack, StoreStats
 from remoting.protocol.disk.files import ENTRY_BYTES
 
 _HEAD_BYTES: Final = 64
@@ -43,7 +46,7 @@ _ASKED_FOR_THEIR_LAST: Final = 64
 """Queues whose last entry is read to find a record near the end of the log for ``tail``; a start
 after a crash walks the log from there."""
 
-Callback = Callable[[bool], None]
+Callback = Callable[[Ack], None]
 
 
 class LogSync:
@@ -136,55 +139,72 @@ class LogSync:
         )
 
 
-class Waiter(NamedTuple):
-    """A caller that waits until the log is synced up to ``end_offset``.
+class Replicas(Protocol):
+    """The slaves of a store, as an acknowledgement needs them."""
 
-    ``deadline`` is a time of the loop's clock, in seconds.
+    @property
+    def replicated(self) -> int:
+        """Physical offset up to which at least one connected slave has the log."""
+        ...
+
+    def available(self, end_offset: int) -> bool:
+        """Return whether a slave is connected, and lacks little of the log up to an offset."""
+        ...
+
+
+class Waiter(NamedTuple):
+    """A caller that waits until the log is safe up to ``end_offset``.
+
+    The deadlines, for the disk and for a slave, are times of the loop's clock, in seconds.
     """
 
     end_offset: int
-    deadline: float
+    flush_deadline: float
+    slave_deadline: float
     callback: Callback
 
 
-class GroupCommit:
-    """The callers that wait until a message is on the disk. Only the loop's thread uses it.
+class AckGate:
+    """The callers that wait until a message is on the disk, at a slave, or both.
 
-    A waiter that waits longer than ``syncFlushTimeout`` is called with False (the send is answered
-    FLUSH_DISK_TIMEOUT); the message still becomes visible once it is synced.
+    Only the loop's thread uses it. Both waits run side by side, each with its own timeout; the
+    message stays stored, and becomes visible, whatever the outcome. If both fail, the outcome is
+    the slave's, as in RocketMQ.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_ms: int, stats: StoreStats) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, config: StoreConfig, stats: StoreStats
+    ) -> None:
         self._loop = loop
-        self._timeout = timeout_ms / 1000
+        self._flush_timeout = config.sync_flush_timeout_ms / 1000 if config.defers else math.inf
+        self._slave_timeout = config.slave_timeout_ms / 1000 if config.waits_for_slave else math.inf
         self._stats = stats
         self._waiters: list[Waiter] = []
+        self._flushed = self._replicated = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def add(self, end_offset: int, callback: Callback) -> None:
-        """Call ``callback`` with True once the log is synced up to ``end_offset``.
-
-        It is called with False at the timeout, or when the disk fails.
-        """
-        deadline = self._loop.time() + self._timeout
-        self._waiters.append(Waiter(end_offset, deadline, callback))
+        """Call ``callback`` once the log is safe up to ``end_offset``, or a wait has failed."""
+        now = self._loop.time()
+        waiter = Waiter(end_offset, now + self._flush_timeout, now + self._slave_timeout, callback)
+        self._waiters.append(waiter)
         if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._expire)
+            self._arm()
 
-    def reached(self, confirmed: int) -> None:
-        """Call back the waiters up to ``confirmed``; see ``Syncer.confirmed``."""
-        waiters = self._waiters
-        # Waiters are normally in the order of the log; one behind a later one waits for the next
-        # sync.
+    def reached(self, flushed: float, replicated: float) -> None:
+        """Call back the waiters up to both offsets; infinite for what isn't waited for."""
+        self._flushed, self._replicated = flushed, replicated
+        waiters, safe = self._waiters, min(flushed, replicated)
+        # Waiters are normally in the order of the log; one that is not waits for the next call.
         ready = 0
-        while ready < len(waiters) and waiters[ready].end_offset <= confirmed:
+        while ready < len(waiters) and waiters[ready].end_offset <= safe:
             ready += 1
         self._waiters = waiters[ready:]
         for waiter in waiters[:ready]:
-            waiter.callback(True)
+            waiter.callback(Ack.OK)
 
     def fail(self) -> None:
         """Fail all waiters: the disk has failed, or the store closes."""
@@ -193,20 +213,34 @@ class GroupCommit:
             self._timer.cancel()
             self._timer = None
         for waiter in waiters:
-            waiter.callback(False)
+            waiter.callback(Ack.FLUSH_DISK_TIMEOUT)
+
+    def _arm(self) -> None:
+        first = self._waiters[0]
+        at = min(first.flush_deadline, first.slave_deadline)
+        if at <= self._loop.time():
+            # The one that is over didn't matter: only the later deadline is left.
+            at = max(first.flush_deadline, first.slave_deadline)
+        self._timer = self._loop.call_at(at, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time()
-        late = 0
-        while late < len(self._waiters) and self._waiters[late].deadline <= now:
-            late += 1
-        expired, self._waiters = self._waiters[:late], self._waiters[late:]
+        expired: list[tuple[Waiter, Ack]] = []
+        for waiter in self._waiters:
+            if min(waiter.flush_deadline, waiter.slave_deadline) > now:
+                break
+            if waiter.slave_deadline <= now and waiter.end_offset > self._replicated:
+                expired.append((waiter, Ack.FLUSH_SLAVE_TIMEOUT))
+            elif waiter.flush_deadline <= now and waiter.end_offset > self._flushed:
+                expired.append((waiter, Ack.FLUSH_DISK_TIMEOUT))
+        gone = {id(waiter) for waiter, _ in expired}
+        self._waiters = [waiter for waiter in self._waiters if id(waiter) not in gone]
         if self._waiters:
-            self._timer = self._loop.call_at(self._waiters[0].deadline, self._expire)
-        self._stats.sync_timeouts += len(expired)
-        for waiter in expired:
-            waiter.callback(False)
+            self._arm()
+        self._stats.sync_timeouts += sum(ack is Ack.FLUSH_DISK_TIMEOUT for _, ack in expired)
+        for waiter, ack in expired:
+            waiter.callback(ack)
 
 
 class Mark(NamedTuple):
@@ -458,7 +492,8 @@ class Syncer:
         self._config = context.config
         self._defers = context.config.defers
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._commit: GroupCommit | None = None
+        self._gate: AckGate | None = None
+        self._replicas: Replicas | None = None
         self._requested = False
         self._marked = threading.Event()
         self._log_thread = StoreThread(
@@ -470,11 +505,9 @@ class Syncer:
 
     @property
     def confirmed(self) -> int:
-        """Physical offset up to which messages may be acknowledged and, if deferred, be visible.
+        """Physical offset up to which messages may be visible, if their visibility is deferred.
 
-        All that waits, waits for this offset alone. Another mark that an acknowledgement needs,
-        besides the one of the disk, is combined with it here, and calls ``show_soon`` when it
-        moves. Safe points use ``LogSync.flushed``: they are about this disk only.
+        Safe points use ``LogSync.flushed``: they are about this disk only.
         """
         return self.log.flushed
 
@@ -488,9 +521,8 @@ class Syncer:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; ``loop``'s thread is the one that appends."""
         self._loop = loop
-        if self._defers:
-            timeout_ms = self._config.sync_flush_timeout_ms
-            self._commit = GroupCommit(loop, timeout_ms, self._context.stats)
+        if self._config.waits:
+            self._gate = AckGate(loop, self._config, self._context.stats)
         self._log_thread.start()
         self._queue_thread.start()
 
@@ -500,10 +532,10 @@ class Syncer:
         return all(ended)
 
     def close(self) -> None:
-        """Call back all waiters with False; the store is closed."""
-        if self._commit is not None:
-            self._commit.fail()
-            self._commit = None
+        """Fail all waiters; the store is closed."""
+        if self._gate is not None:
+            self._gate.fail()
+            self._gate = None
         self._loop = None
 
     def watch(self, on_grown: Callable[[], None] | None) -> None:
@@ -515,10 +547,11 @@ class Syncer:
 
         All requests made during a sync share the next one.
         """
-        if self._commit is not None and self._loop is not None and not self._requested:
-            self._requested = True
-            self._loop.call_soon(self._pass_requests)
-        elif self._commit is None and self._on_grown is not None:
+        if self._defers and self._loop is not None:
+            if not self._requested:
+                self._requested = True
+                self._loop.call_soon(self._pass_requests)
+        elif self._on_grown is not None:
             self._on_grown()
 
     def _pass_requests(self) -> None:
@@ -529,17 +562,38 @@ class Syncer:
         """Sync the log as soon as its thread can. Callable in any thread."""
         self._log_thread.wake.set()
 
+    def wait_for(self, replicas: Replicas) -> None:
+        """Let acknowledgements wait for slaves from now on (SYNC_MASTER)."""
+        self._replicas = replicas
+
+    def replicated(self) -> None:
+        """Note that slaves have acknowledged more, or that one has gone."""
+        if self._gate is not None:
+            self._gate.reached(*self._marks())
+
+    def _marks(self) -> tuple[float, float]:
+        replicated = math.inf
+        if self._config.waits_for_slave:
+            replicated = 0 if self._replicas is None else self._replicas.replicated
+        return self.log.flushed if self._defers else math.inf, replicated
+
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """See ``MessageStore.when_durable``."""
+        flushed, replicated = self._marks()
         if self._disk.final:
-            callback(False)
-        elif end_offset <= self.confirmed:
-            callback(True)
-        elif self._commit is not None:
-            self._commit.add(end_offset, callback)
-            self.request()
+            callback(Ack.FLUSH_DISK_TIMEOUT)
+        elif self._gate is None:
+            is_flushed = end_offset <= self.log.flushed or self.flush()
+            callback(Ack.OK if is_flushed else Ack.FLUSH_DISK_TIMEOUT)
+        elif end_offset > replicated and not (
+            self._replicas and self._replicas.available(end_offset)
+        ):
+            callback(Ack.SLAVE_NOT_AVAILABLE)
+        elif end_offset <= min(flushed, replicated):
+            callback(Ack.OK)
         else:
-            callback(self.flush())
+            self._gate.add(end_offset, callback)
+            self.request()
 
     def flush(self) -> bool:
         """Sync log, queues and checkpoint; blocks. Return False when syncing the log failed.
@@ -569,10 +623,10 @@ class Syncer:
                 self._loop.call_later(self._config.limits.no_space_retry_seconds, self._show)
         if self._on_grown is not None:
             self._on_grown()
-        if self._commit is not None:
-            self._commit.reached(confirmed)
+        if self._gate is not None:
+            self._gate.reached(*self._marks())
             if self._disk.final:
-                self._commit.fail()
+                self._gate.fail()
 
     def _take_mark(self) -> None:
         self.queues.take_mark()

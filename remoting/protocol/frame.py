@@ -180,6 +180,17 @@ def encode(command: Command) -> bytes:
     return b"".join((_prefix(command, len(header), len(body)), header, body))
 
 
+def with_code(frames: Buffer, code: int) -> bytes:
+    """Return whole answers with another response code."""
+    changed, position = [], 0
+    while (frame := cut(frames, position)) is not None:
+        command = decode(frame)
+        command.code = code
+        changed.append(encode(command))
+        position = frame.end
+    return b"".join(changed)
+
+
 def encode_head(command: Command, body_length: int) -> bytes:
     """Return the frame of a command without its body, which the caller writes after it.
 

@@ -22,6 +22,7 @@ WRITER = """
 import asyncio, os, sys
 from pathlib import Path
 from broker.store.engine import MessageStore, PendingMessage, PutStatus, StoreConfig
+from broker.store.results import Ack
 
 async def main(root, mode):
     store = MessageStore(StoreConfig(root=Path(root), flush_disk_type=mode,
@@ -37,13 +38,13 @@ async def main(root, mode):
             result = store.put(PendingMessage("Killed", queue, body))
             assert result.status is PutStatus.OK, result
             line = b"%d %d %d\\n" % (queue, result.queue_offset, number)
-            def tell(ok, line=line):
-                ok and os.write(1, line)
+            def tell(ack, line=line):
+                ack or os.write(1, line)
 
             if mode == "SYNC_FLUSH":
                 store.when_durable(result.end_offset, tell)
             else:
-                tell(True)
+                tell(Ack.OK)
             number += 1
         await asyncio.sleep(0)
 

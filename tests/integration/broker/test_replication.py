@@ -283,3 +283,27 @@ async def test_consumers_read_on_and_commit_at_the_slave_while_there_is_no_maste
 
     await pair.start_master()
     await until(lambda: pair.master.state.offsets.queues_of("g", "orders") == committed)
+
+
+async def test_a_sync_master_acknowledges_what_a_slave_has(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        role = {"brokerRole": "SYNC_MASTER", "haListenPort": str(pair.port)}
+        pair.master = await cluster.start("broker-a", slaveTimeout="60000", **role)
+        async with client.Producer(cluster.nameserver) as producer:
+            receipt = await producer.send("orders", b"alone")
+            assert receipt.status is client.SendStatus.SLAVE_NOT_AVAILABLE
+            await pair.start_slave()
+            slaves = pair.master.state.slaves
+            assert slaves is not None
+            await until(lambda: slaves.replicated == pair.master.store.log.end)
+            # On the fast path, in batches, and on the slow path.
+            for number in range(30):
+                receipt = await producer.send("orders", b"%d" % number)
+                assert receipt.status is client.SendStatus.OK
+                assert pair.slave.store.log.end == pair.master.store.log.end
+            await asyncio.gather(*(producer.send("orders", b"more") for _ in range(200)))
+            assert pair.slave.store.log.end == pair.master.store.log.end
+            await producer.send("orders", b"later", delay_level=1)
+            assert pair.slave.store.log.end == pair.master.store.log.end

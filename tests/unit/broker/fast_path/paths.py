@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from broker.processors.pull import HeldPull
+from broker.store.results import Ack
 from remoting.protocol.codes import SerializeType
 from remoting.protocol.command import Command
 from remoting.protocol.frame import cut, decode, encode, encode_head
@@ -126,9 +127,9 @@ class Side:
         """Wait until everything stored is synced."""
         store = self.bench.store
         if store.config.defers:
-            done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            done: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
             store.when_durable(store.log.end, done.set_result)
-            assert await asyncio.wait_for(done, 10)
+            assert await asyncio.wait_for(done, 10) is Ack.OK
 
     def _answers(self) -> list[bytes]:
         """Return the answers in order; requests that wait for the disk have none yet."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.results import Ack
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
 from remoting.protocol.frame import encode
@@ -288,11 +289,12 @@ def test_each_pass_is_counted_in_the_metrics(side: Side) -> None:
     assert served == [(RequestCode.SEND_MESSAGE_V2, 3), (RequestCode.PULL_MESSAGE, 1)]
 
 
-async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ack", [ack for ack in Ack if ack])
+async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path, ack: Ack) -> None:
     side = Side(tmp_path / "sync", fast=True, flush_disk_type="SYNC_FLUSH")
     side.bench.topic("plain", 4)
     side.feed(encode(usual_send()))
-    callbacks: list[tuple[int, Callable[[bool], None]]] = []
+    callbacks: list[tuple[int, Callable[[Ack], None]]] = []
     side.bench.store.when_durable = lambda *waiter: callbacks.append(waiter)  # type: ignore[method-assign] # a disk that never answers
     before = len(side.wire.sent)
     hasty = usual_send(properties="WAIT\x01false")
@@ -300,8 +302,8 @@ async def test_answers_that_wait_for_the_disk_are_one_write(tmp_path: Path) -> N
     assert (len(side.wire.sent) - before, side.wire.held) == (1, 3)
     ((end, callback),) = callbacks
     assert end == side.bench.store.log.end
-    callback(False)
-    assert side.wire.sent[-1].count(b'{"code":10,') == 3
+    callback(ack)
+    assert side.wire.sent[-1].count(b'{"code":%d,' % ack) == 3
     assert side.wire.held == 0
     del side.bench.store.when_durable
     side.bench.close()

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.limits import MAX_DELAY_LEVELS
-from broker.store.results import PendingMessage
+from broker.store.results import Ack, PendingMessage
 from remoting.protocol import names
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import RequestCode
@@ -300,8 +300,8 @@ async def test_the_answer_waits_for_the_topics_it_made(bench):
     assert reply.code == 0
 
 
-@pytest.mark.parametrize(("works", "code"), [(True, 0), (False, 10)])
-async def test_in_sync_mode_the_answer_waits_for_the_disk(make_bench, works, code):
+@pytest.mark.parametrize("ack", Ack)
+async def test_in_sync_mode_the_answer_waits_for_the_disk(make_bench, ack):
     bench = make_bench(flush_disk_type="SYNC_FLUSH")
     bench.topic("T")
     bench.answer(send_command("T", oneway=True), bench.connection)
@@ -314,7 +314,7 @@ async def test_in_sync_mode_the_answer_waits_for_the_disk(make_bench, works, cod
     asking = asyncio.ensure_future(answer_of(bench, command))
     callback = await logged.get()
     assert not asking.done()
-    callback(works)
+    callback(ack)
     reply = await asking
     assert reply is not None
-    assert reply.code == code
+    assert reply.code == ack

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import GetStatus, MessageStore, PutStatus
-from broker.store.results import StoreError
+from broker.store.results import Ack, StoreError
 from remoting.protocol.disk.files import Checkpoint
 from tests.unit.broker.store.crashes import crash, log_files, overwrite, queue_file
 from tests.unit.broker.store.stores import (
@@ -55,9 +55,9 @@ def test_a_truncated_file_is_an_error_and_not_a_signal(store: MessageStore, kind
 def test_a_sync_finds_that_a_file_was_shortened(store: MessageStore) -> None:
     end = store.put(message()).end_offset
     os.truncate(log_files(store)[0], 0)
-    outcomes: list[bool] = []
+    outcomes: list[Ack] = []
     store.when_durable(end, outcomes.append)
-    assert outcomes == [False]
+    assert outcomes == [Ack.FLUSH_DISK_TIMEOUT]
     assert "it was shortened to 0 bytes of" in str(store.why_not_writable)
     store.close()
 
@@ -67,9 +67,9 @@ async def test_a_removed_file_stops_acknowledgements(tmp_path: Path) -> None:
     store.start(asyncio.get_running_loop())
     assert store.put(message()).status is PutStatus.OK
     log_files(store)[0].unlink()
-    answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    answer: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
     store.when_durable(store.put(message()).end_offset, answer.set_result)
-    assert await asyncio.wait_for(answer, 10) is False
+    assert await asyncio.wait_for(answer, 10) is Ack.FLUSH_DISK_TIMEOUT
     refused = store.put(message())
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "it was removed while it was in use" in refused.message

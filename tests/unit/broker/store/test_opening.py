@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.engine import GetStatus, MessageStore, PutStatus, StoreError
+from broker.store.results import Ack
 from tests.unit.broker.store.stores import (
     LOG_FILE,
     QUEUE_FILE,
@@ -200,9 +201,9 @@ def test_a_closed_store_refuses_messages_and_reads(tmp_path: Path) -> None:
             assert "is not open" in result.message
         with pytest.raises(StoreError, match="is not open"):
             store.get("TopicTest", 0, 0, 1)
-        results: list[bool] = []
+        results: list[Ack] = []
         store.when_durable(1, results.append)
-        assert results == [False]
+        assert results == [Ack.FLUSH_DISK_TIMEOUT]
         store.open()
         assert store.readable
         assert store.writable

@@ -13,10 +13,17 @@ import pytest
 
 from broker.store.engine import MessageStore, PutStatus
 from broker.store.limits import StoreLimits
-from broker.store.results import StoreStats
-from broker.store.sync import GroupCommit
+from broker.store.results import Ack, StoreStats
+from broker.store.sync import AckGate
 from tests.support.clock import ManualClock
-from tests.unit.broker.store.stores import FailingFiles, bodies, message, opened, thread_names
+from tests.unit.broker.store.stores import (
+    FailingFiles,
+    bodies,
+    message,
+    opened,
+    small_config,
+    thread_names,
+)
 
 
 class SlowDisk(FailingFiles):
@@ -61,7 +68,7 @@ async def store(tmp_path: Path, files: SlowDisk) -> AsyncIterator[MessageStore]:
 
 def durable(store: MessageStore, end_offset: int) -> asyncio.Future[bool]:
     future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-    store.when_durable(end_offset, future.set_result)
+    store.when_durable(end_offset, lambda ack: future.set_result(ack is Ack.OK))
     return future
 
 
@@ -160,9 +167,9 @@ async def test_a_message_becomes_visible_without_a_waiter(store: MessageStore) -
 async def test_durable_messages_are_answered_at_once(store: MessageStore) -> None:
     end = store.put(message()).end_offset
     assert await durable(store, end)
-    outcomes: list[bool] = []
+    outcomes: list[Ack] = []
     store.when_durable(end, outcomes.append)
-    assert outcomes == [True]
+    assert outcomes == [Ack.OK]
 
 
 async def test_batches_wait_like_single_messages(store: MessageStore, files: SlowDisk) -> None:
@@ -199,9 +206,9 @@ async def test_a_failed_sync_is_final(store: MessageStore, files: SlowDisk) -> N
     assert refused.status is PutStatus.SERVICE_NOT_AVAILABLE
     assert "failed to sync" in refused.message
     assert not store.flush()
-    outcomes: list[bool] = []
+    outcomes: list[Ack] = []
     store.when_durable(10, outcomes.append)
-    assert outcomes == [False]
+    assert outcomes == [Ack.FLUSH_DISK_TIMEOUT]
     # It is never tried again as if nothing had happened, not even at the end.
     store.close()
     assert files.log_syncs == syncs == 1
@@ -235,17 +242,18 @@ async def test_a_sync_that_takes_too_long_is_answered_as_such(
     store.close()
 
 
-async def test_timeouts_come_one_after_the_other() -> None:
+async def test_timeouts_come_one_after_the_other(tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     stats = StoreStats()
-    commit = GroupCommit(loop, 10, stats)
-    outcomes: list[tuple[int, bool]] = []
+    config = small_config(tmp_path, flush_disk_type="SYNC_FLUSH", sync_flush_timeout_ms=10)
+    commit = AckGate(loop, config, stats)
+    outcomes: list[tuple[int, Ack]] = []
     done = asyncio.Event()
     commit.add(1, lambda ok: outcomes.append((1, ok)))
     await asyncio.sleep(0.005)
     commit.add(2, lambda ok: (outcomes.append((2, ok)), done.set()))
     await asyncio.wait_for(done.wait(), 10)
-    assert outcomes == [(1, False), (2, False)]
+    assert outcomes == [(n, Ack.FLUSH_DISK_TIMEOUT) for n in (1, 2)]
     assert (len(commit), stats.sync_timeouts) == (0, 2)
 
 
@@ -280,9 +288,9 @@ def test_without_a_loop_flush_does_what_the_threads_would(tmp_path: Path, files:
     store = opened(tmp_path, files=files, flush_disk_type="SYNC_FLUSH")
     end = store.put(message()).end_offset
     assert bodies(store) == []
-    outcomes: list[bool] = []
+    outcomes: list[Ack] = []
     store.when_durable(end, outcomes.append)
-    assert (outcomes, bodies(store)) == ([True], [b"hello"])
+    assert (outcomes, bodies(store)) == ([Ack.OK], [b"hello"])
     store.close()
 
 
