@@ -176,9 +176,9 @@ class LogReplica:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._report(writer, stream))
                 tasks.create_task(self._receive(reader, stream, master))
-        except* (StreamError, StoreError, OSError) as errors:
+        except ExceptionGroup as failures:
             # The first one is the reason, and cancels the other task.
-            raise errors.exceptions[0] from None
+            raise failures.exceptions[0] from None
         finally:
             writer.close()
 

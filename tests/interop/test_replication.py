@@ -53,17 +53,20 @@ def log_bytes(store: Path, end: int) -> bytes:
     return b"".join(path.read_bytes() for path in files)[: end - start]
 
 
-async def send(nameserver: str, count: int, *, topic: str = "Replicated") -> None:
-    """Send messages of different sizes, some of them with tags, keys or a delay."""
+async def send(nameserver: str, count: int, *, topic: str = "Replicated") -> set[client.SendStatus]:
+    """Send messages of different sizes, some with tags or a delay; return the answers' statuses."""
+    statuses = set()
     async with client.Producer(nameserver) as producer:
         for number in range(count):
-            await producer.send(
+            receipt = await producer.send(
                 topic,
                 b"%d " % number * (1 + number * 37 % 400),
                 tag="even" if number % 2 == 0 else None,
                 keys=[f"key{number}"],
                 delay_level=int(number % 50 == 0),
             )
+            statuses.add(receipt.status)
+    return statuses
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -120,13 +123,20 @@ def apaches_slave(version: str, home: Path, nameserver: str, *settings: str) -> 
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_apaches_slave_copies_our_master(version: str, tmp_path: Path) -> None:
+async def test_apaches_slave_copies_our_master_and_acknowledges(
+    version: str, tmp_path: Path
+) -> None:
     async with Cluster(tmp_path, **SETTINGS) as own:
-        broker = await own.start("broker-a", haListenPort="0")
-        await send(own.nameserver, 30)
+        broker = await own.start("broker-a", haListenPort="0", brokerRole="SYNC_MASTER")
+        assert await send(own.nameserver, 30) == {client.SendStatus.SLAVE_NOT_AVAILABLE}
         with apaches_slave(version, tmp_path / "apache", own.nameserver) as slave:
             await until_equal(broker.address, slave)
-            await send(own.nameserver, 400)
+            slaves = broker.state.slaves
+            assert slaves is not None
+            async with asyncio.timeout(SECONDS):
+                while slaves.replicated < broker.store.log.end:  # noqa: ASYNC110 - no event
+                    await asyncio.sleep(0.1)
+            assert await send(own.nameserver, 400) == {client.SendStatus.OK}
             end = await until_equal(broker.address, slave)
             assert end > LOG_FILE
         copy = log_bytes(tmp_path / "apache" / "store", end)

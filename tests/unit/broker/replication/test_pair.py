@@ -276,14 +276,15 @@ async def test_a_peer_that_lies_about_its_end_acknowledges_nothing(start: Start,
 
 
 async def test_a_slave_that_does_not_read_holds_up_no_other(start: Start) -> None:
-    pair = await start()
+    # More than the buffers of a connection, in few files.
+    files = {"mapped_file_size_commit_log": 1024 * 1024}
+    pair = await start(master=files, slave=files)
     lazy = await Peer.connect(pair)
     lazy.report(0)
     await until(lambda: len(pair.server.links) == 2)
-    for number in range(2000):
-        pair.master.put(message(b"%d" % number * 1000))
-        if number % 50 == 0:
-            await asyncio.sleep(0)
+    for number in range(200):
+        pair.master.put(message(b"%03d" % number * 20_000))
+        await asyncio.sleep(0)
     await pair.same()
 
 
