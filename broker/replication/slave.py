@@ -115,7 +115,7 @@ class LogReplica:
         self._ask = ask
         self._find_master = find_master
         self._seconds_per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
-        self._on_connected: Callable[[], None] = lambda: None
+        self._on_news: Callable[[], None] = lambda: None
         self._grown = asyncio.Event()
         self.state = ReplicaState()
 
@@ -124,12 +124,12 @@ class LogReplica:
         """Bytes of the master's log that this one lacked at the last look."""
         return max(0, self.state.master_end - self._store.log.end)
 
-    async def run(self, on_connected: Callable[[], None] = lambda: None) -> None:
+    async def run(self, on_news: Callable[[], None] = lambda: None) -> None:
         """Follow the master until cancelled.
 
-        ``on_connected`` is called whenever the log begins to come.
+        ``on_news`` is called when the log begins to come, and when it has new queues.
         """
-        self._on_connected = on_connected
+        self._on_news = on_news
         pause = RETRY_FIRST_SECONDS
         while True:
             begun = self._clock.monotonic()
@@ -194,9 +194,12 @@ class LogReplica:
                 # The first frame shows that the master sends what follows this log.
                 self.state = replace(self.state, connected=True, problem=None, differs=False)
                 _log.info("replicating", master=master.stream, offset=self._store.log.end)
-                self._on_connected()
+                self._on_news()
+            queues = len(self._store.queues)
             self._append(stream)
             self._grown.set()
+            if len(self._store.queues) > queues:
+                self._on_news()
             # Data that is there already would not let others run.
             await asyncio.sleep(len(data) * self._seconds_per_byte)
 

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from broker.saved_tables import SavedTables
     from broker.state import BrokerState
 
+SHORTEST_PAUSE_SECONDS: Final = 0.5
+"""Between two copies, however much is new."""
+
 COMMITS_AT_ONCE: Final = 1000
 """Most offsets that are committed at the master after one copy; the rest follows with the next."""
 
@@ -82,9 +85,11 @@ class TableCopy:
 
     async def run(self, find_master: Callable[[], Master | None]) -> None:
         """Copy the tables periodically until cancelled."""
+        seconds = self._state.config.limits.table_copy_seconds
         while True:
+            await asyncio.sleep(min(seconds, SHORTEST_PAUSE_SECONDS))
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._state.config.limits.table_copy_seconds):
+                async with asyncio.timeout(seconds):
                     await self._wake.wait()
             self._wake.clear()
             master = find_master()
