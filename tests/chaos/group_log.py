@@ -52,6 +52,8 @@ def events(files: Mapping[str, Path]) -> Iterator[Event]:
 def _of(member: str, file: Path) -> Iterator[Event]:
     with file.open(encoding="ascii") as lines:
         for text in lines:
+            if not text.endswith("\n"):
+                return  # it is still being written
             kind, at, queue, offset, number, failed = text.split("\t")
             yield Event(
                 int(at), member, kind, queue, int(offset), int(number), failed.strip() == "1"
