@@ -15,6 +15,7 @@ PARTS = ("store", "tcp", "sink", "stream")
 
 
 @pytest.mark.slow
+@pytest.mark.newer_spark
 @pytest.mark.timeout(600)
 def test_every_part_is_measured_and_written(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
