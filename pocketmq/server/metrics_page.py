@@ -103,6 +103,7 @@ class MetricsPage(Collector):
             (_STORE_STATS, [((), broker.store.stats) for broker in brokers]),
             (_RETENTION, [((), broker.store.retention) for broker in brokers]),
             (_BROKER, [((), broker) for broker in brokers]),
+            (OF_PAIRS, [((), broker) for broker in brokers]),
         ]
         self._on_loop = on_loop
 
@@ -373,6 +374,21 @@ _RETENTION: Final[Sequence[Metric[Retention]]] = (
     Metric(COUNTER, "deletions_failed", "Old files that could not be removed.",
         lambda r: r.removals.failures),
 )
+OF_PAIRS: Final[Sequence[Metric[Broker]]] = (
+    Metric(GAUGE, "slaves", "Slaves that are connected.",
+        lambda b: len(b.state.slaves.links) if b.state.slaves else None),
+    Metric(GAUGE, "slave_lag_bytes", "Bytes of the log that a slave has not acknowledged.",
+        lambda b: [((link.address,), b.store.log.end - link.stream.acked)
+                   for link in b.state.slaves.links] if b.state.slaves else None, ("slave",)),
+    Metric(GAUGE, "replication_connected", "1 while a slave gets its master's log, else 0.",
+        lambda b: b.state.replica.state.connected if b.state.replica else None),
+    Metric(GAUGE, "replication_differs", "1 if a slave's log differs from its master's, else 0.",
+        lambda b: b.state.replica.state.differs if b.state.replica else None),
+    Metric(GAUGE, "replication_lag_bytes", "Bytes of its master's log that a slave lacks.",
+        lambda b: b.state.replica.lag_bytes if b.state.replica else None),
+)
+"""On the pages of masters that serve slaves, and of slaves."""
+
 _BROKER: Final[Sequence[Metric[Broker]]] = (
     Metric(COUNTER, "quota_refusals", "Requests above a quota.",
         lambda b: list(b.processors.quotas.refusals.items()), QuotaKind._fields),
@@ -409,17 +425,6 @@ _BROKER: Final[Sequence[Metric[Broker]]] = (
     Metric(GAUGE, "store_writable",
         "1 while messages can be stored, 0 while the disk is full or broken.",
         lambda b: b.store.writable),
-    Metric(GAUGE, "slaves", "Slaves that are connected.",
-        lambda b: len(b.state.slaves.links) if b.state.slaves else None),
-    Metric(GAUGE, "slave_lag_bytes", "Bytes of the log that a slave has not acknowledged.",
-        lambda b: [((link.address,), b.store.log.end - link.stream.acked)
-                   for link in b.state.slaves.links] if b.state.slaves else None, ("slave",)),
-    Metric(GAUGE, "replication_connected", "1 while a slave gets its master's log, else 0.",
-        lambda b: b.state.replica.state.connected if b.state.replica else None),
-    Metric(GAUGE, "replication_differs", "1 if a slave's log differs from its master's, else 0.",
-        lambda b: b.state.replica.state.differs if b.state.replica else None),
-    Metric(GAUGE, "replication_lag_bytes", "Bytes of its master's log that a slave lacks.",
-        lambda b: b.state.replica.lag_bytes if b.state.replica else None),
     Metric(GAUGE, "disk_limit_ratio",
         "Used share above which unexpired messages are deleted, or no message is accepted.",
         _disk_limits, ("path", "limit")),
