@@ -98,8 +98,6 @@ class LogReplica:
         clock: Clock,
         ask: Request,
         find_master: Callable[[], Master | None],
-        *,
-        bytes_per_second: int = 0,
     ) -> None:
         """Create a replica of an open store.
 
@@ -108,13 +106,11 @@ class LogReplica:
             clock: the time.
             ask: sends requests to the master.
             find_master: returns the master's addresses; None if they are unknown.
-            bytes_per_second: limit of what is received; 0 for none.
         """
         self._store = store
         self._clock = clock
         self._ask = ask
         self._find_master = find_master
-        self._seconds_per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
         self._on_news: Callable[[], None] = lambda: None
         self._grown = asyncio.Event()
         self.state = ReplicaState()
@@ -201,7 +197,7 @@ class LogReplica:
             if len(self._store.queues) > queues:
                 self._on_news()
             # Data that is there already would not let others run.
-            await asyncio.sleep(len(data) * self._seconds_per_byte)
+            await asyncio.sleep(0)
 
     def _append(self, stream: SlaveStream) -> None:
         store = self._store
