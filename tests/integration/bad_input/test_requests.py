@@ -69,9 +69,14 @@ def check_answer(answer: Command) -> None:
     assert not FAULT.search(answer.remark or ""), answer.remark
 
 
-def fields_of(code: int) -> tuple[str, ...]:
+def fields_of(code: int, value: str) -> tuple[str, ...]:
+    """Return the fields of a request that are set to ``value``."""
     header = REQUEST_HEADERS.get(code)
-    return ("topic", "consumerGroup") if header is None else wire_names_of(header)
+    names = ("topic", "consumerGroup") if header is None else wire_names_of(header)
+    if value != "1":
+        return names
+    # A broker with a timeout of 1 ms is dead at the next scan, and its connection is closed.
+    return tuple(name for name in names if not name.startswith("heartbeatTimeout"))
 
 
 @pytest.mark.parametrize("serialize", [SerializeType.JSON, SerializeType.ROCKETMQ])
@@ -81,7 +86,7 @@ def test_any_request_with_invalid_fields_is_answered(
 ) -> None:
     with target.peer() as peer:
         for code in CODES:
-            names = fields_of(code)
+            names = fields_of(code, value)
             size = sum(map(len, names)) + len(names) * len(value)
             pairs = tuple((name, value if size < 500_000 else value[:1000]) for name in names)
             check_answer(peer.ask(Command(code, pairs=pairs, serialize=serialize)))
@@ -110,7 +115,7 @@ READERS = {
 
 def with_body(code: int, body: bytes) -> Command:
     """Return a request with valid fields, so that its handler reads the body."""
-    pairs = tuple((name, "1") for name in fields_of(code) if name not in {"bodyCrc32"})
+    pairs = tuple((name, "1") for name in fields_of(code, "1") if name not in {"bodyCrc32"})
     return Command(code, pairs=(*pairs, ("compressed", "false")), body=body)
 
 
@@ -212,7 +217,7 @@ def test_any_request_about_a_real_queue_with_extreme_numbers_is_answered(
         for code in (*range(10, 40), *range(41, 43), 202, 208, 361):
             if code in {RequestCode.SEND_MESSAGE, RequestCode.UPDATE_AND_CREATE_TOPIC}:
                 continue
-            for one in (None, *fields_of(code)):
+            for one in (None, *fields_of(code, value)):
                 pairs = tuple(
                     (
                         name,
@@ -220,7 +225,7 @@ def test_any_request_about_a_real_queue_with_extreme_numbers_is_answered(
                         if one in {None, name} and name not in names
                         else names.get(name, "0"),
                     )
-                    for name in fields_of(code)
+                    for name in fields_of(code, value)
                 )
                 check_answer(peer.ask(Command(code, pairs=pairs)))
 
