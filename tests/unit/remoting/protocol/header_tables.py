@@ -6,7 +6,7 @@ from typing import Final
 
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Header
-from remoting.protocol.headers import admin, group, pull, query, send
+from remoting.protocol.headers import admin, controller, group, pull, query, send
 
 REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.SEND_MESSAGE: send.SendMessageRequestHeader,
@@ -77,6 +77,14 @@ REQUEST_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin.CreateTopicRequestHeader,
     RequestCode.GET_BROKER_MEMBER_GROUP: admin.GetBrokerMemberGroupRequestHeader,
     RequestCode.BROKER_HEARTBEAT: admin.BrokerHeartbeatRequestHeader,
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetRequestHeader,
+    RequestCode.CONTROLLER_ELECT_MASTER: controller.ElectMasterRequestHeader,
+    RequestCode.CONTROLLER_REGISTER_BROKER: controller.RegisterBrokerToControllerRequestHeader,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.GetReplicaInfoRequestHeader,
+    RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.MasterHeader,
+    RequestCode.CLEAN_BROKER_DATA: controller.CleanBrokerDataRequestHeader,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: controller.GetNextBrokerIdRequestHeader,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID: controller.ApplyBrokerIdRequestHeader,
 }
 
 RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {
@@ -101,4 +109,11 @@ RESPONSE_HEADERS: Final[dict[int, type[Header]]] = {
     RequestCode.ADD_WRITE_PERM_OF_BROKER: admin.AddWritePermOfBrokerResponseHeader,
     RequestCode.LITE_PULL_MESSAGE: pull.PullMessageResponseHeader,
     RequestCode.RECALL_MESSAGE: send.RecallMessageResponseHeader,
+    RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.AlterSyncStateSetResponseHeader,
+    RequestCode.CONTROLLER_ELECT_MASTER: controller.MasterHeader,
+    RequestCode.CONTROLLER_REGISTER_BROKER: controller.RegisterBrokerToControllerResponseHeader,
+    RequestCode.CONTROLLER_GET_REPLICA_INFO: controller.MasterHeader,
+    RequestCode.CONTROLLER_GET_METADATA_INFO: controller.GetMetaDataResponseHeader,
+    RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: controller.GetNextBrokerIdResponseHeader,
+    RequestCode.CONTROLLER_APPLY_BROKER_ID: controller.ApplyBrokerIdResponseHeader,
 }
