@@ -444,12 +444,19 @@ def _own_keys(state: BrokerState) -> dict[str, str]:
 
 
 def _replication(state: BrokerState) -> dict[str, str | None]:
-    if state.replica is None:
-        return {} if state.slaves is None else {"pocketmqSlaves": str(len(state.slaves.links))}
-    return {
-        "pocketmqReplicationProblem": state.replica.state.problem,
-        "pocketmqReplicationLagBytes": str(state.replica.lag_bytes),
+    table: dict[str, str | None] = {
+        "pocketmqBrokerRole": state.config.broker_role,
+        # A slave compares it with that of its own log.
+        "pocketmqNewestMessageMs": str(state.store.writer.last_store_ms),
     }
+    if state.replica is not None:
+        table["pocketmqReplicationProblem"] = state.replica.state.problem
+        table["pocketmqReplicationDiffers"] = str(state.replica.state.differs).lower()
+        table["pocketmqReplicationLagBytes"] = str(state.replica.lag_bytes)
+    elif state.slaves is not None:
+        table["pocketmqSlaves"] = str(len(state.slaves.links))
+        table["pocketmqNotReplicatedBytes"] = str(state.store.log.end - state.slaves.replicated)
+    return table
 
 
 def _existing(path: Path) -> Path:

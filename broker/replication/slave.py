@@ -42,6 +42,9 @@ RETRY_MAX_SECONDS: Final = 30.0
 """Pause after a failed connection, doubled after each further one. A log that differs is compared
 again after the longest pause: the operator may have exchanged the master."""
 
+LOOK_SECONDS: Final = 10.0
+"""Between two looks at where the master's log ends, as between two copies of its tables."""
+
 _log = structlog.get_logger("replication")
 
 
@@ -60,6 +63,8 @@ class ReplicaState:
         master: its master; None while it is unknown.
         connected: whether the log comes over a connection now.
         master_end: physical offset where the master's log ended at the last look.
+        master_newest_ms: store time of that log's last record, ms since the epoch; 0 if unknown:
+            Apache's masters don't tell it.
         problem: why nothing comes, as a sentence; None if there is no problem.
         differs: whether the problem is that the two logs differ, which does not pass by itself.
     """
@@ -67,6 +72,7 @@ class ReplicaState:
     master: Master | None = None
     connected: bool = False
     master_end: int = 0
+    master_newest_ms: int = 0
     problem: str | None = None
     differs: bool = False
 
@@ -120,6 +126,17 @@ class LogReplica:
         """Bytes of the master's log that this one lacked at the last look."""
         return max(0, self.state.master_end - self._store.log.end)
 
+    @property
+    def lag_seconds(self) -> float | None:
+        """How much older this log's last record is than the master's was at the last look.
+
+        None if that is unknown: one of them has no record, or the master does not tell.
+        """
+        if not self.lag_bytes:
+            return 0.0
+        newest, own = self.state.master_newest_ms, self._store.writer.last_store_ms
+        return max(0, newest - own) / 1000 if newest and own else None
+
     async def run(self, on_news: Callable[[], None] = lambda: None) -> None:
         """Follow the master until cancelled.
 
@@ -172,6 +189,7 @@ class LogReplica:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._report(writer, stream))
                 tasks.create_task(self._receive(reader, stream, master))
+                tasks.create_task(self._keep_looking(master))
         except ExceptionGroup as failures:
             # The first one is the reason, and cancels the other task.
             raise failures.exceptions[0] from None
@@ -220,6 +238,13 @@ class LogReplica:
                 async with asyncio.timeout(stream.pause(now)):
                     await self._grown.wait()
 
+    async def _keep_looking(self, master: Master) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            # The stream shows whether the master is there.
+            with suppress(NotFollowing):
+                await self._look(master)
+
     # --- before it
 
     async def _compare(self, master: Master) -> SlaveStream:
@@ -229,9 +254,7 @@ class LogReplica:
             LogDiffers: they differ.
             NotFollowing: the master does not answer.
         """
-        table = await self._runtime_info(master)
-        start, end = table["commitLogMinOffset"], table["commitLogMaxOffset"]
-        self.state = replace(self.state, master_end=end)
+        start, end = await self._look(master)
         store, now = self._store, self._clock.monotonic()
         own = store.log.end
         if own == store.log.start:
@@ -259,15 +282,19 @@ class LogReplica:
             )
         return SlaveStream(own, self._clock.monotonic())
 
-    async def _runtime_info(self, master: Master) -> dict[str, int]:
+    async def _look(self, master: Master) -> tuple[int, int]:
+        """Return the physical offsets where the master's log begins and ends."""
         reply = await self._request(master, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
         try:
             table = decode(KVTable, reply.body).table
-            return {name: int(table[name]) for name in ("commitLogMinOffset", "commitLogMaxOffset")}
+            start, end = int(table["commitLogMinOffset"]), int(table["commitLogMaxOffset"])
+            newest_ms = int(table.get("pocketmqNewestMessageMs", "0"))
         except (ProtocolError, KeyError, ValueError) as error:
             raise NotFollowing(
                 f"the master {master.requests} does not tell where its log begins: {error!r}"
             ) from error
+        self.state = replace(self.state, master_end=end, master_newest_ms=newest_ms)
+        return start, end
 
     async def _has_same(self, master: Master, offset: int) -> bool:
         own = await self._store.cold_reads.record_at(self, offset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 import client
+from client.network.routes import MASTER_ID
 from pocketmq.cli.running import (
     Call,
     call_options,
@@ -33,19 +34,27 @@ def list_(call: Call) -> None:
 @watch_option
 @call_options
 def status(watch: float | None, call: Call) -> None:
-    """Show the state of every broker; exit code 1 if one doesn't answer."""
+    """Show the state of every broker.
+
+    The lag is what a slave lacks of its master's log, and how much older its newest message is.
+    The exit code is 1 if a broker doesn't answer, or a slave doesn't follow its master.
+    """
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
-        async def one(broker: client.BrokerInfo) -> dict[str, object]:
-            return _row(broker) | await _stats(admin, broker)
-
-        return await gather_limited(await admin.brokers(), one)
+        brokers = await admin.brokers()
+        tables = await gather_limited(brokers, lambda one: _runtime(admin, one))
+        pairs = list(zip(brokers, tables, strict=True))
+        masters = {one.name: table for one, table in pairs if one.id == MASTER_ID}
+        return [
+            _row(broker) | _stats(broker, table, masters.get(broker.name))
+            for broker, table in pairs
+        ]
 
     rates = {"in_per_s": "messages_in", "out_per_s": "messages_out"}
-    columns = ["cluster", "broker", "id", "address", "version", "up_since"]
+    columns = ["cluster", "broker", "id", "address", "role", "version", "up_since"]
     columns += ["messages_in", "messages_out", *(rates if watch is not None else ())]
-    columns += ["disk", "problem"]
-    spare = ["id", "version", "cluster", "up_since"]
+    columns += ["slaves", "lag_bytes", "lag_seconds", "disk", "problem"]
+    spare = ["id", "version", "cluster", "up_since", "slaves"]
     problems = False
 
     def show(rows: list[dict[str, object]]) -> None:
@@ -58,19 +67,47 @@ def status(watch: float | None, call: Call) -> None:
         raise SystemExit(1)
 
 
-async def _stats(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, object]:
+async def _runtime(admin: client.Admin, broker: client.BrokerInfo) -> dict[str, str] | str:
+    """Return the runtime table of a broker, or why there is none."""
     try:
-        table = await admin.broker_runtime(broker.address)
+        return await admin.broker_runtime(broker.address)
     except client.PocketMQError as problem:
-        return {"problem": str(problem)}
+        return str(problem)
+
+
+def _stats(
+    broker: client.BrokerInfo, table: dict[str, str] | str, master: dict[str, str] | str | None
+) -> dict[str, object]:
+    if isinstance(table, str):
+        return {"problem": table}
+    is_slave = broker.id != MASTER_ID
+    lag = _lag(table, master) if is_slave and isinstance(master, dict) else (None, None)
     return {
+        "role": table.get("pocketmqBrokerRole", "SLAVE" if is_slave else "MASTER"),
         "version": table.get("brokerVersionDesc"),
         "up_since": iso_of_ms(natural(table.get("bootTimestamp", ""), 0)),
         "messages_in": natural(table.get("msgPutTotalTodayNow", ""), 0),
         "messages_out": natural(table.get("msgGetTotalTodayNow", ""), 0),
+        "slaves": natural(table["pocketmqSlaves"], 0) if "pocketmqSlaves" in table else None,
+        "lag_bytes": lag[0],
+        "lag_seconds": lag[1],
         "disk": _ratio(table.get("commitLogDiskRatio")),
-        "problem": None,
+        "problem": table.get("pocketmqReplicationProblem"),
     }
+
+
+def _lag(slave: dict[str, str], master: dict[str, str]) -> tuple[int, float | None]:
+    """Return what a slave lacks, in bytes and in seconds between the newest messages.
+
+    The seconds are None if a store is empty or a broker Apache's, which doesn't tell the time.
+    """
+    own, other = (natural(table.get("commitLogMaxOffset", ""), 0) for table in (slave, master))
+    if own >= other:
+        return 0, 0.0
+    ours, theirs = (
+        natural(table.get("pocketmqNewestMessageMs", ""), 0) for table in (slave, master)
+    )
+    return other - own, max(0, theirs - ours) / 1000 if ours and theirs else None
 
 
 def _row(broker: client.BrokerInfo) -> dict[str, object]:

@@ -171,7 +171,16 @@ REPLICATION_LAG: Final = 256 * 1024 * 1024
 
 def _replication(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     docs = f"see {DOCS}high-availability.md"
-    if problem := table.get("pocketmqReplicationProblem"):
+    problem = table.get("pocketmqReplicationProblem")
+    if table.get("pocketmqReplicationDiffers") == "true":
+        yield failed(
+            "replication",
+            f"the slave of {name} has another store than its master, and gets no messages:"
+            f" {problem}",
+            "decide which of both stores to keep; see "
+            f"{DOCS}high-availability.md#when-two-stores-differ",
+        )
+    elif problem:
         yield failed("replication", f"the slave of {name} gets no messages: {problem}", docs)
     elif (lag := natural(table.get("pocketmqReplicationLagBytes", ""), 0)) > REPLICATION_LAG:
         yield warning(
@@ -179,11 +188,24 @@ def _replication(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             f"the slave of {name} lacks {lag // 2**20} MiB of its master's log",
             f"give it a faster network or disk, and watch that this gets less; {docs}",
         )
-    if table.get("pocketmqSlaves") == "0":
+    role, slaves = table.get("pocketmqBrokerRole"), table.get("pocketmqSlaves")
+    if slaves == "0":
+        loss = ", and sends are answered SLAVE_NOT_AVAILABLE" if role == "SYNC_MASTER" else ""
         yield warning(
             "replication",
-            f"{name} has a port for slaves, and none is connected: there is one copy of its data",
+            f"{name} has a port for slaves, and none is connected: there is one copy of its data"
+            + loss,
             f"start its slave, and look at the slave's log; {docs}",
+        )
+    elif slaves and role == "SYNC_MASTER":
+        yield ok("replication", f"{name} answers a send when a slave has it, too; slaves: {slaves}")
+    elif slaves:
+        missing = table.get("pocketmqNotReplicatedBytes", "?")
+        yield ok(
+            "replication",
+            f"{name} answers sends before a slave has them: with its disk, messages would be lost"
+            f" that no slave has, now {missing} bytes; brokerRole=SYNC_MASTER prevents that;"
+            f" slaves: {slaves}",
         )
 
 

@@ -375,8 +375,9 @@ _RETENTION: Final[Sequence[Metric[Retention]]] = (
         lambda r: r.removals.failures),
 )
 OF_PAIRS: Final[Sequence[Metric[Broker]]] = (
-    Metric(GAUGE, "slaves", "Slaves that are connected.",
-        lambda b: len(b.state.slaves.links) if b.state.slaves else None),
+    Metric(GAUGE, "slaves", "Slaves that are connected to a master of this role.",
+        lambda b: [((b.config.broker_role,), len(b.state.slaves.links))]
+        if b.state.slaves else None, ("role",)),
     Metric(GAUGE, "slave_lag_bytes", "Bytes of the log that a slave has not acknowledged.",
         lambda b: [((link.address,), b.store.log.end - link.stream.acked)
                    for link in b.state.slaves.links] if b.state.slaves else None, ("slave",)),
@@ -386,6 +387,9 @@ OF_PAIRS: Final[Sequence[Metric[Broker]]] = (
         lambda b: b.state.replica.state.differs if b.state.replica else None),
     Metric(GAUGE, "replication_lag_bytes", "Bytes of its master's log that a slave lacks.",
         lambda b: b.state.replica.lag_bytes if b.state.replica else None),
+    Metric(GAUGE, "replication_lag_seconds",
+        "How much older a slave's newest message is than its master's.",
+        lambda b: b.state.replica.lag_seconds if b.state.replica else None),
 )
 """On the pages of masters that serve slaves, and of slaves."""
 

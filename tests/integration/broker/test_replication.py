@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest_asyncio
 
@@ -19,6 +21,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.disk.timer import decode_check
 from tests.harness.cluster import Cluster
+from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.ports import free_port
 from tests.unit.broker.store.stores import bodies, message
 
@@ -244,6 +247,56 @@ async def test_both_ends_show_how_far_the_slave_is(pair: Pair) -> None:
         async with ConnectionPool() as pool:
             answer = await pool.request(broker.address, request, timeout=5)
         assert decode(KVTable, answer.body).table[key] == value
+
+
+async def status(pair: Pair) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what ``cluster status`` shows of master and slave."""
+    cli = CommandLine(pair.cluster.nameserver)
+    shown = await asyncio.to_thread(lambda: cli.result("cluster", "status", "--json"))
+    master, slave = sorted(json.loads(shown.stdout), key=lambda row: row["id"])
+    assert shown.exit_code == int(slave["problem"] is not None)
+    return master, slave
+
+
+async def test_cluster_status_and_doctor_show_roles_and_what_a_slave_lacks(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+        await pair.same()
+        slaves = pair.master.state.slaves
+        assert slaves is not None
+        await until(lambda: slaves.replicated == pair.master.store.log.end)
+        master, slave = await status(pair)
+        assert (master["role"], master["slaves"], master["lag_bytes"]) == ("ASYNC_MASTER", 1, None)
+        assert (slave["role"], slave["slaves"], slave["problem"]) == ("SLAVE", None, None)
+        assert (slave["lag_bytes"], slave["lag_seconds"]) == (0, 0.0)
+        assert "no slave has, now 0 bytes" in await doctors_words(pair, "ok")
+
+        await pair.cluster.stop("slave")
+        assert "none is connected: there is one copy" in await doctors_words(pair, "warning")
+        await asyncio.sleep(0.02)
+        await producer.send("orders", b"2")
+    nobody = f"127.0.0.1:{free_port()}"
+    await pair.cluster.start("slave", limits=QUICK, **SLAVE, haMasterAddress=nobody)
+    replica = pair.cluster.brokers["slave"].state.replica
+    assert replica is not None
+    await until(lambda: replica.state.problem is not None and replica.lag_bytes > 0)
+    master, slave = await status(pair)
+    assert master["slaves"] == 0
+    assert slave["lag_bytes"] == replica.lag_bytes
+    assert slave["lag_seconds"] == replica.lag_seconds
+    assert slave["lag_seconds"] >= 0.02
+    assert f"no connection to the master's replication port {nobody}" in slave["problem"]
+    assert slave["problem"] in await doctors_words(pair, "failed")
+
+
+async def doctors_words(pair: Pair, verdict: str) -> str:
+    """Return what the doctor says about the replication, with this verdict."""
+    cli = CommandLine(pair.cluster.nameserver)
+    shown = await asyncio.to_thread(lambda: cli.result("doctor", "--json"))
+    rows = json.loads(shown.stdout)["findings"]
+    return " ".join(
+        row["found"] for row in rows if (row["check"], row["verdict"]) == ("replication", verdict)
+    )
 
 
 async def test_a_slave_without_its_master_says_so(pair: Pair) -> None:

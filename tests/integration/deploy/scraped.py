@@ -1,4 +1,4 @@
-"""A broker with traffic of every kind, scraped by a real Prometheus that has our alert rules."""
+"""A broker with traffic of every kind and its slave, scraped by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from broker.config import BrokerConfig
 from nameserver.config import NameServerConfig
 from pocketmq import certificates
 from pocketmq.server.metrics import MetricsPart
-from pocketmq.server.serving import servers_of, standalone_parts
+from pocketmq.server.serving import BrokerPart, servers_of, standalone_parts
 from pocketmq.testing import SMALL_STORE
 from tests.support.ports import free_port
 from tests.support.tour import HOME
@@ -93,13 +93,13 @@ class Prometheus:
 
 
 @contextmanager
-def prometheus(home: Path, target: str) -> Iterator[Prometheus]:
-    """Run Prometheus with our configuration for one broker; killed at the end."""
+def prometheus(home: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
+    """Run Prometheus with our configuration for a broker and its slave; killed at the end."""
     config = yaml.safe_load(SCRAPING.read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
     config["rule_files"] = [str(ALERTS)]
     [job] = config["scrape_configs"]
-    job["static_configs"] = [{**job["static_configs"][0], "targets": [target]}]
+    job["static_configs"] = [{**job["static_configs"][0], "targets": targets}]
     (home / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
     with (home / "prometheus.log").open("wb") as log:
@@ -119,7 +119,7 @@ def prometheus(home: Path, target: str) -> Iterator[Prometheus]:
 
 
 async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
-    """Run a broker with traffic, and Prometheus until it has samples for all expressions.
+    """Run a broker with traffic, its slave, and Prometheus until all expressions have samples.
 
     After ``SCRAPED_WITHIN`` seconds the samples are returned as they are.
     """
@@ -129,7 +129,10 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
             overrides={
                 **SMALL_STORE,
                 **certificates.make(home / "tls").settings,
+                "brokerName": "broker-a",
+                "brokerRole": "SYNC_MASTER",
                 "listenPort": "0",
+                "haListenPort": "0",
                 "storePathRootDir": str(home / "store"),
                 "transactionTimeOut": "500",
                 "transactionCheckInterval": "500",
@@ -141,9 +144,13 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
     await serving.start()
     try:
         [name_server], [broker] = servers_of(parts)
+        slave = MetricsPart([_slave(home, name_server.address)], host="127.0.0.1", port=0)
         async with AsyncExitStack() as stack:
+            await slave.start()
+            stack.push_async_callback(slave.stop)
             producer = await _use_everything(name_server.address, stack)
-            server = stack.enter_context(prometheus(home, serving.address))
+            targets = [serving.address, slave.address]
+            server = stack.enter_context(prometheus(home, targets))
             await asyncio.to_thread(server.wait_until_ready)
             deadline = time.monotonic() + SCRAPED_WITHIN
             while True:
@@ -155,6 +162,19 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
                     return scraped
     finally:
         await serving.stop()
+
+
+def _slave(home: Path, nameserver: str) -> BrokerPart:
+    settings = {
+        **SMALL_STORE,
+        "brokerName": "broker-a",
+        "brokerRole": "SLAVE",
+        "brokerId": "1",
+        "listenPort": "0",
+        "namesrvAddr": nameserver,
+        "storePathRootDir": str(home / "slave"),
+    }
+    return BrokerPart(BrokerConfig.from_sources(overrides=settings))
 
 
 async def _use_everything(nameserver: str, stack: AsyncExitStack) -> client.Producer[bytes]:

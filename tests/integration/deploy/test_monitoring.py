@@ -82,6 +82,15 @@ FIRES: list[tuple[set[str], dict[str, str]]] = [
     ({"RecoveredDamage"}, {"pocketmq_recovery_stepped_over": flat(1)}),
     ({"OffsetsLost"}, {"pocketmq_offsets_lost": flat(1)}),
     ({"IndexBroken"}, {"pocketmq_index_broken": flat(1)}),
+    ({"SlaveStopped"}, {"pocketmq_replication_connected": flat(0)}),
+    (
+        {"StoresDiffer"},
+        {"pocketmq_replication_connected": flat(0), "pocketmq_replication_differs": flat(1)},
+    ),
+    ({"NoSlave", "SyncMasterAlone"}, {"pocketmq_slaves": flat(0)}),
+    ({"SlaveBehind"}, {"pocketmq_replication_lag_seconds": flat(61)}),
+    ({"SlaveBehind"}, {"pocketmq_slave_lag_bytes": flat(2**30)}),
+    (set(), {"pocketmq_slave_lag_bytes": flat(2**20), "pocketmq_replication_lag_seconds": flat(1)}),
     ({"SendsFail"}, {"pocketmq_sends_failed_total": RISING}),
     (
         set(),

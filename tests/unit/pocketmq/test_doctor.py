@@ -107,6 +107,55 @@ def test_a_cluster_without_brokers_is_a_failure(servers: Servers) -> None:
     assert [f.found for f in bad(servers)] == ["no broker is registered"]
 
 
+@pytest.mark.parametrize(
+    ("table", "verdict", "words"),
+    [
+        (
+            {"pocketmqReplicationProblem": "no answer", "pocketmqReplicationDiffers": "false"},
+            CheckVerdict.FAILED,
+            "the slave of a gets no messages: no answer",
+        ),
+        (
+            {"pocketmqReplicationProblem": "it differs", "pocketmqReplicationDiffers": "true"},
+            CheckVerdict.FAILED,
+            "another store than its master, and gets no messages: it differs",
+        ),
+        (
+            {"pocketmqReplicationLagBytes": str(2**30)},
+            CheckVerdict.WARNING,
+            "the slave of a lacks 1024 MiB",
+        ),
+        (
+            {"pocketmqSlaves": "0", "pocketmqBrokerRole": "SYNC_MASTER"},
+            CheckVerdict.WARNING,
+            "there is one copy of its data, and sends are answered SLAVE_NOT_AVAILABLE",
+        ),
+        (
+            {"pocketmqSlaves": "1", "pocketmqBrokerRole": "SYNC_MASTER"},
+            CheckVerdict.OK,
+            "when a slave has it",
+        ),
+        (
+            {
+                "pocketmqSlaves": "1",
+                "pocketmqBrokerRole": "ASYNC_MASTER",
+                "pocketmqNotReplicatedBytes": "7",
+            },
+            CheckVerdict.OK,
+            "that no slave has, now 7 bytes; brokerRole=SYNC_MASTER prevents that",
+        ),
+    ],
+)
+def test_what_replication_does_not_do_or_protect_is_told(
+    servers: Servers, table: dict[str, str], verdict: CheckVerdict, words: str
+) -> None:
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(**table)
+    (found,) = [one for one in results(servers) if one.check == "replication"]
+    assert found.verdict is verdict
+    assert words in found.found
+    assert bool(found.remedy) is (verdict is not CheckVerdict.OK)
+
+
 def test_a_broker_without_a_master_is_a_failure(servers: Servers) -> None:
     servers[NAME_SERVER, RequestCode.GET_BROKER_CLUSTER_INFO] = cluster(broker_id=1)
     assert [f.found for f in bad(servers)] == ["a has no master"]
