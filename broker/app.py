@@ -496,6 +496,9 @@ class Broker:
     def _find_master(self) -> Master | None:
         """Return the addresses of a slave's master: as configured, or as name servers say."""
         assert self._registration is not None
+        if self.state.replica is not None and not self.state.replica.state.connected:
+            # The answer may be older than the master: ask again, for the next attempt.
+            self._registration.changed(paced=True)
         answer, stream = self._registration.master, self.config.ha_master_address
         if stream is None:
             stream = answer.ha_server_addr

@@ -186,6 +186,19 @@ async def test_a_stopped_slave_catches_up_and_a_master_that_was_restarted_is_fou
         await pair.same()
 
 
+async def test_a_slave_that_starts_before_its_master_finds_it(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        await pair.start_slave()
+        replica = pair.slave.state.replica
+        assert replica is not None
+        await until(lambda: replica.state.problem is not None)
+        await pair.start_master()
+        # Sooner than the next of the registrations, of which there is one every 30 s.
+        await until(lambda: replica.state.connected, seconds=20)
+
+
 async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair) -> None:
     address = pair.cluster.nameserver
     async with client.Producer(address) as producer:
