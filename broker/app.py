@@ -475,30 +475,36 @@ class Broker:
         host, port = self.config.bind_host, self.config.ha_listen_port
         assert port is not None
         allowed = self.config.slave_addresses
+        # With accounts and no addresses, a slave needs a token.
+        anywhere = "*" if allowed is None and not self.config.acl_enable else allowed
         self._slaves = ReplicationServer(
             self.store,
             self._clock,
             host=host,
             port=port,
-            is_allowed=parse_pattern("*" if allowed is None else allowed),
+            is_allowed=(lambda _: False) if anywhere is None else parse_pattern(anywhere),
+            rate=lambda: (self.state if self._serving else self).config.slave_rate,
         )
         await self._slaves.start()
 
     def _make_replica(self, registration: BrokerRegistration) -> LogReplica:
         ask = registration.pool.request
-        return LogReplica(self.store, self._clock, ask, self._find_master)
+        return LogReplica(self.store, self._clock, ask, self._ask_for_master)
 
     def _follow_master(self, replica: LogReplica, registration: BrokerRegistration) -> None:
         tables = TableCopy(self.state, self._tables, self._files, registration.pool.request)
         self._supervisor.spawn(replica.run(tables.soon), "replication")
         self._supervisor.spawn(tables.run(self._find_master), "copy tables")
 
+    async def _ask_for_master(self) -> Master | None:
+        """Register one topic: the answer has the master's address, which may be new."""
+        assert self._registration is not None
+        await self._registration.changed([self.config.broker_name])
+        return self._find_master()
+
     def _find_master(self) -> Master | None:
         """Return the addresses of a slave's master: as configured, or as name servers say."""
         assert self._registration is not None
-        if self.state.replica is not None and not self.state.replica.state.connected:
-            # The answer may be older than the master: ask again, for the next attempt.
-            self._registration.changed(paced=True)
         answer, stream = self._registration.master, self.config.ha_master_address
         if stream is None:
             stream = answer.ha_server_addr

@@ -95,7 +95,7 @@ _STORE = """
     maxTransferCountOnMessageInDisk
     messageIndexSafe
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
-    haMaxTimeSlaveNotCatchup haFlowControlEnable maxHaTransferByteInSecond
+    haMaxTimeSlaveNotCatchup
     warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
     diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
@@ -112,7 +112,7 @@ _STORE = """
 _BEHAVIOUR = """
     rocketmqHome brokerConfigPath configBlackList rmqAddressServerDomain
     rmqAddressServerSubGroup enableDetailStat
-    autoDeleteUnusedStats flushConsumerOffsetHistoryInterval slaveReadEnable
+    autoDeleteUnusedStats flushConsumerOffsetHistoryInterval
     disableConsumeIfConsumerReadSlowly consumerFallbehindThreshold
     expectConsumerNumUseFilter maxErrorRateOfBloomFilter
     filterSupportRetry
@@ -201,7 +201,7 @@ _AT_RUN_TIME = """
     longPollingEnable shortPollingTimeMills enablePropertyFilter filterDataCleanTimeSpan
     fileReservedTime deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio
     diskSpaceWarningLevelRatio cleanFileForciblyEnable deleteFileBatchMax cleanResourceInterval
-    accessMessageInMemoryMaxRatio
+    accessMessageInMemoryMaxRatio slaveReadEnable haFlowControlEnable maxHaTransferByteInSecond
     pocketmqDiskCleanFreeBytes pocketmqDiskFullFreeBytes
     pocketmqMaxTopics pocketmqMaxGroups pocketmqPullMaxMessages pocketmqPullMaxBytes
     pocketmqMaxTopicMessagesPerSecond pocketmqMaxTopicBytesPerSecond
@@ -314,6 +314,13 @@ class BrokerConfig(TlsServerSettings):
     """The port for slaves; a master without it serves none."""
     slave_timeout_ms: int = setting("slaveTimeout", _MILLISECONDS, 3_000)
     """How long a SYNC_MASTER waits for a slave's acknowledgement."""
+    slave_read_enable: bool = setting("slaveReadEnable", boolean, False)
+    """Whether consumers far behind are sent to a slave, and back when they have caught up."""
+    ha_flow_control_enable: bool = setting("haFlowControlEnable", boolean, False)
+    """Whether a master limits what it sends to each slave: see ``slave_rate``."""
+    max_ha_transfer_byte_in_second: int = setting(
+        "maxHaTransferByteInSecond", integer(1024, 2**31 - 1), 100 * 1024 * 1024
+    )
     region_id: str = setting("regionId", word, "DefaultRegion")
 
     # name servers
@@ -523,12 +530,6 @@ class BrokerConfig(TlsServerSettings):
                 "a SYNC_MASTER acknowledges what a slave has: set haListenPort, to which slaves"
                 " connect"
             )
-        if self.acl_enable and self.replicates and self.slave_addresses is None:
-            raise ConfigError(
-                "whoever reaches the replication port reads all messages, without an account: with"
-                " aclEnable=true set pocketmqSlaveAddresses to the addresses of the slaves, such as"
-                " 10.1.2.3,10.1.2.4 or 10.1.2.*"
-            )
         self._check_disk_bounds()
         account_rates = self.max_account_messages_per_second, self.max_account_bytes_per_second
         if not self.acl_enable and any(rates.limits_any for rates in account_rates):
@@ -633,6 +634,11 @@ class BrokerConfig(TlsServerSettings):
     def replicates(self) -> bool:
         """Whether the broker serves slaves."""
         return self.ha_listen_port is not None and not self.is_slave
+
+    @property
+    def slave_rate(self) -> int | None:
+        """Bytes per second that a master sends to each slave at most; None: no limit."""
+        return self.max_ha_transfer_byte_in_second if self.ha_flow_control_enable else None
 
     @property
     def open_to_network(self) -> bool:

@@ -29,7 +29,6 @@ BLACK_LIST: Final = frozenset({"brokerConfigPath", "rocketmqHome", "configBlackL
 """Keys that 5.x refuses (cf. AdminBrokerProcessor.initConfigBlackList)."""
 
 EXPORTED: Final = {
-    "slaveReadEnable": "false",
     "filterServerNums": "0",
     "useTLS": "false",
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),

@@ -123,6 +123,15 @@ class StatsProcessor:
         }
         return command.reply(body=encode(KVTable(table=table)))
 
+    def replication_token(self, command: Command, _: Connection) -> Command:
+        """Handle GET_REPLICATION_TOKEN: let a slave in."""
+        slaves = self._state.slaves
+        if slaves is None:
+            return command.reply(
+                ResponseCode.SYSTEM_ERROR, "this broker serves no slaves: set its haListenPort"
+            )
+        return command.reply(body=slaves.new_token())
+
     def replicas(self, command: Command, _: Connection) -> Command:
         """Handle GET_BROKER_HA_STATUS (cf. DefaultHAService.getRuntimeInfo)."""
         state = self._state

@@ -190,6 +190,7 @@ class Processors:
             RequestCode.CLEAN_UNUSED_TOPIC: self.topics.clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.topics.delete_old,
             OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.groups.describe,
+            OwnRequestCode.GET_REPLICATION_TOKEN: self.stats.replication_token,
         }
 
 

@@ -5,19 +5,28 @@ holds up nobody. Parts of the log that may not be in memory are read by the stor
 With ``SYNC_FLUSH`` only what is on the disk is sent: after a power cut, a slave must not have
 messages that its master has lost.
 
-The stream has no names and no signatures, so an address counts as a slave.
+The stream of Apache's slaves has no names and no signatures: of them an address decides. A slave of
+ours asks for a token first, by an ordinary request, which an account may have to sign; it sends the
+token on its next connection, which may come from any address.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 import structlog
 
-from broker.replication.stream import TRANSFER_BYTES, MasterStream, StreamError, first_offset
+from broker.replication.stream import (
+    REPORT,
+    TRANSFER_BYTES,
+    MasterStream,
+    StreamError,
+    first_offset,
+)
 from broker.store.engine import MessageStore
 from broker.store.results import FileRange, StoreError
 from remoting.addresses import address_text
@@ -43,6 +52,11 @@ FETCH_BYTES: Final = 4 * 1024 * 1024
 
 REFUSAL_SECONDS: Final = 5.0
 """How long a refused connection stays open: Apache's slaves connect again at once."""
+
+TOKEN_SECONDS: Final = 10.0
+"""How long a token is valid, and how long a connection may take to send one."""
+
+_MOST_TOKEN: Final = -1 << 63
 
 _log = structlog.get_logger("replication")
 
@@ -78,6 +92,7 @@ class ReplicationServer:
         host: str,
         port: int,
         is_allowed: Callable[[str], bool] = lambda _: True,
+        rate: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Create the server.
 
@@ -86,13 +101,17 @@ class ReplicationServer:
             clock: the time.
             host: to listen on.
             port: to listen on; 0 for a free one.
-            is_allowed: returns whether a slave may connect from an address.
+            is_allowed: returns whether a slave may connect from an address without a token.
+            rate: returns the most bytes per second for each slave; None: no limit.
         """
         self._store = store
         self._clock = clock
         self._host = host
         self._port = port
         self._is_allowed = is_allowed
+        self._rate = rate
+        self._tokens: dict[int, float] = {}
+        self._strangers = 0
         self._refusals = RateLimitedLog(clock, _log.warning)
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor("replication")
@@ -114,6 +133,14 @@ class ReplicationServer:
     def replicated(self) -> int:
         """Physical offset up to which at least one connected slave has the log."""
         return max((link.stream.acked for link in self.links), default=0)
+
+    def new_token(self) -> bytes:
+        """Return a token that lets one connection in, if it comes within ``TOKEN_SECONDS``."""
+        while len(self._tokens) >= MAX_SLAVES:
+            del self._tokens[next(iter(self._tokens))]
+        token = _MOST_TOKEN + secrets.randbits(63)
+        self._tokens[token] = self._clock.monotonic() + TOKEN_SECONDS
+        return REPORT.pack(token)
 
     async def start(self) -> None:
         """Listen. Raises ``BindFailed``."""
@@ -144,8 +171,11 @@ class ReplicationServer:
         host, port, *_ = writer.get_extra_info("peername")
         now = self._clock.monotonic()
         link = SlaveLink(address_text((host, port)), MasterStream(now), self._clock.now_ms())
-        if len(self.links) >= MAX_SLAVES or not self._is_allowed(host):
-            self._refusals.write("slave refused", slave=link.address, most=MAX_SLAVES)
+        try:
+            await self._admit(host, reader, link.stream)
+        except (StreamError, TimeoutError, OSError) as error:
+            reason = str(error) or "it sent no token"
+            self._refusals.write("slave refused", slave=link.address, reason=reason)
             writer.transport.abort()
             return
         self.links.append(link)
@@ -160,6 +190,26 @@ class ReplicationServer:
             self._watch()
             self._store.syncer.replicated()
             writer.transport.abort()
+
+    async def _admit(self, host: str, reader: asyncio.StreamReader, stream: MasterStream) -> None:
+        """Raise unless a slave may connect from this address, or sends a valid token."""
+        if len(self.links) >= MAX_SLAVES or self._strangers >= MAX_SLAVES:
+            raise StreamError(f"there are {MAX_SLAVES} connections, which is the most")
+        if self._is_allowed(host):
+            return
+        self._strangers += 1
+        try:
+            async with asyncio.timeout(TOKEN_SECONDS):
+                while stream.request is None and (data := await reader.read(READ_BYTES)):
+                    stream.receive(data, self._clock.monotonic())
+        finally:
+            self._strangers -= 1
+        valid_until = 0.0 if stream.token is None else self._tokens.pop(stream.token, 0.0)
+        if stream.request is None or self._clock.monotonic() > valid_until:
+            raise StreamError(
+                "its address is not in pocketmqSlaveAddresses, and it has no valid token: add the"
+                " address, or give a slave of PocketMQ the pocketmqCredentials of an administrator"
+            )
 
     async def _receive(self, reader: asyncio.StreamReader, link: SlaveLink) -> None:
         stream = link.stream
@@ -197,17 +247,24 @@ class ReplicationServer:
         fetched = 0
         while True:
             link.wake.clear()
-            if stream.sent < self._end:
+            now = self._clock.monotonic()
+            rate = self._rate()
+            room = TURN_BYTES if rate is None else stream.room(now, rate)
+            if stream.sent < self._end and room:
                 if fetched <= stream.sent < store.log.recent_from:
                     fetched = await self._fetch(link, stream.sent)
-                self._write_turn(writer, stream)
+                self._write_turn(writer, stream, min(room, TURN_BYTES))
                 await writer.drain()
                 await asyncio.sleep(0)
                 continue
-            pause = stream.pause(self._clock.monotonic())
+            pause = stream.pause(now)
             if pause == 0:
-                writer.write(stream.header(0, self._clock.monotonic()))
+                writer.write(stream.header(0, now))
                 await writer.drain()
+                continue
+            if not room:
+                # Growth would wake it for nothing.
+                await asyncio.sleep(min(pause, stream.refill(now)))
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -229,9 +286,9 @@ class ReplicationServer:
         )
         return position + size
 
-    def _write_turn(self, writer: asyncio.StreamWriter, stream: MasterStream) -> None:
+    def _write_turn(self, writer: asyncio.StreamWriter, stream: MasterStream, most: int) -> None:
         log, now = self._store.log, self._clock.monotonic()
-        stop = min(self._end, stream.sent + TURN_BYTES)
+        stop = min(self._end, stream.sent + most)
         while stream.sent < stop:
             file = log.file_at(stream.sent)
             if file is None:

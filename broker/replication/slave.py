@@ -9,14 +9,14 @@ the record that is the slave's last: unless the master has the same, nothing is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
 
-from broker.replication.stream import SlaveStream, StreamError
+from broker.replication.stream import REPORT, SlaveStream, StreamError
 from broker.store.engine import MessageStore
 from broker.store.follow import LogDiffers
 from broker.store.results import StoreError
@@ -28,6 +28,7 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.clock import Clock
 
 READ_BYTES: Final = 256 * 1024
@@ -38,9 +39,11 @@ ASK_SECONDS: Final = 3.0
 """Time limit of a connection, and of a request to the master."""
 
 RETRY_FIRST_SECONDS: Final = 0.5
-RETRY_MAX_SECONDS: Final = 30.0
-"""Pause after a failed connection, doubled after each further one. A log that differs is compared
-again after the longest pause: the operator may have exchanged the master."""
+RETRY_MAX_SECONDS: Final = 5.0
+"""Pause after a failed connection, doubled after each further one (cf. HAClient)."""
+
+DIFFERS_SECONDS: Final = 30.0
+"""When a log that differs is compared again: the operator may have exchanged the master."""
 
 LOOK_SECONDS: Final = 10.0
 """Between two looks at where the master's log ends, as between two copies of its tables."""
@@ -103,7 +106,7 @@ class LogReplica:
         store: MessageStore,
         clock: Clock,
         ask: Request,
-        find_master: Callable[[], Master | None],
+        find_master: Callable[[], Awaitable[Master | None]],
     ) -> None:
         """Create a replica of an open store.
 
@@ -111,7 +114,7 @@ class LogReplica:
             store: gets the master's log.
             clock: the time.
             ask: sends requests to the master.
-            find_master: returns the master's addresses; None if they are unknown.
+            find_master: looks up the master's addresses; None if they are unknown.
         """
         self._store = store
         self._clock = clock
@@ -150,7 +153,8 @@ class LogReplica:
                 await self._follow()
             except LogDiffers as error:
                 self._stopped(str(error), differs=True)
-                pause = RETRY_MAX_SECONDS
+                await asyncio.sleep(DIFFERS_SECONDS)
+                continue
             except (NotFollowing, StreamError, StoreError, RemotingError, OSError) as error:
                 self._stopped(str(error) or repr(error), differs=False)
             if self._clock.monotonic() - begun > RETRY_MAX_SECONDS:
@@ -168,7 +172,8 @@ class LogReplica:
     # --- one connection
 
     async def _follow(self) -> None:
-        master = self._find_master()
+        # Each time: the one that has failed may have been replaced.
+        master = await self._find_master()
         if master is None:
             raise NotFollowing(
                 "no name server has a master of this broker's name: start it, or set"
@@ -176,6 +181,7 @@ class LogReplica:
             )
         self.state = replace(self.state, master=master)
         stream = await self._compare(master)
+        token = await self._token(master)
         host, port = parse_address(master.stream)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -185,6 +191,7 @@ class LogReplica:
                 f"no connection to the master's replication port {master.stream}:"
                 f" {str(error) or 'no answer'}"
             ) from error
+        writer.write(token)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._report(writer, stream))
@@ -281,6 +288,13 @@ class LogReplica:
                 " empty one"
             )
         return SlaveStream(own, self._clock.monotonic())
+
+    async def _token(self, master: Master) -> bytes:
+        """Return what a master of ours lets this slave in with, and nothing for Apache's."""
+        request = Command.request(OwnRequestCode.GET_REPLICATION_TOKEN)
+        unknown = ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        reply = await self._request(master, request, codes=(unknown,))
+        return bytes(reply.body) if len(reply.body) == REPORT.size else b""
 
     async def _look(self, master: Master) -> tuple[int, int]:
         """Return the physical offsets where the master's log begins and ends."""

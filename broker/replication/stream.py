@@ -4,7 +4,8 @@ A slave connects to its master and reports the end of its log: 8 bytes, a physic
 master answers with frames: the physical offset of the bytes that follow, their number, and these
 bytes of the log; without bytes a frame is a heartbeat (cf. HAConnection and HAClient of 4.9,
 DefaultHAConnection and DefaultHAClient of 5.x). There is no handshake: the first report decides
-where the master begins, and each one acknowledges all bytes before it.
+where the master begins, and each one acknowledges all bytes before it. A slave of ours first sends
+a token that its master has given it, 8 bytes too, which is below 0 and so can't be an offset.
 
 A frame may end inside a record. A slave keeps that part in ``SlaveStream.pending``, so its log
 always ends with a whole record; after a cut it asks for the part again.
@@ -132,6 +133,7 @@ class MasterStream:
     """The master's end of one connection. Times are monotonic, in seconds.
 
     Attributes:
+        token: what the slave has sent before its first report; None: nothing.
         request: where the slave's log ended when it connected; None before its first report.
         sent: physical offset after the last byte sent.
         acked: physical offset up to which the slave has the log; 0 if unknown. What the slave had
@@ -140,12 +142,15 @@ class MasterStream:
 
     def __init__(self, now: float) -> None:
         """Begin a connection."""
+        self.token: int | None = None
         self.request: int | None = None
         self.sent = 0
         self.acked = 0
         self._buffer = b""
         self._heard_at = now
         self._sent_at: float | None = None
+        self._second = now
+        self._sent_in_second = 0
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the slave.
@@ -158,7 +163,9 @@ class MasterStream:
         whole = len(buffer) - len(buffer) % REPORT.size
         self._buffer = buffer[whole:]
         for (offset,) in REPORT.iter_unpack(buffer[:whole]):
-            if self.request is None:
+            if self.request is None and self.token is None and offset < 0:
+                self.token = offset
+            elif self.request is None:
                 self.request = offset
             elif self._sent_at is None:
                 continue  # a report again, before the first frame
@@ -178,8 +185,22 @@ class MasterStream:
         """Return the header of the next frame, which has ``size`` bytes of the log."""
         header = HEADER.pack(self.sent, size)
         self.sent += size
+        self._sent_in_second += size
         self._sent_at = now
         return header
+
+    def room(self, now: float, most: int) -> int:
+        """Return the bytes of the log that may be sent now, of ``most`` in a second.
+
+        The second begins when the one before it is over (cf. FlowMonitor).
+        """
+        if now - self._second >= 1:
+            self._second, self._sent_in_second = now, 0
+        return max(0, most - self._sent_in_second)
+
+    def refill(self, now: float) -> float:
+        """Return the seconds until the next second begins."""
+        return max(0.0, self._second + 1 - now)
 
     def pause(self, now: float) -> float:
         """Return the seconds until a heartbeat or the end of the connection is due.

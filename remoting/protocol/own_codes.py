@@ -24,6 +24,10 @@ The answer to GET_CONSUMER_LIST_BY_GROUP also contains the members' topics if it
 member and these differ (``bodies.stats.MemberTopics``), so that PocketMQ members can leave out
 those that don't subscribe to a topic.
 
+Replication. GET_REPLICATION_TOKEN asks a master for a token of 8 bytes, and needs an administrator
+if there are accounts. A connection to the replication port that begins with it, before the first
+report, may come from any address. A token is good for one connection.
+
 Quotas. A request above one of the broker's quotas is answered SYSTEM_BUSY, and the ext field
 ``RETRY_AFTER`` says how long to wait. PocketMQ's clients do so; others retry as they do.
 
@@ -47,6 +51,8 @@ class OwnRequestCode(IntEnum):
     """From a name server to a client, oneway."""
     DESCRIBE_CONSUMER_GROUP = 20010
     """From any client to a broker."""
+    GET_REPLICATION_TOKEN = 20020
+    """From a slave to its master."""
 
 
 ON_CONFLICT: Final = "pmqOnConflict"

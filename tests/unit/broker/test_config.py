@@ -240,11 +240,11 @@ def test_settings_written_are_read_back(tmp_path: Path) -> None:
     assert BrokerConfig.from_sources(file) == written
 
 
-def test_a_replication_port_without_accounts_needs_addresses() -> None:
-    settings = {"aclEnable": "true", "haListenPort": "10912"}
-    with pytest.raises(ConfigError, match="set pocketmqSlaveAddresses"):
-        config(**settings).check()
-    config(**settings, pocketmqSlaveAddresses="10.1.2.*").check()
+def test_replication_is_limited_only_if_flow_control_is_on() -> None:
+    assert config(maxHaTransferByteInSecond="5000").slave_rate is None
+    assert config(haFlowControlEnable="true").slave_rate == 100 * 1024 * 1024
+    limited = config(haFlowControlEnable="true", maxHaTransferByteInSecond="5000")
+    assert limited.slave_rate == 5000
 
 
 def test_a_slave_needs_a_way_to_its_master() -> None:

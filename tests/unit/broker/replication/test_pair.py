@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from broker.replication.master import ReplicationServer
+from broker.replication.master import MAX_SLAVES, ReplicationServer
 from broker.replication.slave import LogReplica, Master
 from broker.replication.stream import HEADER, REPORT
 from broker.store.engine import MessageStore
@@ -21,6 +21,7 @@ from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.clock import SystemClock
 from tests.unit.broker.store.stores import LOG_FILE, NOTHING_HOT, bodies, message, opened
 
@@ -37,6 +38,7 @@ class Requests:
 
     def __init__(self, master: MessageStore) -> None:
         self.master = master
+        self.new_token: Callable[[], bytes] | None = None
         self.down = False
 
     async def __call__(self, address: str, command: Command, *, timeout: float) -> Command:
@@ -46,6 +48,10 @@ class Requests:
             log = self.master.log
             table = {"commitLogMinOffset": str(log.start), "commitLogMaxOffset": str(log.end)}
             return command.reply(body=encode(KVTable(table)))
+        if command.code == OwnRequestCode.GET_REPLICATION_TOKEN:
+            if self.new_token is None:
+                return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+            return command.reply(body=self.new_token())
         header = command.read(ViewMessageRequestHeader)
         record = self.master.queries.record_at(header.offset)
         if record is None:
@@ -62,7 +68,16 @@ class Pair:
         self.master = opened(root / "master", **master)
         self.slave = opened(root / "slave", **slave)
         self.requests = Requests(self.master)
-        self.server = ReplicationServer(self.master, self.clock, host="127.0.0.1", port=0)
+        self.rate: int | None = None
+        self.needs_token = False
+        self.server = ReplicationServer(
+            self.master,
+            self.clock,
+            host="127.0.0.1",
+            port=0,
+            is_allowed=lambda _: not self.needs_token,
+            rate=lambda: self.rate,
+        )
         self.replica: LogReplica
         self.peers: list[Peer] = []
         self._following: asyncio.Task[None] | None = None
@@ -76,7 +91,11 @@ class Pair:
 
     def follow(self, *, port: int | None = None) -> None:
         where = Master("127.0.0.1:1", f"127.0.0.1:{port or self.server.port}")
-        self.replica = LogReplica(self.slave, self.clock, self.requests, lambda: where)
+
+        async def find_master() -> Master:
+            return where
+
+        self.replica = LogReplica(self.slave, self.clock, self.requests, find_master)
         self._following = asyncio.create_task(self.replica.run())
 
     async def leave(self) -> None:
@@ -236,6 +255,13 @@ class Peer:
         with suppress(OSError):
             await self.writer.wait_closed()
 
+    async def read(self) -> bytes:
+        """Read until the master closes the connection."""
+        async with asyncio.timeout(20):
+            with suppress(ConnectionError):
+                return await self.reader.read()
+        return b""
+
     def report(self, offset: int) -> None:
         self.writer.write(REPORT.pack(offset))
 
@@ -296,17 +322,64 @@ async def test_acknowledgements_of_a_slave_that_has_gone_do_not_count(start: Sta
     assert pair.server.replicated == 0
 
 
-async def test_an_address_that_may_not_connect_gets_nothing(tmp_path: Path) -> None:
-    store = opened(tmp_path / "master")
-    store.put(message(b"secret"))
-    server = ReplicationServer(
-        store, SystemClock(), host="127.0.0.1", port=0, is_allowed=lambda host: host != "127.0.0.1"
-    )
-    await server.start()
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    with suppress(ConnectionError):
-        writer.write(REPORT.pack(0))
-        assert await reader.read() == b""
-    writer.close()
-    await server.stop()
-    store.close()
+async def needs_token(start: Start) -> Pair:
+    """Start a pair whose master lets no address in without a token, and end the replication."""
+
+    def close(pair: Pair) -> None:
+        pair.needs_token = True
+
+    pair = await start(fill=5, prepare=close)
+    await pair.leave()
+    await until(lambda: not pair.server.links)
+    return pair
+
+
+async def test_from_another_address_a_slave_gets_in_with_a_token(start: Start) -> None:
+    pair = await needs_token(start)
+    pair.requests.new_token = pair.server.new_token
+    pair.follow()
+    await pair.same()
+    await until(lambda: pair.server.replicated == pair.master.log.end)
+    # With each connection another one.
+    await pair.leave()
+    pair.master.put(message(b"later"))
+    pair.follow()
+    await pair.same()
+
+
+@pytest.mark.parametrize("begin", [b"", REPORT.pack(-1), REPORT.pack(-1 << 63), b"GET / HTTP/1.1"])
+async def test_a_stranger_from_another_address_gets_nothing(start: Start, begin: bytes) -> None:
+    pair = await needs_token(start)
+    stranger = await Peer.connect(pair)
+    stranger.writer.write(begin + REPORT.pack(0))
+    assert await stranger.read() == b""
+    assert not pair.server.links
+
+
+async def test_a_token_lets_one_connection_in_and_an_old_one_none(start: Start) -> None:
+    pair = await needs_token(start)
+    token = pair.server.new_token()
+    first, second = await Peer.connect(pair), await Peer.connect(pair)
+    first.writer.write(token + REPORT.pack(0))
+    assert (await first.frame())[0] == 0
+    second.writer.write(token + REPORT.pack(0))
+    assert await second.read() == b""
+
+    old = pair.server.new_token()
+    for _ in range(MAX_SLAVES):
+        pair.server.new_token()
+    third = await Peer.connect(pair)
+    third.writer.write(old + REPORT.pack(0))
+    assert await third.read() == b""
+
+
+async def test_a_limited_master_sends_a_slave_so_many_bytes_per_second(start: Start) -> None:
+    def limit(pair: Pair) -> None:
+        pair.rate = 5_000
+
+    began = SystemClock().monotonic()
+    pair = await start(fill=300, prepare=limit)
+    await until(lambda: pair.slave.log.end > 5_000)
+    assert pair.clock.monotonic() - began >= 1
+    pair.rate = None
+    await pair.same()

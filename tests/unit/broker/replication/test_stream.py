@@ -139,6 +139,32 @@ def test_silence_ends_a_connection_at_both_ends() -> None:
         master.pause(3.0 + SILENCE_SECONDS)
 
 
+def test_a_master_sends_so_many_bytes_in_each_second() -> None:
+    master = MasterStream(10.0)
+    master.start(0)
+    assert master.room(10.0, 100) == 100
+    master.header(60, 10.0)
+    assert master.room(10.9, 100) == 40
+    master.header(40, 10.9)
+    assert master.room(10.9, 100) == 0
+    assert master.refill(10.9) == pytest.approx(0.1)
+    assert master.room(10.9, 50) == 0, "the limit may be lowered"
+    assert master.room(11.0, 100) == 100
+    master.header(0, 11.0)
+    assert master.room(15.0, 100) == 100, "what was not sent is not added"
+
+
+def test_a_token_comes_before_the_first_report_and_is_no_offset() -> None:
+    master = MasterStream(0.0)
+    master.receive(REPORT.pack(-77) + REPORT.pack(5)[:3], 1.0)
+    assert (master.token, master.request) == (-77, None)
+    master.receive(REPORT.pack(5)[3:], 1.0)
+    assert (master.token, master.request) == (-77, 5)
+    without = MasterStream(0.0)
+    without.receive(REPORT.pack(5) + REPORT.pack(-77), 1.0)
+    assert (without.token, without.request) == (None, 5)
+
+
 def test_half_a_report_is_kept_for_the_next_read() -> None:
     master = MasterStream(0.0)
     master.receive(REPORT.pack(77)[:5], 1.0)
