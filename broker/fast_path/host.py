@@ -243,12 +243,14 @@ class Host:
     ) -> bool:
         """Update the filter, note the pull and commit its offset, before messages are read.
 
-        Return False if the slow path must refuse the pull.
+        Return False if the slow path must refuse the pull, or send the client to another broker.
         """
         state, header = self._state, plan.header
         header.queue_offset, header.commit_offset = offset, commit_offset
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         online = state.consumers.groups.get(group)
+        if state.config.slave_read_enable and self._processors.pull.suggested(header, offset):
+            return False
         try:
             # A pull without a subscription uses the one of the group's last heartbeat.
             if not header.sys_flag & SUBSCRIPTION and not self._takes_group(

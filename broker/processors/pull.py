@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
@@ -295,6 +295,12 @@ class PullProcessor:
             self._found(held, result)
             return None
         self._state.counters.pulls_missed += 1
+        replica = self._state.replica
+        if replica is not None and code == ResponseCode.PULL_OFFSET_MOVED:
+            # The master may have what a slave lacks (cf. offsetCheckInSlave): go there, or wait.
+            alive = replica.state.connected
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY if alive else ResponseCode.PULL_NOT_FOUND
+            result = replace(result, next_offset=header.queue_offset)
         if (
             code == ResponseCode.PULL_NOT_FOUND
             and suspend
@@ -304,7 +310,35 @@ class PullProcessor:
             return None
         if code == ResponseCode.PULL_OFFSET_MOVED:
             self._report_moved(header, result.next_offset)
-        return _reply(held.command, code, result)
+        return self._reply(held, code, result)
+
+    def suggested(self, header: PullMessageRequestHeader, offset: int) -> int:
+        """Return the id of the broker that the client should pull from at ``offset``.
+
+        With ``slaveReadEnable``, a group that reads what may not be in memory goes to a slave (cf.
+        suggestPullingFromSlave).
+        """
+        state = self._state
+        group = state.groups.table.get(header.consumer_group)
+        if group is None or not state.config.slave_read_enable:
+            return 0
+        percent = state.config.access_message_in_memory_max_ratio
+        queue = header.topic, header.queue_id
+        if state.store.queries.is_offset_in_memory(*queue, offset, percent):
+            return group.broker_id
+        return group.which_broker_when_consume_slowly
+
+    def _reply(self, held: HeldPull, code: int, result: GetResult) -> Command:
+        return held.command.reply(
+            code,
+            result.status.name,
+            header=PullMessageResponseHeader(
+                suggest_which_broker_id=self.suggested(held.header, result.next_offset),
+                next_begin_offset=result.next_offset,
+                min_offset=result.min_offset,
+                max_offset=result.max_offset,
+            ),
+        )
 
     # checks
 
@@ -472,7 +506,7 @@ class PullProcessor:
             held.connection.send_pieces(held.pieces(result, held.command.opaque))
             return
         held.connection.send_with_body(
-            _reply(held.command, ResponseCode.SUCCESS, result), result.records
+            self._reply(held, ResponseCode.SUCCESS, result), result.records
         )
 
     def _park_again(self, parked: ParkedPull, offset: int) -> bool:
@@ -554,17 +588,4 @@ def _unparsable(why: str = "") -> RequestRefused:
     return RequestRefused(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
         "parse the consumer's subscription failed" + (f": {remark_of(why)}" if why else ""),
-    )
-
-
-def _reply(command: Command, code: int, result: GetResult) -> Command:
-    return command.reply(
-        code,
-        result.status.name,
-        header=PullMessageResponseHeader(
-            suggest_which_broker_id=0,
-            next_begin_offset=result.next_offset,
-            min_offset=result.min_offset,
-            max_offset=result.max_offset,
-        ),
     )

@@ -13,6 +13,7 @@ import pytest_asyncio
 import client
 from broker.app import Broker
 from broker.limits import BrokerLimits
+from client.wire.offsets import pull_header
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
@@ -20,6 +21,8 @@ from remoting.protocol.bodies.stats import HARuntimeInfo, KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.disk.timer import decode_check
+from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.queue import MessageQueue
 from tests.harness.cluster import Cluster
 from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.ports import free_port
@@ -349,6 +352,108 @@ async def test_consumers_read_on_and_commit_at_the_slave_while_there_is_no_maste
 
     await pair.start_master()
     await until(lambda: pair.master.state.offsets.queues_of("g", "orders") == committed)
+
+
+def accounts(root: Path) -> dict[str, str]:
+    """Write two accounts, and an administrator's keys; return the settings of a master."""
+    rules = root / "plain_acl.yml"
+    rules.write_text(
+        "accounts:\n"
+        "- {accessKey: administrator, secretKey: '12345678', admin: true}\n"
+        "- {accessKey: ordinary, secretKey: '12345678', defaultTopicPerm: PUB|SUB}\n"
+    )
+    for name in ("administrator", "ordinary"):
+        keys = root / f"{name}.yml"
+        keys.write_text(f"accessKey: {name}\nsecretKey: '12345678'\n")
+        keys.chmod(0o600)
+    return {"aclEnable": "true", "pocketmqAclFile": str(rules)}
+
+
+async def test_with_accounts_a_slave_needs_the_keys_of_an_administrator(tmp_path: Path) -> None:
+    secure = accounts(tmp_path)
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        pair.master = await cluster.start("broker-a", haListenPort=str(free_port()), **secure)
+        assert pair.master.store.put(message(b"secret")).message == ""
+        replica = None
+        for keys in ({}, {"pocketmqCredentials": str(tmp_path / "ordinary.yml")}):
+            slave = await cluster.start("slave", limits=QUICK, **SLAVE, **keys)
+            replica = slave.state.replica
+            assert replica is not None
+            await until(lambda replica=replica: replica.state.problem is not None)
+            assert "answered code" in (replica.state.problem or "")
+            assert slave.store.log.end == 0
+            await cluster.stop("slave")
+        keys = {"pocketmqCredentials": str(tmp_path / "administrator.yml")}
+        pair.slave = await cluster.start("slave", limits=QUICK, **SLAVE, **keys)
+        await pair.same()
+
+
+async def test_a_master_at_a_new_address_is_found_at_once(pair: Pair, tmp_path: Path) -> None:
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    port = str(free_port())
+    (tmp_path / "new").symlink_to(tmp_path / "broker-a")
+    pair.master = await pair.cluster.start("new", brokerName="broker-a", haListenPort=port)
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    # Much sooner than in the 30 s between two registrations.
+    await until(lambda: pair.slave.store.log.end == pair.master.store.log.end, seconds=20)
+
+
+async def test_consumers_far_behind_read_from_the_slave_and_come_back(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, slaveReadEnable="true") as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        await pair.start()
+        async with (
+            client.Producer(cluster.nameserver) as producer,
+            client.Admin(cluster.nameserver) as admin,
+        ):
+            await admin.create_topic("orders", queues=1)
+            for number in range(60):
+                await producer.send("orders", b"%d" % number)
+            await pair.same()
+            await until(lambda: "orders" in pair.slave.state.topics)
+            # From now on the master takes every message for an old one.
+            ratio = {"accessMessageInMemoryMaxRatio": "0"}
+            await admin.update_broker_config(pair.master.address, ratio)
+            async with client.PullConsumer(
+                cluster.nameserver, group="g", pull_messages=10
+            ) as consumer:
+                await consumer.subscribe("orders")
+                bodies = []
+                while len(bodies) < 60:
+                    bodies += [message.body for message in await consumer.get_many(10)]
+                assert bodies == [b"%d" % number for number in range(60)]
+                # The slave sends it back, and the master to the slave again.
+                assert pair.slave.state.counters.messages_pulled >= 10
+                assert pair.master.state.counters.messages_pulled >= 10
+                await producer.send("orders", b"60")
+                assert [message.body for message in await consumer.get_many(1)] == [b"60"]
+
+
+def pull_beyond(offset: int) -> Command:
+    header = pull_header(MessageQueue("orders", "broker-a", 0), "g", offset, messages=1)
+    return Command.request(RequestCode.PULL_MESSAGE, header)
+
+
+async def test_a_slave_corrects_no_offset_that_its_master_may_have(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    await pair.same()
+    await until(lambda: "orders" in pair.slave.state.topics)
+    for alive, code in (
+        (True, ResponseCode.PULL_RETRY_IMMEDIATELY),
+        (False, ResponseCode.PULL_NOT_FOUND),
+    ):
+        await until(lambda alive=alive: pair.slave.state.replica.state.connected is alive)
+        for offset in (50, -2):
+            reply = await ask(pair, pull_beyond(offset))
+            assert reply.code == code
+            assert reply.read(PullMessageResponseHeader).next_begin_offset == offset
+        if alive:
+            await pair.cluster.stop("broker-a")
 
 
 async def test_a_sync_master_acknowledges_what_a_slave_has(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.group import OffsetMovedEvent
+from remoting.protocol.bodies.group import OffsetMovedEvent, SubscriptionGroupConfig
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.message.view import iter_records
 from tests.unit.broker.harness import fields_of
@@ -100,6 +100,30 @@ def test_lite_pulls_are_pulls(bench):
     bench.send("T")
     reply = pull(bench, code=RequestCode.LITE_PULL_MESSAGE, sys_flag=4 | 16)
     assert reply.code == 0
+
+
+@pytest.mark.parametrize(
+    ("enabled", "percent", "offset", "suggested"),
+    [
+        (False, 0, 0, "0"),
+        (True, 40, 0, "3"),
+        (True, 0, 0, "5"),  # the next message is older than the newest 0 % of the memory
+        (True, 0, 1, "3"),  # the end of the queue
+        (True, 0, 2, "3"),
+        (True, 0, -1, "5"),
+    ],
+)
+def test_a_group_that_reads_far_behind_is_sent_to_its_slave(
+    make_bench, enabled, percent, offset, suggested
+):
+    bench = make_bench(slave_read_enable=enabled, access_message_in_memory_max_ratio=percent)
+    bench.topic("T")
+    for _ in range(2):
+        bench.send("T")
+    group = SubscriptionGroupConfig("g", broker_id=3, which_broker_when_consume_slowly=5)
+    bench.state.groups.put(group, 0)
+    reply = pull(bench, queue_offset=offset, max_msg_nums=1)
+    assert fields_of(reply)["suggestWhichBrokerId"] == suggested
 
 
 def test_an_offset_beyond_the_end_stores_an_offset_moved_event(bench):
