@@ -208,7 +208,12 @@ class _BrokerGroup(SuggestingGroup):
 )
 @click.option("--nameserver", metavar="HOST:PORT[;…]", help="Where to register.")
 @click.option("--name", help="The broker's name.  [default: the store's, or the host's]")
-@click.option("--id", "broker_id", type=int, help="The broker id: only 0, the master.")
+@click.option(
+    "--id",
+    "broker_id",
+    type=int,
+    help="The broker id: 0 for a master, more for a slave.  [default: 0]",
+)
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
 @click.option("--advertise", metavar="HOST", help="The host that clients connect to.")
 @click.option(

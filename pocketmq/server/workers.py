@@ -4,7 +4,8 @@ A Python process uses one core, so a larger broker is several brokers: each work
 (``NAME-0``, ``NAME-1``, ...), port (in steps of ten, because the VIP port and the HA port are next
 to it) and store (``DIR/NAME-0``), and all are in the route. That is how RocketMQ scales too: every
 client spreads its messages over them, and administrators change a topic at every master of the
-cluster.
+cluster. With ``brokerRole=SLAVE`` each worker copies the master of its name, so the worker of the
+same number.
 
 The supervisor in this module only starts, watches and restarts them: messages never pass through
 it. A worker that dies is restarted at its old port after a delay that doubles while it keeps dying.
@@ -26,6 +27,7 @@ import structlog
 
 from pocketmq.server.serving import Failed
 from remoting.access.audit import AUTO, own_file
+from remoting.addresses import address_text, parse_address
 from remoting.protocol.accelerated import json_loads
 from remoting.runtime.settings import ConfigError
 from remoting.runtime.tasks import Supervisor
@@ -126,6 +128,9 @@ def plans(
             own["listenPort"] = str(config.listen_port + PORT_STEP * number)
         if config.ha_listen_port:
             own["haListenPort"] = str(config.ha_listen_port + PORT_STEP * number)
+        if config.ha_master_address:
+            host, port = parse_address(config.ha_master_address)
+            own["haMasterAddress"] = address_text((host, port + PORT_STEP * number))
         if config.audit_log != AUTO:
             own["pocketmqAuditLog"] = own_file(config.audit_log, str(number))
         words = list(options)

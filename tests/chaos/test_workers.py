@@ -14,9 +14,12 @@ import pytest
 
 import client
 from pocketmq.testing import SMALL_STORE, ServerError, ServerProcess
+from remoting.addresses import parse_address
 from tests.chaos.load import BACK_WITHIN, PATIENCE, Load, stored_numbers
+from tests.harness.processes import options
 from tests.support.ports import free_port, free_ports
 from tests.support.sizes import size
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -27,9 +30,15 @@ QUEUES = 4
 
 
 @contextmanager
-def workers(store: Path, *, count: int = 2) -> Iterator[tuple[str, ServerProcess]]:
-    """Run a name server and a broker of two workers; yield both addresses."""
-    port = free_port()
+def workers(
+    store: Path, *, count: int = 2, replicates: bool = False
+) -> Iterator[tuple[str, ServerProcess]]:
+    """Run a name server and a broker of two workers, SYNC_MASTERs if it ``replicates``.
+
+    Yield the name server's address, and the broker.
+    """
+    port, broker_port = free_port(), free_ports(10 * count + 3)
+    role = {"brokerRole": "SYNC_MASTER", "haListenPort": broker_port + 1} if replicates else {}
     address = f"127.0.0.1:{port}"
     nameserver = ServerProcess(
         ["nameserver", f"--port={port}", f"--set=kvConfigPath={store / 'kvConfig.json'}"]
@@ -37,8 +46,8 @@ def workers(store: Path, *, count: int = 2) -> Iterator[tuple[str, ServerProcess
     broker = ServerProcess(
         [
             *("broker", f"--nameserver={address}", "--name=w", f"--workers={count}"),
-            *(f"--port={free_ports(10 * count + 3)}", f"--store={store}"),
-            *(f"--set={key}={value}" for key, value in SMALL_STORE.items()),
+            *(f"--port={broker_port}", f"--store={store}"),
+            *options({**SMALL_STORE, **role}),
         ]
     )
     try:
@@ -55,6 +64,48 @@ def processes_of(supervisor: ServerProcess) -> list[int]:
     """Return the workers' process ids."""
     children = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text()
     return [int(child) for child in children.split()]
+
+
+async def test_the_workers_of_a_slave_copy_those_of_the_master_by_one_command(
+    tmp_path: Path,
+) -> None:
+    with workers(tmp_path / "master", replicates=True) as (address, master):
+        first = parse_address(master.addresses["broker"].split(";")[0])
+        slave = ServerProcess(
+            [
+                *("broker", f"--nameserver={address}", "--name=w", "--workers=2", "--id=1"),
+                *(f"--port={free_ports(23)}", f"--store={tmp_path / 'slave'}"),
+                f"--set=haMasterAddress={first[0]}:{first[1] + 1}",
+                *options({**SMALL_STORE, "brokerRole": "SLAVE"}),
+            ]
+        )
+        try:
+            slave.start()
+            async with client.Admin(address, request_timeout=PATIENCE) as admin:
+                await admin.create_topic(TOPIC, queues=QUEUES // 2)
+                queues = await admin.queues(TOPIC)
+                assert {queue.broker_name for queue in queues} == {"w-0", "w-1"}
+                async with client.Producer(address, group="load") as producer:
+
+                    async def acknowledged() -> bool:
+                        sent = [await producer.send(TOPIC, b"x" * 99, queue=one) for one in queues]
+                        return {receipt.status for receipt in sent} == {client.SendStatus.OK}
+
+                    await until(acknowledged, BACK_WITHIN)
+                ends = {
+                    one.name: int((await admin.broker_runtime(one.address))["commitLogMaxOffset"])
+                    for one in await admin.brokers()
+                    if one.id == 0
+                }
+            slave.stop()
+        finally:
+            slave.kill()
+    assert ends.keys() == {"w-0", "w-1"}
+    for name, end in ends.items():
+        logs = [tmp_path / role / name / "commitlog" / f"{0:020}" for role in ("master", "slave")]
+        one, other = (log.read_bytes()[:end] for log in logs)
+        assert one == other
+        assert any(one)
 
 
 async def test_a_killed_worker_loses_nothing_acknowledged_and_clients_continue(

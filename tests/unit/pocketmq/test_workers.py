@@ -40,6 +40,14 @@ def test_each_worker_has_a_name_a_port_and_a_store_of_its_own() -> None:
     assert second.settings["storePathRootDir"] == "/data/b-1"
 
 
+def test_each_worker_of_a_slave_copies_the_masters_worker_of_its_number() -> None:
+    config = replace(CONFIG, ha_master_address="10.0.0.2:10912")
+    assert [plan.settings["haMasterAddress"] for plan in plans(config, 2, settings={})] == [
+        "10.0.0.2:10912",
+        "10.0.0.2:10922",
+    ]
+
+
 def test_a_separate_commit_log_directory_is_not_shared_either() -> None:
     config = BrokerConfig(broker_name="b", store_path_commit_log=Path("/fast"))
     assert [plan.settings["storePathCommitLog"] for plan in plans(config, 2, settings={})] == [
