@@ -75,6 +75,7 @@ class World:
         line = re.sub(r"(10\.0\.0\.\d|127\.0\.0\.1):987\d", self.server.nameserver, line)
         line = re.sub(r"10\.0\.0\.\d", "127.0.0.1", line)
         line = line.replace("127.0.0.1:10911", self.server.broker)
+        line = line.replace("haListenPort=10912", "haListenPort=0")
         line = line.replace("7F00000100002A9F0000000000001A2B", self.message)
         store, backup = self.server.store, self.backup
         if re.match(r"pocketmq (standalone|nameserver|broker) ", line):
