@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final, TypeVar
 
 from client.config import ProducerOptions
-from client.errors import NoRoute, SendError, UsageError
+from client.errors import NoRoute, PocketMQError, SendError, UsageError, as_send_error
 from client.limits import DELAY_LEVELS, MAX_BROKERS_KNOWN
 from client.message import Message
 from client.network.context import ClientContext
@@ -51,6 +51,14 @@ class TimedSends:
         if not is_timed(message):
             return message
         timer_property(message)
+        try:
+            return await self._checked(message)
+        except UsageError:
+            raise
+        except PocketMQError as error:
+            raise as_send_error(error) from error.__cause__
+
+    async def _checked(self, message: Message[T]) -> Message[T]:
         topic = message.topic
         route = await self._context.routes.to_write(
             topic, self._options.default_queues, self._options.timeout

@@ -132,6 +132,18 @@ def without_timers(fake: Any) -> None:
     )
 
 
+async def test_without_a_broker_the_send_fails_and_says_that_nothing_is_stored(
+    cluster: Cluster,
+) -> None:
+    async with client.Producer(cluster.nameserver) as producer:
+        await producer.send(TOPIC, b"1", delay=1)
+        await cluster.stop()
+    async with client.Producer(cluster.nameserver, request_timeout=1.0, timeout=1.0) as producer:
+        with pytest.raises(SendError) as raised:
+            await producer.send(TOPIC, b"2", delay=1)
+    assert raised.value.outcome is client.Outcome.NOT_SENT
+
+
 async def test_an_old_broker_does_not_get_a_message_that_it_would_deliver_at_once(
     fake: Any,
 ) -> None:
