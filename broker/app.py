@@ -285,10 +285,10 @@ class Broker:
         # announcement needs it.
         self.config = config = tables.config
         self._report(tables)
-        self._registration = self._make_registration(tables)
+        registration = self._registration = self._make_registration(tables)
         spread = None
         if config.namesrv_addr:
-            ask = partial(self._registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
+            ask = partial(registration.pool.request, timeout=ROUTE_TIMEOUT_SECONDS)
             spread = TopicSpread(config.namesrv_addr, ask, self._clock)
         counters = BrokerCounters()
         self._delays = Delays(
@@ -331,7 +331,8 @@ class Broker:
             tls=self.tls,
             room=self._room,
             slaves=self._slaves,
-            replica=self._make_replica(self._registration) if config.is_slave else None,
+            taken_by=lambda: registration.taken_by,
+            replica=self._make_replica(registration) if config.is_slave else None,
         )
         # The store was opened before the settings saved in it were read.
         self.store.retention.configure(config.retention)

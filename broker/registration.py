@@ -41,6 +41,7 @@ from remoting.protocol.bodies.registration import (
     body_crc32,
     encode_compressed,
 )
+from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -249,6 +250,14 @@ class BrokerRegistration:
         """The registration at each name server."""
         return tuple(link.state for link in self._links)
 
+    @property
+    def taken_by(self) -> str | None:
+        """The address of another broker that registers under this name and id; None: there is none.
+
+        Each replaces the other at the name servers again and again.
+        """
+        return next((link.taken_by for link in self._links if link.taken_by), None)
+
     async def join(self) -> None:
         """Wait, and raise if a task of the registration fails, which only a bug can cause."""
         await asyncio.shield(self._supervisor.failed)
@@ -376,6 +385,7 @@ class _NameServerLink:
 
     def __init__(self, address: str, owner: BrokerRegistration) -> None:
         self.state = NameServerState(address=address)
+        self.taken_by: str | None = None
         self._owner = owner
         self._pending = _Pending()
         self._wake = asyncio.Event()
@@ -460,6 +470,8 @@ class _NameServerLink:
     async def _register_pending(self, pending: _Pending) -> bool:
         """Perform a pending registration; return whether it covered all topics."""
         owner = self._owner
+        if self.state.registered and not pending.names:
+            await self._look_for_another()
         if (
             pending.nothing
             and self._has_all
@@ -486,6 +498,28 @@ class _NameServerLink:
             raise RegistrationRefused(f"name server {self.state.address} closed the connection")
         self._has_all = True
         self._succeeded()
+
+    async def _look_for_another(self) -> None:
+        """Check whether another broker has replaced this one since it registered."""
+        own, before = self._owner.announcement, self.taken_by
+        try:
+            request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+            reply = await self._request(request, own.timeout)
+            brokers = decode(ClusterInfo, reply.body).broker_addr_table
+        except (ProtocolError, RegistrationRefused):
+            return
+        addresses = brokers[own.broker_name].broker_addrs if own.broker_name in brokers else {}
+        there = addresses.get(own.broker_id, own.address)
+        self.taken_by = None if there == own.address else there
+        if self.taken_by not in {None, before}:
+            _log.error(
+                "another broker registers under this name and id: stop one of them, or give it"
+                " another brokerName or brokerId",
+                broker=own.broker_name,
+                id=own.broker_id,
+                address=own.address,
+                other=self.taken_by,
+            )
 
     async def _is_current(self) -> bool:
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -129,6 +129,8 @@ class BrokerState:
     """The slaves of a master with ``haListenPort``; else None."""
     replica: LogReplica | None = None
     """A slave's connection to its master; None for a master."""
+    taken_by: Callable[[], str | None] = lambda: None
+    """Returns the address of another broker under this name and id."""
     stopping: bool = False
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 

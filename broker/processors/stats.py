@@ -438,6 +438,7 @@ def _own_keys(state: BrokerState) -> dict[str, str]:
         "pocketmqRecoverySteppedOver": str(recovery.damaged_records),
         "pocketmqIndexBacklogBytes": str(store.index.backlog_bytes),
         "pocketmqNamedBefore": state.named_before,
+        "pocketmqIdTakenBy": state.taken_by(),
         "pocketmqIndexTrouble": store.index.trouble,
         "pocketmqDescriptorLimit": str(limit()),
         "pocketmqConnections": str(state.room.taken),

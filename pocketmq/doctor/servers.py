@@ -188,6 +188,13 @@ def _replication(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             f"the slave of {name} lacks {lag // 2**20} MiB of its master's log",
             f"give it a faster network or disk, and watch that this gets less; {docs}",
         )
+    if other := table.get("pocketmqIdTakenBy"):
+        yield failed(
+            "replication",
+            f"the broker at {other} registers under the same name and id as {name}: clients go to"
+            " the one that registered last",
+            f"stop one of them, or give it another brokerName or brokerId; {docs}",
+        )
     role, slaves = table.get("pocketmqBrokerRole"), table.get("pocketmqSlaves")
     if slaves == "0":
         loss = ", and sends are answered SLAVE_NOT_AVAILABLE" if role == "SYNC_MASTER" else ""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import pytest_asyncio
 
 import client
@@ -25,6 +26,7 @@ from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.queue import MessageQueue
 from tests.harness.cluster import Cluster
 from tests.integration.pocketmq.conftest import CommandLine
+from tests.support import waiting
 from tests.support.ports import free_port
 from tests.unit.broker.store.stores import bodies, message
 
@@ -389,6 +391,26 @@ async def test_with_accounts_a_slave_needs_the_keys_of_an_administrator(tmp_path
         await pair.same()
 
 
+@pytest.mark.parametrize("settings", [{"brokerName": "broker-a"}, SLAVE])
+async def test_two_brokers_with_one_name_and_id_find_each_other(
+    pair: Pair, settings: dict[str, str]
+) -> None:
+    first = pair.slave if settings is SLAVE else pair.master
+    second = await pair.cluster.start("second", **settings)
+    for one, other in ((first, second), (second, first)):
+        assert one.registration is not None
+        await one.registration.changed()
+        async with ConnectionPool() as pool:
+            request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
+            answer = await pool.request(one.address, request, timeout=5)
+        assert decode(KVTable, answer.body).table["pocketmqIdTakenBy"] == other.address
+    await pair.cluster.stop("second")
+    assert first.registration is not None
+    await first.registration.changed()
+    await first.registration.changed()
+    assert first.registration.taken_by is None
+
+
 async def test_a_master_at_a_new_address_is_found_at_once(pair: Pair, tmp_path: Path) -> None:
     await pair.same()
     await pair.cluster.stop("broker-a")
@@ -399,6 +421,93 @@ async def test_a_master_at_a_new_address_is_found_at_once(pair: Pair, tmp_path: 
         await producer.send("orders", b"1")
     # Much sooner than in the 30 s between two registrations.
     await until(lambda: pair.slave.store.log.end == pair.master.store.log.end, seconds=20)
+
+
+async def test_push_consumers_go_on_without_the_master_and_return_to_it(pair: Pair) -> None:
+    address = pair.cluster.nameserver
+    async with client.Admin(address) as admin, client.Producer(address) as producer:
+        await admin.create_topic("orders", queues=2)
+        for group in ("early", "late", "ordered"):
+            await admin.create_group(group)
+        for number in range(20):
+            await producer.send("orders", b"%d" % number)
+        await pair.same()
+        await until(lambda: "ordered" in pair.slave.state.groups.table)
+        await until(lambda: "orders" in pair.slave.state.topics)
+
+        got: dict[str, list[bytes]] = {"early": [], "late": [], "ordered": []}
+
+        def consumer(group: str) -> client.PushConsumer[bytes]:
+            async def handle(message: client.ReceivedMessage[bytes]) -> None:
+                got[group].append(message.body)
+
+            return client.PushConsumer(
+                address,
+                group=group,
+                subscribe={"orders": "*"},
+                handler=handle,
+                order=client.Orderly() if group == "ordered" else None,
+                suspend=1.0,
+            )
+
+        async with consumer("early"):
+            await until(lambda: len(got["early"]) == 20)
+            await pair.cluster.stop("broker-a")
+            async with consumer("late"), consumer("ordered"):
+                await until(lambda: len(got["late"]) == 20)
+                # Only a master locks queues.
+                assert got["ordered"] == []
+                await pair.start_master()
+                await producer.send("orders", b"20")
+                await until(lambda: all(len(bodies) == 21 for bodies in got.values()))
+        for bodies in got.values():
+            assert sorted(bodies, key=int) == [b"%d" % number for number in range(21)]
+        for group in got:
+            committed = pair.master.state.offsets.queues_of(group, "orders")
+            assert sum(committed.values()) == 21
+
+
+async def test_administrators_read_at_the_slave_while_there_is_no_master(pair: Pair) -> None:
+    address = pair.cluster.nameserver
+    async with client.Admin(address) as admin, client.Producer(address) as producer:
+        await admin.create_topic("orders", queues=1)
+        await admin.create_group("g")
+        receipts = [await producer.send("orders", b"%d" % n, keys=["k"]) for n in range(3)]
+        queue = receipts[0].queue
+        await admin.commit("g", {queue: 1})
+
+        async def seen() -> list[object]:
+            return [
+                [message.body for message in await admin.find_messages("orders", "k")],
+                (await admin.message(receipts[1].id, topic="orders")).body,
+                (await admin.message(receipts[1].offset_id)).body,
+                (await admin.lag("g")).total,
+                (await admin.lag("g", topic="orders")).total,
+                [await admin.min_offset(queue), await admin.max_offset(queue)],
+                await admin.committed("g", "orders"),
+                await admin.queues("orders"),
+                (await admin.topic_stats("orders"))[queue].max_offset,
+                (await admin.topic_config("orders")).keys(),
+                await admin.groups(),
+                await admin.members("g"),
+            ]
+
+        await pair.same()
+        await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 1)
+
+        async def indexed() -> bool:
+            return (await seen())[0] == [b"0", b"1", b"2"]
+
+        await waiting.until(indexed)
+        at_master = await seen()
+        await pair.cluster.stop("broker-a")
+
+        async def same() -> bool:
+            return await seen() == at_master
+
+        await waiting.until(same)
+        with pytest.raises(client.NoRoute, match="no master broker is registered"):
+            await admin.create_topic("more", queues=1)
 
 
 async def test_consumers_far_behind_read_from_the_slave_and_come_back(tmp_path: Path) -> None:

@@ -121,6 +121,11 @@ def test_a_cluster_without_brokers_is_a_failure(servers: Servers) -> None:
             "another store than its master, and gets no messages: it differs",
         ),
         (
+            {"pocketmqIdTakenBy": "10.0.0.7:10911"},
+            CheckVerdict.FAILED,
+            "the broker at 10.0.0.7:10911 registers under the same name and id as a",
+        ),
+        (
             {"pocketmqReplicationLagBytes": str(2**30)},
             CheckVerdict.WARNING,
             "the slave of a lacks 1024 MiB",
