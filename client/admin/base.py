@@ -144,6 +144,23 @@ class AdminBase(ClientPart):
             )
         return masters
 
+    async def _readers(self, topic: str | None = None) -> dict[str, str]:
+        """Return whom to ask of each broker name: its master, or a slave if there is none.
+
+        Raises NoRoute if no broker is registered.
+
+        Args:
+            topic: only brokers that have it.
+        """
+        if topic is None:
+            brokers = {broker.name: broker.address for broker in reversed(await self.brokers())}
+        else:
+            route = await self._routes.fresh(topic)
+            brokers = {name: address for name in route.brokers if (address := route.address(name))}
+        if not brokers:
+            raise NoRoute("no broker is registered", hint="start one", topic=topic)
+        return brokers
+
     async def _masters_of(self, topic: str) -> dict[str, str]:
         """Return the address of each master that has the topic, by broker name.
 

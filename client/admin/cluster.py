@@ -210,7 +210,7 @@ class ClusterAdmin(AdminBase):
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_CONFIG
         configs: dict[str, TopicConfig] = {}
-        for name, address in (await self._masters_of(topic)).items():
+        for name, address in (await self._readers(topic)).items():
             try:
                 configs[name] = await self._ask(
                     TopicConfig, address, code, TopicRequestHeader(topic=topic), topic=topic
@@ -249,7 +249,7 @@ class ClusterAdmin(AdminBase):
         check_topic_name(topic)
         code = RequestCode.GET_TOPIC_STATS_INFO
         offsets: dict[MessageQueue, TopicOffset] = {}
-        for address in (await self._masters_of(topic)).values():
+        for address in (await self._readers(topic)).values():
             stats = await self._ask(
                 TopicStatsTable, address, code, TopicRequestHeader(topic=topic), topic=topic
             )

@@ -166,7 +166,7 @@ class GroupAdmin(AdminBase):
             internal: include system groups and the groups of command-line tools.
         """
         names: set[str] = set()
-        for address in (await self._masters()).values():
+        for address in (await self._readers()).values():
             names |= (await self.group_configs(address)).keys()
         if not internal:
             names = {
@@ -183,7 +183,7 @@ class GroupAdmin(AdminBase):
         """Return the group's settings by name of each broker that has it."""
         check_group(group)
         configs: dict[str, SubscriptionGroupConfig] = {}
-        for name, address in (await self._masters()).items():
+        for name, address in (await self._readers()).items():
             config = await self._group_config(address, group)
             if config is not None:
                 configs[name] = config
@@ -206,7 +206,7 @@ class GroupAdmin(AdminBase):
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
         header = TopicRequestHeader(topic=topic)
         names: set[str] = set()
-        for address in (await self._masters_of(topic)).values():
+        for address in (await self._readers(topic)).values():
             answer = await self._ask(GroupList, address, code, header, topic=topic)
             names |= set(answer.group_list)
         return sorted(names)
@@ -218,7 +218,7 @@ class GroupAdmin(AdminBase):
         header = ConsumerGroupRequestHeader(consumer_group=group)
         merged: ConsumerConnection | None = None
         absent: NotOnline | None = None
-        for address in (await self._masters()).values():
+        for address in (await self._readers()).values():
             try:
                 connection = await self._ask(ConsumerConnection, address, code, header, group=group)
             except NotOnline as error:
@@ -240,7 +240,7 @@ class GroupAdmin(AdminBase):
         code = RequestCode.GET_PRODUCER_CONNECTION_LIST
         header = GetProducerConnectionListRequestHeader(producer_group=group)
         connections: list[ConnectionInfo] = []
-        for address in (await self._masters()).values():
+        for address in (await self._readers()).values():
             try:
                 answer = await self._remote.call(address, code, header, group=group)
             except RemoteError as error:
@@ -255,7 +255,7 @@ class GroupAdmin(AdminBase):
         """Return the producers of all groups, as the brokers know them from heartbeats."""
         code = RequestCode.GET_ALL_PRODUCER_INFO
         producers: dict[str, dict[str, ProducerInfo]] = {}
-        for address in (await self._masters()).values():
+        for address in (await self._readers()).values():
             for group, listed in (await self._ask(ProducerTableInfo, address, code)).data.items():
                 by_client_id = producers.setdefault(group, {})
                 for producer in listed:
@@ -271,9 +271,9 @@ class GroupAdmin(AdminBase):
         check_group(group)
         code = RequestCode.GET_CONSUME_STATS
         header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic)
-        masters = await (self._masters() if topic is None else self._masters_of(topic))
+        brokers = await self._readers(topic)
         offsets: dict[MessageQueue, OffsetWrapper] = {}
-        for address in masters.values():
+        for address in brokers.values():
             try:
                 stats = await self._ask(
                     ConsumeStats, address, code, header, group=group, topic=topic
@@ -291,9 +291,9 @@ class GroupAdmin(AdminBase):
         A group that doesn't exist gives the same result as a group without consumers.
         """
         check_group(group)
-        masters = await self._masters()
+        brokers = await self._readers()
         parts = await asyncio.gather(
-            *(self._describe(name, address, group) for name, address in masters.items())
+            *(self._describe(name, address, group) for name, address in brokers.items())
         )
         return merged(group, parts)
 
@@ -338,7 +338,7 @@ class GroupAdmin(AdminBase):
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
         failure: RemoteError | None = None
-        for address in (await self._masters()).values():
+        for address in (await self._readers()).values():
             try:
                 answer = await self._remote.call(
                     address, code, header, group=group, timeout=RUNNING_INFO_TIMEOUT

@@ -184,6 +184,11 @@ class MessageAdmin(AdminBase):
             raise UsageError(str(error), hint="give its topic to find it by another id") from None
         broker = await self._broker_at(place)
         if broker is None:
+            # A slave has the same messages at the same offsets.
+            for reader in (await self._readers()).items():
+                message = await self._view(*reader, place.physical_offset)
+                if message is not None and message.offset_id == message_id.upper():
+                    return message
             if topic is not None:
                 raise _not_found(message_id, topic)
             raise UsageError(
@@ -233,13 +238,13 @@ class MessageAdmin(AdminBase):
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=limit, begin_timestamp=span[0], end_timestamp=span[1]
         )
-        masters = await self._masters_of(topic)
+        brokers = await self._readers(topic)
         answers = await asyncio.gather(
-            *(self._query(address, header, unique=unique) for address in masters.values())
+            *(self._query(address, header, unique=unique) for address in brokers.values())
         )
         messages = [
             _received(record, name)
-            for name, answer in zip(masters, answers, strict=True)
+            for name, answer in zip(brokers, answers, strict=True)
             for record in _records(answer, name)
             # Apache's brokers compare only hashes, which may collide.
             if record.topic == topic and key in {record.unique_id, *record.keys}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from client.network.routes import MASTER_ID, Route, route_of
+from client.network.routes import Route, route_of
 from client.wire.offsets import (
     commit_header,
     committed_header,
@@ -59,6 +59,7 @@ class Brokers:
         self._name_servers = NameServerCalls(self.calls)
         self._begun: set[tuple[str, str, str]] = set()
         self._checked: set[tuple[str, str]] = set()
+        self._ends: dict[MessageQueue, int] = {}  # at the masters
 
     def routes(self, subscription: Subscription, *, gone: bool = False) -> dict[str, Route]:
         """Return the routes of the topics a query reads, by topic.
@@ -106,7 +107,7 @@ class Brokers:
                 ),
             )
             command = request(RequestCode.CHECK_CLIENT_CONFIG, body=encode(body))
-            for address in filter(None, map(route.master, _names(route))):
+            for address in filter(None, map(route.address, sorted(route.brokers))):
                 if (address, topic) not in self._checked:
                     self.calls.one(address, command, f"messages filtered by {wanted.text!r}")
                     self._checked.add((address, topic))
@@ -122,21 +123,27 @@ class Brokers:
                 Queues of these brokers are left out, as are those of topics that a broker doesn't
                 have. With None, both cases raise.
 
+        Without a master, its slave is asked. A queue of which it lacks messages that the master had
+        is left out: the query waits for them.
+
         Raises:
             BrokerError: ``down`` is None, and a broker fails.
         """
         bounds: BoundsByQueue = {}
         for route in routes.values():
             readable = set(route.readable)
-            for address in sorted(filter(None, map(route.master, _names(route)))):
-                if down is not None and address in down:
+            for name in sorted(route.brokers):
+                address = route.address(name)
+                if address is None or (down is not None and address in down):
                     continue
                 try:
-                    bounds |= {
-                        queue: ends
-                        for queue, ends in self._stats(address, route.topic, down).items()
-                        if queue in readable
-                    }
+                    stats = self._stats(address, route.topic, down)
+                    is_master = address == route.master(name)
+                    for queue in readable & stats.keys():
+                        if is_master:
+                            self._ends[queue] = stats[queue].maximum
+                        if stats[queue].maximum >= self._ends.get(queue, 0):
+                            bounds[queue] = stats[queue]
                 except BrokerError as error:
                     if down is None:
                         raise
@@ -152,7 +159,7 @@ class Brokers:
             BrokerError: a broker fails.
         """
         committed: dict[MessageQueue, int | None] = {}
-        for address, here in _by_master(routes, queues).items():
+        for address, here in _by_address(routes, queues).items():
             commands = [
                 request(RequestCode.QUERY_CONSUMER_OFFSET, committed_header(queue, group))
                 for queue in here
@@ -186,7 +193,7 @@ class Brokers:
         Raises:
             BrokerError: a broker fails; the request is not repeated.
         """
-        for address, here in _by_master(routes, offsets).items():
+        for address, here in _by_address(routes, offsets).items():
             topics = {queue.topic: queue for queue in here}
             begins = {(address, group, topic) for topic in topics} - self._begun
             first = [topics[topic] for _, _, topic in begins]
@@ -218,7 +225,7 @@ class Brokers:
         topic = retry_topic(group)
         if self._route(topic) is not None:
             return
-        for address, here in _by_master(routes, queues).items():
+        for address, here in _by_address(routes, queues).items():
             command = request(RequestCode.PULL_MESSAGE, pull_header(here[0], group, 0, messages=1))
             what = f"messages for group {group}"
             self.calls.many(address, [command], what, accept=PULL_ANSWERS, retries=0)
@@ -283,22 +290,12 @@ def addresses_of(routes: Mapping[str, Route], queue: MessageQueue) -> tuple[str,
     return tuple(brokers[number] for number in sorted(brokers))
 
 
-def master_of(routes: Mapping[str, Route], queue: MessageQueue) -> str | None:
-    """Return the address of a queue's master, or None if it isn't known."""
-    route = routes.get(queue.topic)
-    return route.master(queue.broker_name) if route is not None else None
-
-
-def _names(route: Route) -> Sequence[str]:
-    return sorted(name for name, ids in route.brokers.items() if MASTER_ID in ids)
-
-
-def _by_master(
+def _by_address(
     routes: Mapping[str, Route], queues: Iterable[MessageQueue]
 ) -> dict[str, list[MessageQueue]]:
-    by_master: dict[str, list[MessageQueue]] = defaultdict(list)
+    """Group queues by the address of their master, or without one of its slave."""
+    by_address: dict[str, list[MessageQueue]] = defaultdict(list)
     for queue in queues:
-        address = master_of(routes, queue)
-        if address is not None:
-            by_master[address].append(queue)
-    return by_master
+        for address in addresses_of(routes, queue)[:1]:
+            by_address[address].append(queue)
+    return by_address

@@ -27,7 +27,7 @@ from remoting.runtime.log import Log
 from remoting.security.credentials import CredentialsSource, Signer
 from remoting.security.tls import Tls
 from spark_connector.errors import BrokerError, UnknownTopicError
-from spark_connector.source.brokers import BoundsByQueue, Brokers, master_of
+from spark_connector.source.brokers import BoundsByQueue, Brokers, addresses_of
 from spark_connector.source.offsets import Offsets
 from spark_connector.source.options import SourceOptions
 from spark_connector.source.positions import QueueBounds
@@ -309,8 +309,7 @@ class QueueMonitor:
     def _watched(self) -> dict[str, dict[MessageQueue, int]]:
         watched: dict[str, dict[MessageQueue, int]] = defaultdict(dict)
         for queue, ends in self.bounds.items():
-            address = master_of(self.routes, queue)
-            if address is not None:
+            for address in addresses_of(self.routes, queue)[:1]:
                 watched[address][queue] = ends.maximum
         return watched
 
@@ -347,7 +346,7 @@ class QueueMonitor:
         """Remove unlisted topics, unless a broker has them or is down."""
         for topic in unlisted - {queue.topic for queue in bounds}:
             route = self.routes[topic]
-            if not any(route.master(name) in down for name in route.brokers):
+            if not any(route.address(name) in down for name in route.brokers):
                 del self.routes[topic]
 
     def _note(self, down: dict[str, BrokerError], now: float) -> None:
@@ -357,7 +356,7 @@ class QueueMonitor:
             BrokerError: all brokers have been down for ``read_timeout``.
         """
         asked = {
-            master for route in self.routes.values() for master in map(route.master, route.brokers)
+            broker for route in self.routes.values() for broker in map(route.address, route.brokers)
         }
         if not down or asked - down.keys() - {None}:
             self._working_at = now

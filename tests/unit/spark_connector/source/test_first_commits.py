@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
+from client.network.routes import Route
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
 from remoting.protocol.queue import MessageQueue
 from spark_connector.options import ConnectionOptions
@@ -13,8 +13,9 @@ from spark_connector.requests import Request
 from spark_connector.source.brokers import Brokers
 
 QUEUES = [MessageQueue(topic, "a", number) for topic in ("T", "U") for number in range(3)]
-ROUTE: Any = SimpleNamespace(master=lambda _: "127.0.0.1:10911")
-ROUTES = {"T": ROUTE, "U": ROUTE}
+ROUTES = {
+    topic: Route(topic, (), (), brokers={"a": {0: "127.0.0.1:10911"}}) for topic in ("T", "U")
+}
 
 
 class Together:
