@@ -97,10 +97,10 @@ def services(document: Mapping[str, Any]) -> list[Service]:
     )
 
 
-def needed(document: Mapping[str, Any], name: str) -> list[Service]:
-    """Return a service after all its direct and indirect dependencies."""
+def needed(document: Mapping[str, Any], *wanted: str) -> list[Service]:
+    """Return services after all their direct and indirect dependencies."""
     found: dict[str, Service] = {}
-    names = [name]
+    names = list(wanted)
     while names:
         service = Service(names[0], document["services"][names.pop(0)])
         found[service.name] = service
@@ -119,6 +119,14 @@ def ordered(found: Iterable[Service]) -> list[Service]:
         done += ready
         waiting = [service for service in waiting if service not in ready]
     return done
+
+
+def replication_ports(document: Mapping[str, Any]) -> list[int]:
+    """Return the ports that masters listen on for their slaves."""
+    words = [
+        str(word) for facts in document["services"].values() for word in facts.get("command", [])
+    ]
+    return [int(word.partition("=")[2]) for word in words if word.startswith("haListenPort=")]
 
 
 def published(document: Mapping[str, Any]) -> list[int]:
@@ -143,7 +151,7 @@ class Deployment:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ports = published(self.document)
+        self._ports = [*published(self.document), *replication_ports(self.document)]
         self._hosts = [
             name for name, facts in self.document["services"].items() if "network_mode" not in facts
         ]
@@ -241,17 +249,19 @@ class Deployment:
 
 @contextmanager
 def deployed(
-    home: Path, only: str | None = None, commands: Mapping[str, list[str]] | None = None
+    home: Path, *only: str, commands: Mapping[str, list[str]] | None = None
 ) -> Iterator[Deployment]:
-    """Run the file's default services, or one service with its dependencies.
+    """Run the file's default services, or some services with their dependencies.
 
     Args:
+        only: these services.
         commands: other arguments for some services, to make less work.
     """
     deployment = Deployment(load(), home)
     for name, command in (commands or {}).items():
         deployment.document["services"][name]["command"] = command
-    wanted = services(deployment.document) if only is None else needed(deployment.document, only)
+    document = deployment.document
+    wanted = needed(document, *only) if only else services(document)
     try:
         for service in wanted:
             deployment.start(service)

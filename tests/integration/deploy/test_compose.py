@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import time
 from pathlib import Path
@@ -17,11 +18,16 @@ from tests.integration.deploy.compose import (
     load,
     needed,
     published,
+    replication_ports,
     services,
 )
 from tests.support.tour import take
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
+
+PAIR = ("broker-c", "broker-c-slave")
+"""The services of the profile "ha"."""
 
 
 def nameservers(deployment: Deployment) -> str:
@@ -65,10 +71,52 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
     assert set(codes.values()) == {0}, codes
 
 
+async def test_with_the_profile_ha_a_client_reads_on_while_the_master_is_dead(
+    tmp_path: Path,
+) -> None:
+    with deployed(tmp_path, *PAIR) as deployment:
+        (slave,) = [one for one in needed(deployment.document, *PAIR) if one.name == PAIR[1]]
+        address = deployment.environment(slave)["NAMESRV_ADDR"]
+        async with client.Admin(address) as admin:
+            await admin.create_topic("orders", queues=4)
+        sent = {b"%d" % number for number in range(40)}
+        async with client.Producer(address) as producer:
+
+            async def acknowledged() -> bool:
+                return (await producer.send("orders", b"0")).status is client.SendStatus.OK
+
+            await until(acknowledged, 60)
+            receipts = [await producer.send("orders", body) for body in sent]
+        assert {receipt.status for receipt in receipts} == {client.SendStatus.OK}
+        deployment.running["broker-c"].kill()
+        read: set[bytes] = set()
+        async with client.PullConsumer(address, group="g", start_from=client.BEGIN) as consumer:
+            await consumer.subscribe("orders")
+            async with asyncio.timeout(60):
+                while read != sent:
+                    read |= {message.body for message in await consumer.get_many(10, timeout=1)}
+        codes = deployment.stop()
+    assert codes["broker-c"] == -signal.SIGKILL
+    assert codes["broker-c-slave"] == 0
+
+
+def test_the_pair_runs_only_when_it_is_requested_and_no_service_needs_it() -> None:
+    document = load()
+    assert {document["services"][name]["profiles"][0] for name in PAIR} == {"ha"}
+    needs = {other for name in document["services"] for other in needs_of(document, name)}
+    assert not needs & set(PAIR)
+
+
+def needs_of(document: dict[str, Any], name: str) -> set[str]:
+    """The services that one waits for."""
+    return set(Service(name, document["services"][name]).waits_for)
+
+
 def test_every_port_that_a_server_listens_on_is_published_under_its_own_number() -> None:
     document = load()
     ports = set(published({"services": by_default(document)}))
-    for service in services(document):
+    assert not ports & set(replication_ports(document))
+    for service in [*services(document), *needed(document, *PAIR)]:
         if "--port" in service.argv:
             port = int(service.argv[service.argv.index("--port") + 1])
             workers = 2 if "--workers" in service.argv else 1
@@ -84,7 +132,7 @@ def by_default(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_needs_brokers_shares_the_network_of_one_that_does_nothing_else() -> None:
     document = load()
-    for service in [*services(document), *needed(document, "delays")]:
+    for service in [*services(document), *needed(document, "delays", *PAIR)]:
         if service.name == "network":
             assert service.argv == ["sleep", "infinity"]
         elif service.name == "spark-master":
@@ -101,7 +149,9 @@ def test_what_keeps_data_keeps_it_on_a_volume() -> None:
             assert volume in document["volumes"]
             assert any(target in word for word in service.argv)
     assert set(document["volumes"]) - {"spark"} == {
-        volume for service in services(document) for volume, _ in service.volumes
+        volume
+        for service in [*services(document), *needed(document, *PAIR)]
+        for volume, _ in service.volumes
     }
     kept = [service.name for service in services(document) if service.volumes]
     assert kept == ["nameserver-a", "nameserver-b", "broker-a", "broker-b"]

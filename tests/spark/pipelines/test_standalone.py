@@ -24,7 +24,7 @@ def test_the_submitted_job_finds_what_plain_python_counts(
     spark: Any, tmp_path: Path, all_flights: list[departures.Record]
 ) -> None:
     assert len(all_flights) == COUNT
-    with deployed(tmp_path, "delays", {"flights": [str(COUNT)]}) as deployment:
+    with deployed(tmp_path, "delays", commands={"flights": [str(COUNT)]}) as deployment:
         job = Service("delays", deployment.document["services"]["delays"])
         nameserver = deployment.environment(job)["NAMESRV_ADDR"]
         assert deployment.running["delays"].wait(WAIT) == 0, deployment.output("delays")
