@@ -11,6 +11,11 @@ from typing import Any
 import pytest
 
 import client
+from remoting.blocking import BlockingConnection
+from remoting.protocol.bodies import decode
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
+from remoting.protocol.codes import RequestCode
+from remoting.protocol.command import Command
 from tests.integration.deploy.compose import (
     Deployment,
     Service,
@@ -88,6 +93,7 @@ async def test_with_the_profile_ha_a_client_reads_on_while_the_master_is_dead(
             await until(acknowledged, 60)
             receipts = [await producer.send("orders", body) for body in sent]
         assert {receipt.status for receipt in receipts} == {client.SendStatus.OK}
+        await until(lambda: asyncio.to_thread(has_orders, 10951 + deployment.distance), 60)
         deployment.running["broker-c"].kill()
         read: set[bytes] = set()
         async with client.PullConsumer(address, group="g", start_from=client.BEGIN) as consumer:
@@ -98,6 +104,13 @@ async def test_with_the_profile_ha_a_client_reads_on_while_the_master_is_dead(
         codes = deployment.stop()
     assert codes["broker-c"] == -signal.SIGKILL
     assert codes["broker-c-slave"] == 0
+
+
+def has_orders(port: int) -> bool:
+    """Return whether a broker has the settings of the topic, which a slave copies after a while."""
+    with BlockingConnection(f"127.0.0.1:{port}", timeout=30) as connection:
+        answer = connection.request(Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
+    return "orders" in decode(TopicConfigSerializeWrapper, answer.body).topic_config_table
 
 
 def test_the_pair_runs_only_when_it_is_requested_and_no_service_needs_it() -> None:
