@@ -32,7 +32,7 @@ MOST_LOOSE = 12
 CIRCLE = 3
 """Largest number of files that may import each other in a cycle."""
 
-MOST = {"files": 411, "code lines": 61_690, "classes": 970, "functions": 4_975}
+MOST = {"files": 413, "code lines": 61_911, "classes": 976, "functions": 5_004}
 """What the product may have; a new feature makes room for itself."""
 
 LASTING = {

@@ -58,6 +58,7 @@ class SlaveStream:
         self.pending = bytearray(assumed)
         self._request = begin + len(assumed)
         self._head = bytearray()
+        self._head_bytes = HEADER.size
         self._missing = 0  # of the current frame
         self._heard_at = now
         self._reported_at = -HEARTBEAT_SECONDS
@@ -83,13 +84,19 @@ class SlaveStream:
                 self._missing -= len(part)
                 at += len(part)
                 continue
-            lacks = HEADER.size - len(self._head)
+            lacks = self._head_bytes - len(self._head)
             self._head += data[at : at + lacks]
             at += lacks
-            if len(self._head) == HEADER.size:
-                offset, self._missing = HEADER.unpack(self._head)
+            if len(self._head) == self._head_bytes:
+                head = bytes(self._head)
                 self._head.clear()
-                self._check(offset, self._missing)
+                self._missing = self._read_head(head)
+
+    def _read_head(self, head: bytes) -> int:
+        """Check the header of a frame; return the number of the log's bytes that follow."""
+        offset, size = HEADER.unpack(head)
+        self._check(offset, size)
+        return int(size)
 
     def _check(self, offset: int, size: int) -> None:
         if offset != self.end:
@@ -167,15 +174,15 @@ class MasterStream:
                 self.token = offset
             elif self.request is None:
                 self.request = offset
-            elif self._sent_at is None:
-                continue  # a report again, before the first frame
-            elif offset > self.sent:
-                raise StreamError(
-                    f"the slave acknowledges offset {offset}, but was sent the log up to"
-                    f" {self.sent}"
-                )
-            else:
-                self.acked = max(self.acked, offset)
+            elif self._sent_at is not None:  # else a report again, before the first frame
+                self._count(offset)
+
+    def _count(self, offset: int) -> None:
+        if offset > self.sent:
+            raise StreamError(
+                f"the slave acknowledges offset {offset}, but was sent the log up to {self.sent}"
+            )
+        self.acked = max(self.acked, offset)
 
     def start(self, offset: int) -> None:
         """Begin to send at a physical offset."""
