@@ -194,7 +194,7 @@ class AutoSwitchMaster(MasterStream):
                 self.request = self.sent = offset
             self._count(offset)
 
-    def room(self, end: int) -> int:
+    def size(self, end: int) -> int:
         """Return the most bytes that the next frame may have if the log ends at ``end``."""
         _, border = self._epochs.at(self.sent)
         return max(
@@ -205,7 +205,7 @@ class AutoSwitchMaster(MasterStream):
         """Return the header of the next frame, which has ``size`` bytes of the log.
 
         Args:
-            size: at most ``room``.
+            size: at most ``size(end)``.
             confirmed: the confirm offset.
             now: the time.
         """

@@ -373,7 +373,7 @@ class Broker:
             return
         if not link.started:
             return
-        while size := stream.room(self.safe_end):
+        while size := stream.size(self.safe_end):
             data = bytes(self.log[stream.sent : stream.sent + size])
             self.world.write(out, stream.frame(size, self.confirmed, now) + data)
             pause = 1.0

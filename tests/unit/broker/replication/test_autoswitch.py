@@ -118,7 +118,7 @@ def test_a_master_sends_what_apaches_master_sent(captured: list[list[dict[str, A
             else:
                 body = data[DATA.size :]
                 end = max(end, master.sent + len(body))
-                assert not body or master.room(end) == min(TRANSFER_BYTES, end - master.sent)
+                assert not body or master.size(end) == min(TRANSFER_BYTES, end - master.sent)
                 assert master.frame(len(body), frame["confirm_offset"], now) + body == data
         assert master.acked == [line for line in frames if line["dir"] == "c2s"][-1]["offset"]
 
@@ -143,7 +143,7 @@ def test_a_log_with_its_epochs_arrives_in_whatever_pieces(data: st.DataObject) -
     slave.accept(0.0)
     master.receive(slave.report(0, 0.0), 0.0)
     assert master.request == 0
-    while size := master.room(len(log)):
+    while size := master.size(len(log)):
         at = master.sent
         assert epochs.at(at)[0] == epochs.at(at + size - 1)[0], "a frame has one epoch"
         to_slave(master.frame(size, 3, 0.0) + log[at : at + size])
@@ -236,7 +236,7 @@ def test_the_first_report_says_where_a_master_begins_and_counts_at_once() -> Non
     master = leading(first=40)
     assert (master.broker_id, master.request, master.acked) == (3, 40, 40)
     master.start(40)
-    assert master.room(150) == 60, "up to the end of its epoch"
+    assert master.size(150) == 60, "up to the end of its epoch"
     master.frame(60, 0, 0.0)
     master.receive(REPORT.pack(2, 100), 0.0)
     assert master.acked == 100
