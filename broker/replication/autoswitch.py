@@ -106,6 +106,11 @@ class AutoSwitchSlave(SlaveStream):
     def _read_list(self, packed: bytes) -> int:
         self._head_bytes = DATA.size
         others = EpochList(ENTRY.iter_unpack(packed))
+        own, newest = self._epochs.cut(self.begin).last(self.begin), others.last(self._master_end)
+        if newest < own:
+            raise StreamError(
+                f"the master is at epoch {newest}, and this log at {own}: it is not the master now"
+            )
         point: int | None = self.begin
         if self.begin and len(self._epochs):
             point = self._epochs.common_point(self.begin, others, self._master_end)

@@ -166,6 +166,13 @@ _HEADERS: Final[dict[int, type[Header]]] = {
 }
 
 
+_UNCHANGED: Final = {
+    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+}
+"""Refusals of a set that the controller gives after it has compared master and epochs (cf.
+ReplicasInfoManager.alterSyncStateSet)."""
+
 _TELLING: Final = {ResponseCode.SUCCESS, ResponseCode.CONTROLLER_MASTER_STILL_EXIST}
 """The codes of answers that are more than a code."""
 
@@ -395,7 +402,7 @@ class ControllerClient:
             return []
         if asked == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET and self._in_sync is not None:
             if answer.code != ResponseCode.SUCCESS:
-                self._in_sync.refused(now)
+                self._in_sync.refused(now, is_unchanged=answer.code in _UNCHANGED)
                 self._poll_at = 0.0
             elif answer.members is not None:
                 self._heard(now)

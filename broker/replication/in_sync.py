@@ -4,7 +4,8 @@ The controller keeps the set of those that may become master: every acknowledged
 each of them. The master asks the controller to change it. While it doesn't know whether it has, the
 acknowledgements of both sets are needed, the old and the requested one: the controller may elect
 from either. A request without an answer may still arrive; it is over when the set has another
-epoch, or when a later one was refused and the older ones are too old to arrive (``LOST_SECONDS``).
+epoch, or when a later one was refused because of what it asks for, and the older ones are too old
+to arrive (``LOST_SECONDS``).
 
 The confirm offset is where the log is in all of them. It never goes back, and stays where it is
 while one of them has no connection: nobody knows what that one has.
@@ -183,11 +184,18 @@ class InSyncSet:
         self._next_at = now + ASK_SECONDS
         return self._asked
 
-    def refused(self, now: float) -> None:
-        """Count that the controller has refused the last request."""
+    def refused(self, now: float, *, is_unchanged: bool) -> None:
+        """Count that the controller has refused the last request.
+
+        Args:
+            now: the time.
+            is_unchanged: whether the refusal tells that the controller still has this epoch of the
+                set, and this master: then it has had no other request.
+        """
         if self._asked is not None:
             del self._asked_at[-1:]
-            self._asked_at = [at for at in self._asked_at if now - at < LOST_SECONDS]
+            if is_unchanged:
+                self._asked_at = [at for at in self._asked_at if now - at < LOST_SECONDS]
             if not self._asked_at:
                 self._asked = None
 

@@ -21,6 +21,19 @@ class WithoutUnion(Broker):
     in_sync_set = OldSetOnly
 
 
+class TrustsRefusals(InSyncSet):
+    """Takes every refusal for one of all requests that are old."""
+
+    def refused(self, now: float, *, is_unchanged: bool) -> None:
+        super().refused(now, is_unchanged=True)
+
+
+class WithRefusals(Broker):
+    """Its master forgets a request that was accepted when another one is refused."""
+
+    in_sync_set = TrustsRefusals
+
+
 class WithoutTruncation(Broker):
     """Keeps what its new master does not have."""
 
@@ -101,5 +114,5 @@ class ForgetsRequests(Broker):
 
     def tick(self) -> None:
         if self.is_asking and self.in_sync is not None and self.world.now - self.asked_at > 2.0:
-            self.in_sync.refused(self.world.now)
+            self.in_sync.refused(self.world.now, is_unchanged=True)
         super().tick()

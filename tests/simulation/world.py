@@ -37,6 +37,7 @@ from broker.replication.controller import (
 from broker.replication.epochs import EpochList
 from broker.replication.in_sync import InSyncRules, InSyncSet, ReplicaLink
 from broker.replication.stream import StreamError
+from remoting.protocol.codes import RequestCode
 from tests.simulation.controller import ADDRESS, SCAN_SECONDS, Controller
 
 RECORD: Final = Struct(">IIQ")
@@ -48,7 +49,7 @@ STRANGER: Final = 9
 """A broker id that nobody has."""
 
 FAULTY_SECONDS: Final = 40.0
-HEALING_SECONDS: Final = 150.0
+HEALING_SECONDS: Final = 90.0
 """Within this time after the last fault, the set is whole and a send is acknowledged."""
 
 ASK_SECONDS: Final = 3.0
@@ -512,6 +513,8 @@ class World:
         self.min_in_sync = self.random.choice((1, 2, 2))
         self.crash_rate = self.random.choice((0.0, 0.05, 0.3))
         self.loss_rate = self.random.choice((0.0, 0.05, 0.2))
+        self.alter_loss_rate = self.random.choice((self.loss_rate, self.loss_rate, 0.7))
+        self.stale_rate = self.random.choice((0.0, 0.3, 0.7))
         self.send_pause = self.random.choice((0.3, 1.0, 2.0))
         self.fault_pause = self.random.choice((2.0, 4.0, 8.0))
         self.steps: list[str] | None = [] if traced else None
@@ -545,7 +548,7 @@ class World:
         self.after(5.0 + self.random.random() * self.fault_pause, self.fault)
         self.after(FAULTY_SECONDS, self.heal)
         events = self._events
-        while not self.is_whole():
+        while self.is_faulty or not self.is_whole():
             self.now, _, act, arguments = heappop(events)
             if self.steps is not None:
                 self.note(act, arguments)
@@ -623,8 +626,10 @@ class World:
             pipe.receive(None)
 
     def connect(self, slave: Broker, address: str) -> None:
-        """Connect a slave to the broker with an address."""
+        """Connect a slave to the broker with an address, or to one that was master before."""
         target = next(broker for broker in self.brokers if broker.address == address)
+        if self.is_faulty and self.random.random() < self.stale_rate:
+            target = self.random.choice(self.brokers)
         if (
             not target.is_up
             or target is slave
@@ -676,9 +681,11 @@ class World:
         if not self.is_cut(broker.number, 0) and not self.is_lost():
             self.controller.heartbeat(effect.header, self.now)
 
-    def is_lost(self) -> bool:
-        """Return whether a message is lost."""
-        return self.is_faulty and self.random.random() < self.loss_rate
+    def is_lost(self, code: int = 0) -> bool:
+        """Return whether a message is lost, the answer to a request with ``code``."""
+        changes_set = code == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        rate = self.alter_loss_rate if changes_set else self.loss_rate
+        return self.is_faulty and self.random.random() < rate
 
     def ask(self, broker: Broker, ask: AskController) -> None:
         """Bring a request to the controller: late, when its sender has given up, or never."""
@@ -694,7 +701,7 @@ class World:
         epoch = self.controller.epoch
         answer = self.controller.handle(ask.code, ask.header, ask.body)  # type: ignore[arg-type]
         self.changed(epoch)
-        if not self.is_cut(0, broker.number) and not self.is_lost():
+        if not self.is_cut(0, broker.number) and not self.is_lost(ask.code):
             self.after(self.delay(), self.bring, broker, life, asked_at, answer)
 
     def bring(self, broker: Broker, life: int, asked_at: float, answer: Answer) -> None:
@@ -714,7 +721,8 @@ class World:
 
     def broker_id(self, number: int) -> int:
         """Return the id that a broker has; -1 without one."""
-        return self.brokers[number - 1].client.broker_id or -1
+        broker = self.brokers[number - 1]
+        return (broker.client.broker_id if broker.life else None) or -1
 
     def scan(self) -> None:
         """Let the controller look for dead brokers."""
@@ -778,7 +786,7 @@ class World:
         broker = self.random.choice(self.brokers)
         other = self.random.choice([0, *(b.number for b in self.brokers if b is not broker)])
         until = self.now + self.random.choice((1.0, 4.0, 12.0, 25.0))
-        match self.random.randrange(9):
+        match self.random.randrange(10):
             case 0 | 1:
                 self.crash(broker, power=self.syncs and self.random.random() < 0.7)
             case 2:
@@ -798,6 +806,10 @@ class World:
                 self.controller.restart()
             case 8:
                 self.stranger()
+            case 9:
+                epoch = self.controller.epoch
+                self.controller.elect(self.broker_id(broker.number), designated=True)
+                self.changed(epoch)
         self.after(self.random.uniform(0.1, 2.0) * self.fault_pause, self.fault)
 
     def repair(self, broker: Broker) -> None:
@@ -823,8 +835,7 @@ class World:
     def is_whole(self) -> bool:
         """Return whether the group has healed, and has acknowledged a send since."""
         return (
-            not self.is_faulty
-            and len(self.controller.members) == BROKERS
+            len(self.controller.members) == BROKERS
             and self._healed_sends > 0
             and all(broker.is_up and not broker.waiting for broker in self.brokers)
         )

@@ -173,6 +173,15 @@ def test_a_slave_never_cuts_what_is_confirmed() -> None:
     assert slave.plan is None
 
 
+def test_a_slave_does_not_follow_a_master_of_an_older_epoch_than_its_own_bytes() -> None:
+    own = EpochList([(1, 0), (2, 80)])
+    with pytest.raises(StreamError, match="the master is at epoch 1, and this log at 2"):
+        AutoSwitchSlave(3, own, 120, 0.0).receive(hello(500, EpochList([(1, 0)])), 0.0)
+    empty = AutoSwitchSlave(3, own, 80, 0.0)
+    empty.receive(hello(500, EpochList([(1, 0)])), 0.0)
+    assert empty.plan == Plan(80, EpochList([(1, 0)])), "epoch 2 has no byte here"
+
+
 def test_logs_without_a_common_epoch_are_not_mixed() -> None:
     slave = AutoSwitchSlave(3, EpochList([(1, 0)]), 120, 0.0)
     with pytest.raises(StreamError, match="no epoch in common"):
@@ -202,7 +211,7 @@ def test_the_last_frame_of_an_epoch_may_have_the_next_ones_number() -> None:
         (MASTER_HELLO.pack(1, 13, 0, 1), "and 13 bytes"),
         (MASTER_HELLO.pack(1, 12 * 1001, 0, 1), "and 12012 bytes"),
         (
-            MASTER_HELLO.pack(1, 12, 150, 1) + ENTRY.pack(1, 0) + bytes(DATA.size),
+            MASTER_HELLO.pack(1, 12, 150, 3) + ENTRY.pack(3, 0) + bytes(DATA.size),
             "data before a report",
         ),
     ],

@@ -135,23 +135,33 @@ def test_a_request_without_an_answer_is_repeated_and_stays_in_force() -> None:
     assert group.ask(100, ASK_SECONDS / 2) is None
     group.disconnect(link)
     assert group.ask(100, ASK_SECONDS) == {1, 2}, "the first one may be there, or still arrive"
-    group.refused(ASK_SECONDS)
+    group.refused(ASK_SECONDS, is_unchanged=True)
     assert group.needed() == {1, 2}, "the first one has no answer"
     late = LOST_SECONDS + 1
     assert group.ask(100, late) == {1, 2}
-    group.refused(late)
+    group.refused(late, is_unchanged=True)
     assert group.needed() == {1}, "and does not arrive any more"
     assert group.advance(200) == 200
+
+
+def test_a_refusal_of_the_master_does_not_tell_what_became_of_earlier_requests() -> None:
+    group = in_sync(1)
+    group.connect(2, 0.0).count(100, 100, 0.0)
+    group.ask(100, 0.0)
+    late = LOST_SECONDS + 1
+    group.ask(100, late)
+    group.refused(late, is_unchanged=False)
+    assert group.needed() == {1, 2}, "it may have been elected from the set of the first one"
 
 
 def test_a_refusal_ends_a_request_at_once_if_it_was_the_only_one() -> None:
     group = in_sync(1)
     group.connect(9, 0.0).count(100, 100, 0.0)
     assert group.ask(100, 0.0) == {1, 9}
-    group.refused(0.1)
+    group.refused(0.1, is_unchanged=True)
     assert group.needed() == {1}
     assert group.ask(100, 0.2) is None, "a stranger can't keep the controller busy"
-    group.refused(0.2)
+    group.refused(0.2, is_unchanged=True)
     assert group.ask(100, ASK_SECONDS) == {1, 9}
 
 
