@@ -6,7 +6,9 @@ import sys
 
 import atheris
 
-with atheris.instrument_imports(include=["broker.filters", "remoting.access", "remoting.protocol"]):
+with atheris.instrument_imports(
+    include=["broker.filters", "broker.replication", "remoting.access", "remoting.protocol"]
+):
     from tests.fuzz.targets import TARGETS
 
 

@@ -7,6 +7,14 @@ from collections.abc import Callable
 
 from broker.filters.expressions import EvaluationError, SqlError
 from broker.filters.sql import SqlFilter
+from broker.replication.stream import (
+    HEADER,
+    MasterStream,
+    SlaveStream,
+    StreamError,
+    first_offset,
+)
+from broker.store.redispatch import derive
 from remoting.access import patterns
 from remoting.access.accounts import AclError, dump, load, rules_of
 from remoting.protocol import bodies, frame
@@ -18,6 +26,8 @@ from remoting.protocol.errors import BodyError, FrameError, HeaderError, RecordE
 from remoting.protocol.message import batch, compression, properties, record, view
 from remoting.protocol.signing import signed_content
 from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS
+
+DELAYS_MS = (1_000, 5_000)
 
 
 def frames(data: bytes) -> None:
@@ -115,10 +125,39 @@ def address_patterns(data: bytes) -> None:
             assert matches(address) in {True, False}
 
 
+def replication_to_master(data: bytes) -> None:
+    """What a slave, or a stranger, sends: no acknowledgement goes beyond what was sent."""
+    stream = MasterStream(0.0)
+    half = len(data) // 2
+    with contextlib.suppress(StreamError):
+        stream.receive(data[:half], 1.0)
+        if stream.request is not None:
+            stream.start(first_offset(stream.request, 100, 10_000, 1_000))
+            stream.header(len(data) % 100, 2.0)
+        stream.receive(data[half:], 3.0)
+    assert 0 <= stream.acked <= stream.sent
+
+
+def replication_to_slave(data: bytes) -> None:
+    """What a master sends, as frames and in a valid frame, up to the records to be appended."""
+    for sent in (data, HEADER.pack(7, len(data)) + data):
+        stream = SlaveStream(7, 0.0)
+        half = len(sent) // 2
+        with contextlib.suppress(StreamError):
+            stream.receive(sent[:half], 1.0)
+            stream.receive(sent[half:], 2.0)
+        assert len(stream.pending) <= len(data)
+        with memoryview(stream.pending) as pending:
+            size, *_ = derive(pending, stream.begin, DELAYS_MS)
+        assert 0 <= size <= len(stream.pending)
+        stream.appended(size)
+
+
 TARGETS: dict[str, Callable[[bytes], None]] = {
     target.__name__: target
     for target in (
         *(frames, json_header, binary_header, records, message_bodies, control_bodies),
         *(expressions, accounts, address_patterns),
+        *(replication_to_master, replication_to_slave),
     )
 }

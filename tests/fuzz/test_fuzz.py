@@ -38,6 +38,8 @@ def corpus(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     seeds.append((golden / "frames" / "acl_enabled_broker.plain_acl.yml").read_bytes())
     patterns = json.loads((golden / "acl_addresses.json").read_text())["patterns"]
     seeds += [text.encode() for text in patterns]
+    streams = (golden / "ha" / "stream.jsonl").read_text().splitlines()
+    seeds += [bytes.fromhex(json.loads(line)["frame_hex"]) for line in streams]
     for number, seed in enumerate(filter(None, seeds)):
         (folder / f"{number:05}").write_bytes(seed)
     return folder

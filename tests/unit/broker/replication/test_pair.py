@@ -21,9 +21,18 @@ from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.protocol.message.record import MAGIC_V1, MAGIC_V2, encode_record
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.clock import SystemClock
-from tests.unit.broker.store.stores import LOG_FILE, NOTHING_HOT, bodies, message, opened
+from tests.unit.broker.store.stores import (
+    BORN_HOST,
+    LOG_FILE,
+    NOTHING_HOT,
+    FailingFiles,
+    bodies,
+    message,
+    opened,
+)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -80,6 +89,7 @@ class Pair:
         )
         self.replica: LogReplica
         self.peers: list[Peer] = []
+        self.liar: asyncio.Server | None = None
         self._following: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -112,6 +122,8 @@ class Pair:
 
     async def stop(self) -> None:
         await self.leave()
+        if self.liar is not None:
+            self.liar.close()
         await self.server.stop()
         for peer in self.peers:
             await peer.close()
@@ -232,6 +244,119 @@ async def test_a_master_that_does_not_answer_is_asked_again(start: Start) -> Non
     pair.requests.down = False
     await pair.same()
     await until(lambda: pair.replica.state.problem is None)
+
+
+async def test_a_slave_whose_disk_is_full_says_so_serves_reads_and_goes_on(start: Start) -> None:
+    disk = FailingFiles()
+    pair = await start(fill=5, slave={"files": disk})
+    await pair.same()
+    disk.full = True
+    for number in range(200):
+        pair.master.put(message(b"%d" % number * 100))
+    await until(lambda: pair.replica.state.problem is not None)
+    assert "no space left" in (pair.replica.state.problem or "")
+    assert not pair.replica.state.connected
+    # The master goes on, and what is there can be read.
+    assert bodies(pair.slave) == bodies(pair.master)[: len(bodies(pair.slave))]
+    assert len(bodies(pair.slave)) >= 5
+    disk.full = False
+    await pair.same()
+    await until(lambda: bodies(pair.slave) == bodies(pair.master))
+    assert pair.replica.state.problem is None
+
+
+async def test_a_slave_with_files_of_another_size_appends_nothing_that_crosses_them(
+    start: Start,
+) -> None:
+    pair = await start(fill=300, slave={"mapped_file_size_commit_log": LOG_FILE // 2})
+    await until(lambda: pair.replica.state.differs)
+    assert "use the master's mappedFileSizeCommitLog" in (pair.replica.state.problem or "")
+    assert bodies(pair.slave) == bodies(pair.master)[: len(bodies(pair.slave))]
+
+
+# --- what a master may send
+
+
+async def follow(pair: Pair, *frames: bytes, then_close: bool = True) -> None:
+    """Let the slave follow a master that sends these bytes to each connection."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for frame in frames:
+            writer.write(frame)
+        if not then_close:
+            await reader.read()
+        writer.close()
+
+    pair.liar = await asyncio.start_server(serve, "127.0.0.1", 0)
+    pair.follow(port=pair.liar.sockets[0].getsockname()[1])
+
+
+def whole(pair: Pair, *, magic: bytes | None = None) -> bytes:
+    """Return a frame with the master's log behind the slave's, perhaps of another version."""
+    (file,) = pair.master.log.files
+    record = bytearray(file.view[pair.slave.log.end : pair.master.log.end])
+    if magic is not None:
+        record[4:8] = magic
+    return HEADER.pack(pair.slave.log.end, len(record)) + record
+
+
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        (lambda pair: HEADER.pack(0, 5) + b"12345", "sends its log from offset 0"),
+        (lambda pair: HEADER.pack(1 << 60, 0), "from offset 1152921504606846976"),
+        (lambda pair: HEADER.pack(pair.slave.log.end, -1), "a frame of -1 bytes"),
+        (lambda pair: HEADER.pack(pair.slave.log.end, 1 << 30), "a frame of 1073741824 bytes"),
+        (lambda pair: whole(pair, magic=b"\xda\xa3\x20\xaf"), "has no record at offset"),
+        (lambda pair: HEADER.pack(pair.slave.log.end, 200) + bytes(200), "has no record at offset"),
+        (lambda pair: HEADER.pack(pair.slave.log.end, 200)[:7], "closed the connection"),
+        (lambda pair: whole(pair)[:-1], "closed the connection"),
+        (lambda pair: b"HTTP/1.1 400 Bad Request\r\n\r\n", "sends its log from offset"),
+    ],
+)
+async def test_a_master_that_lies_changes_nothing_and_the_reason_is_told(
+    start: Start, lie: Callable[[Pair], bytes], reason: str
+) -> None:
+    pair = await start(fill=3)
+    await pair.same()
+    await pair.leave()
+    pair.master.put(message(b"next"))
+    before = pair.slave.log.end
+    await follow(pair, lie(pair))
+    await until(lambda: pair.replica.state.problem is not None)
+    assert reason in (pair.replica.state.problem or "")
+    assert pair.slave.log.end == before
+    # The real master is followed again.
+    await pair.leave()
+    pair.follow()
+    await pair.same()
+
+
+@pytest.mark.parametrize("magic", [MAGIC_V1, MAGIC_V2])
+async def test_both_versions_of_records_are_copied(start: Start, magic: int) -> None:
+    pair = await start()
+    await until(lambda: len(pair.server.links) == 1)
+    await pair.leave()
+    record = encode_record(
+        topic="TopicTest",
+        body=b"1",
+        born_host=BORN_HOST,
+        store_host=BORN_HOST,
+        magic=magic,
+    )
+    await follow(pair, HEADER.pack(0, len(record)) + record, then_close=False)
+    await until(lambda: bodies(pair.slave) == [b"1"])
+
+
+async def test_half_a_frame_is_no_message_until_the_rest_comes(start: Start) -> None:
+    pair = await start(fill=3)
+    await pair.same()
+    await pair.leave()
+    pair.master.put(message(b"next"))
+    await follow(pair, whole(pair)[:-1], then_close=False)
+    await until(lambda: pair.replica.state.connected)
+    await asyncio.sleep(0.05)
+    assert len(bodies(pair.slave)) == 3
 
 
 # --- peers of the master's port
