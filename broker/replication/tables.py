@@ -49,6 +49,8 @@ SHORTEST_PAUSE_SECONDS: Final = 0.5
 COMMITS_AT_ONCE: Final = 1000
 """Most offsets that are committed at the master after one copy; the rest follows with the next."""
 
+_EMPTY: Final = "the table has no rows, but every broker has topics and groups of its own"
+
 BodyT = TypeVar("BodyT", bound=Body)
 Offsets = dict[str, dict[int, int]]
 
@@ -128,6 +130,8 @@ class TableCopy:
         body = await self._get(
             master, RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigSerializeWrapper
         )
+        if not body.topic_config_table:
+            raise ProtocolError(_EMPTY)
         topics = self._state.topics
         absent = topics.table.keys() - body.topic_config_table.keys() - topics.system
         # Absent twice: the log brings the messages of a topic that was deleted and created again
@@ -148,6 +152,8 @@ class TableCopy:
         body = await self._get(
             master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
         )
+        if not body.subscription_group_table:
+            raise ProtocolError(_EMPTY)
         groups = self._state.groups
         if body.data_version != groups.data_version:
             groups.replace(body.subscription_group_table, body.data_version, body.forbidden_table)
@@ -203,7 +209,7 @@ class TableCopy:
         body = await self._get(
             master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
         )
-        if body.offset_table != self._saved.delay_offsets:
+        if body.offset_table and body.offset_table != self._saved.delay_offsets:
             self._saved.save_delay_offsets(body.offset_table)
 
     async def _copy_timers(self, master: Master) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,21 @@ from broker.app import Broker
 from broker.limits import BrokerLimits
 from client.wire.offsets import pull_header
 from remoting.pool import ConnectionPool
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
 from remoting.protocol.bodies.stats import HARuntimeInfo, KVTable
+from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.disk.timer import decode_check
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.queue import MessageQueue
+from remoting.server import Server
 from tests.harness.cluster import Cluster
 from tests.integration.pocketmq.conftest import CommandLine
 from tests.support import waiting
 from tests.support.ports import free_port
+from tests.unit.broker.store.copy.copies import copied
 from tests.unit.broker.store.stores import bodies, message
 
 SLAVE = {"brokerName": "broker-a", "brokerRole": "SLAVE", "brokerId": "1"}
@@ -40,7 +44,7 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
             await asyncio.sleep(0.01)
 
 
-QUICK = BrokerLimits(table_copy_seconds=0.1)
+QUICK = BrokerLimits(table_copy_seconds=0.03)
 
 
 class Pair:
@@ -204,6 +208,39 @@ async def test_a_slave_that_starts_before_its_master_finds_it(tmp_path: Path) ->
         await until(lambda: replica.state.connected, seconds=20)
 
 
+async def test_a_copy_of_a_running_masters_store_goes_on_as_a_slave(tmp_path: Path) -> None:
+    async with Cluster(tmp_path, mappedFileSizeCommitLog=str(64 * 1024)) as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        await pair.start_master()
+        done = asyncio.Event()
+
+        async def load(producer: client.Producer[bytes]) -> None:
+            number = 0
+            while not done.is_set():
+                await producer.send("orders", b"%d" % number * 100)
+                number += 1
+
+        async with client.Producer(cluster.nameserver) as producer, asyncio.TaskGroup() as tasks:
+            tasks.create_task(load(producer))
+            await until(lambda: pair.master.store.log.end > 4 * 64 * 1024)
+            report = await asyncio.to_thread(copied, tmp_path / "broker-a", tmp_path / "slave")
+            done.set()
+        assert report.end > 4 * 64 * 1024
+        await pair.start_slave()
+        slaves = pair.master.state.slaves
+        assert slaves is not None
+        await pair.same()
+        # Only what is not in the copy came over the network.
+        assert [link.stream.request for link in slaves.links] == [report.end]
+        for one, other in zip(pair.master.store.log.files, pair.slave.store.log.files, strict=True):
+            assert bytes(one.view) == bytes(other.view)
+        await until(lambda: "orders" in pair.slave.state.topics)
+        for queue_id in range(4):
+            number = pair.master.store.queries.max_offset("orders", queue_id)
+            assert pair.slave.store.queries.max_offset("orders", queue_id) == number > 0
+
+
 async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair) -> None:
     address = pair.cluster.nameserver
     async with client.Producer(address) as producer:
@@ -315,6 +352,65 @@ async def doctors_words(pair: Pair, verdict: str) -> str:
     return " ".join(
         row["found"] for row in rows if (row["check"], row["verdict"]) == ("replication", verdict)
     )
+
+
+class BrokenMaster:
+    """Answers every request at a master's port with the next of some bodies."""
+
+    def __init__(self, port: int, bodies: list[bytes]) -> None:
+        self._bodies = bodies
+        self.answers: Counter[int] = Counter()
+        self.server = Server(self._answer, port=port)
+
+    def _answer(self, command: Command, _: object) -> Command:
+        body = self._bodies[self.answers[command.code] % len(self._bodies)]
+        self.answers[command.code] += 1
+        return command.reply(body=body)
+
+
+async def test_a_table_that_can_not_be_decoded_changes_nothing(pair: Pair) -> None:
+    async with (
+        client.Producer(pair.cluster.nameserver) as producer,
+        client.Admin(pair.cluster.nameserver) as admin,
+    ):
+        await admin.create_group("g")
+        await producer.send("orders", b"1", delay_level=1)
+    pair.master.state.offsets.commit("g", "orders", 0, 1)
+    state = pair.slave.state
+    await until(lambda: state.offsets.query("g", "orders", 0) == 1)
+    await until(lambda: pair.slave_delays().get(1) == 1)
+    await until(lambda: "orders" in state.topics and "g" in state.groups.table)
+
+    def tables() -> list[object]:
+        return [
+            dict(state.topics.table),
+            dict(state.groups.table),
+            {key: dict(queues) for key, queues in state.offsets.table.items()},
+            pair.slave_delays(),
+        ]
+
+    before = tables()
+    whole = encode(TopicConfigSerializeWrapper(dict(state.topics.table)))
+    await pair.cluster.stop("broker-a")
+    bodies = [
+        *(b"", b"{", b"null", b"[]", b"{}", b"\xff" * 100, whole[:-10]),
+        *(b'{"topicConfigTable":{}}', b'{"topicConfigTable":{"orders":5}}'),
+        *(b'{"subscriptionGroupTable":{}}', b'{"offsetTable":{}}', b'{"offsetTable":7}'),
+    ]
+    broken = BrokenMaster(pair.master.port, bodies)
+    codes = [
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_TIMER_CHECK_POINT,
+    ]
+    async with broken.server:
+        # Twice: a topic is deleted when the master has lacked it twice.
+        await until(lambda: min(broken.answers[code] for code in codes) > 2 * len(bodies), 60)
+        assert state.replica is not None
+        await until(lambda: "does not tell" in (state.replica.state.problem or ""))
+    assert tables() == before
 
 
 async def test_a_slave_without_its_master_says_so(pair: Pair) -> None:
