@@ -32,7 +32,7 @@ MOST_LOOSE = 12
 CIRCLE = 3
 """Largest number of files that may import each other in a cycle."""
 
-MOST = {"files": 415, "code lines": 62_379, "classes": 989, "functions": 5_035}
+MOST = {"files": 415, "code lines": 62_385, "classes": 989, "functions": 5_036}
 """What the product may have; a new feature makes room for itself."""
 
 LASTING = {

@@ -273,9 +273,16 @@ class ControllerClient:
             )
         return self._in_sync.refusal()
 
-    def lead(self, in_sync: InSyncSet) -> None:
-        """Begin to serve as the master of the present role, whose set is ``in_sync``."""
+    def lead(self, in_sync: InSyncSet, epoch: int) -> bool:
+        """Begin to serve as the master of an epoch, whose set is ``in_sync``.
+
+        Returns:
+            False if the broker has got another role while it took this one.
+        """
+        if not self.is_master or self.role.epoch != epoch:
+            return False
         self._in_sync = in_sync
+        return True
 
     def notified(self) -> None:
         """Take a notice of the controller: ask who is master at once."""
@@ -400,13 +407,8 @@ class ControllerClient:
             self.leader = None
             self._try_another(now, "the controllers' leader does not answer")
             return []
-        if asked == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET and self._in_sync is not None:
-            if answer.code != ResponseCode.SUCCESS:
-                self._in_sync.refused(now, is_unchanged=answer.code in _UNCHANGED)
-                self._poll_at = 0.0
-            elif answer.members is not None:
-                self._heard(now)
-                self._learn(answer.members)
+        if asked == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+            self._altered(answer, now)
             return []
         if answer.code not in _TELLING:
             return self._refused(asked, answer.code, now)
@@ -420,6 +422,15 @@ class ControllerClient:
             self._is_registered = True
             return self._take(answer.header, answer.members, now)
         return []
+
+    def _altered(self, answer: Answer, now: float) -> None:
+        assert self._in_sync is not None
+        if answer.code != ResponseCode.SUCCESS:
+            self._in_sync.refused(now, is_unchanged=answer.code in _UNCHANGED)
+            self._poll_at = 0.0
+        elif answer.members is not None:
+            self._heard(now)
+            self._learn(answer.members)
 
     def _refused(self, asked: int | None, code: int, now: float) -> list[Effect]:
         self._next_at = now + RETRY_SECONDS

@@ -124,7 +124,7 @@ class Talk:
             confirmed=0,
             rules=InSyncRules(min_in_sync=min_in_sync),
         )
-        self.client.lead(in_sync)
+        assert self.client.lead(in_sync, role.epoch)
         return in_sync
 
 
@@ -360,6 +360,19 @@ def test_a_master_whose_controller_has_none_any_more_stops() -> None:
     talk.answer(master(None, 4, [1]), code=RequestCode.CONTROLLER_ELECT_MASTER)
     assert talk.roles[-1].master_id is None
     assert talk.client.refusal(talk.now) is not None
+
+
+def test_a_role_that_was_taken_too_late_is_void() -> None:
+    talk = registered()
+    talk.answer(master(1, 3, [1]))
+    in_sync = talk.lead(1)
+    talk.answer(master(2, 4, [2]))
+    assert not talk.client.lead(in_sync, 3)
+    talk.go_on(2 * POLL_SECONDS, master(1, 5, [1]))
+    assert not talk.client.lead(in_sync, 3), "its set is that of epoch 3"
+    assert talk.client.refusal(talk.now) is not None
+    assert talk.client.lead(in_sync, 5)
+    assert talk.client.refusal(talk.now) is None
 
 
 def test_a_broker_that_the_controller_does_not_know_registers_again() -> None:
