@@ -127,8 +127,8 @@ sanitize: setup           ## the tests of the compiled core with AddressSanitize
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
 
-soak: setup               ## the long-running tests in full size; writes build/soak.md
-	$(BIN)/python -m tests.soak
+soak: setup               ## the long-running tests in full size; writes build/soak.md; TESTS=tests/... for some
+	$(BIN)/python -m tests.soak $(TESTS)
 
 bench: setup              ## compare with Apache RocketMQ: over an hour on a quiet machine; BENCH=--quick
 	@mkdir -p build

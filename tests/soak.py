@@ -1,7 +1,8 @@
 """``make soak``: run every test in its full size, and measure start and memory.
 
 Write ``build/soak.md`` with the commit, the date and the machine, so that the figures can
-be traced to the code that was measured. The exit code is that of the tests.
+be traced to the code that was measured. The exit code is that of the tests. ``make soak
+TESTS=tests/chaos/test_replication_faults.py`` runs these tests alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).parent.parent
@@ -22,28 +24,70 @@ STARTS = ["--only", "start", "--apache", "--rounds", "11"]
 
 
 def main() -> int:
-    """Run everything and write the page."""
+    """Run everything, or the tests that the arguments name, and write the page."""
+    chosen = sys.argv[1:]
     report = ROOT / ".soak.xml"
     begun = time.monotonic()
     tests = subprocess.run(
         # xunit1 has the figures that tests record.
-        [sys.executable, "-m", "pytest", "-q", "-ojunit_family=xunit1", f"--junitxml={report}"],
+        [
+            *(sys.executable, "-m", "pytest", "-q", *chosen),
+            *("-ojunit_family=xunit1", f"--junitxml={report}"),
+        ],
         cwd=ROOT,
         env={**os.environ, "POCKETMQ_TEST_SIZE": "soak"},
         check=False,
     )
     minutes = (time.monotonic() - begun) / 60
-    startup = subprocess.run(
+    code, startup = (0, "") if chosen else measure_starts()
+    EVIDENCE.parent.mkdir(parents=True, exist_ok=True)
+    EVIDENCE.write_text(evidence(report, minutes, startup))
+    report.unlink()
+    return tests.returncode or code
+
+
+def measure_starts() -> tuple[int, str]:
+    """Return the exit code of the measurement, and its section of the page."""
+    done = subprocess.run(
         [sys.executable, "-m", "benchmarks.store", *STARTS],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    EVIDENCE.parent.mkdir(parents=True, exist_ok=True)
-    EVIDENCE.write_text(evidence(report, minutes, startup.stdout + startup.stderr))
-    report.unlink()
-    return tests.returncode or startup.returncode
+    text = (done.stdout + done.stderr).strip()
+    command = " ".join(STARTS)
+    return done.returncode, f"\n`python -m benchmarks.store {command}`:\n\n```\n{text}\n```\n"
+
+
+def figures(suite: ET.Element) -> str:
+    """Return the tables of what tests have counted, each over all runs of its test."""
+    tests: dict[str, list[ET.Element]] = {}
+    for case in suite.iter("testcase"):
+        if case.find("properties") is not None:
+            tests.setdefault(case.get("name", "").partition("[")[0], []).append(case)
+    return "".join(_table(name, cases) for name, cases in tests.items())
+
+
+def _table(name: str, cases: list[ET.Element]) -> str:
+    values: dict[str, list[float]] = {}
+    for case in cases:
+        for figure in case.iter("property"):
+            text = figure.get("value", "")
+            value = float(text) if "." in text else int(text)
+            values.setdefault(figure.get("name", ""), []).append(value)
+    rows = "".join(f"| {each} | {_over_runs(each, values[each]):,} |\n" for each in values)
+    seconds = sum(float(case.get("time", "0")) for case in cases)
+    return (
+        f"\n{name}, {len(cases)} runs in {seconds / 60:.1f} minutes:\n\n"
+        f"| counted | |\n|---|---|\n{rows}"
+    )
+
+
+def _over_runs(name: str, values: list[float]) -> float:
+    if name.startswith("longest"):
+        return max(values)
+    return median(values) if name.endswith("per_second") else sum(values)
 
 
 def evidence(report: Path, minutes: float, startup: str) -> str:
@@ -57,11 +101,6 @@ def evidence(report: Path, minutes: float, startup: str) -> str:
     rows = "\n".join(
         f"| {case.get('classname')}::{case.get('name')} | {float(case.get('time', '0')):.1f} |"
         for case in cases[:SLOWEST]
-    )
-    figures = "".join(
-        f"\n{case.get('name')}: {figure.get('name')}: {figure.get('value')}\n"
-        for case in suite.iter("testcase")
-        for figure in case.iter("property")
     )
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=12"],
@@ -82,13 +121,7 @@ errors, {counts["skipped"]} skipped. The longest:
 | test | seconds |
 |---|---|
 {rows}
-{figures}
-`python -m benchmarks.store {" ".join(STARTS)}`:
-
-```
-{startup.strip()}
-```
-"""
+{figures(suite)}{startup}"""
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import client
 from broker.storetools.view import StoreView
 from pocketmq.testing import SMALL_STORE, ServerProcess
 from remoting.blocking import BlockingConnection
+from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -46,6 +47,9 @@ SETTINGS: Mapping[str, object] = {
     "transactionCheckMax": 10_000,
     "flushConsumerOffsetInterval": 500,
 }
+
+COPIED_WITHIN = 90.0
+"""Seconds in which a slave has the topic; Apache's takes up to thirty."""
 
 COMMITS_LAG = 20.0
 """Seconds: a slave copies the offsets every ten, which may have failed once."""
@@ -121,7 +125,7 @@ class Node:
             with BlockingConnection(self.address, timeout=PATIENCE) as connection:
                 request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
                 answer = connection.request(request)
-        except OSError:
+        except (OSError, RemotingError):
             return -1
         if answer.code != ResponseCode.SUCCESS:
             return -1
@@ -150,12 +154,13 @@ class Pair:
         settings: of both brokers.
         network: with the hosts ``a`` and ``b``; the rest runs on its router, as the caller does.
         alter: alterations of the two brokers, by name; see ``alterations``.
+        proxy: between the slave and its master.
+        slave: the broker that begins as the slave; None: ours.
 
     Attributes:
         master, slave: the brokers; they begin as ``a`` and ``b``.
         done: counts what was done, by name.
         history: the recorders' folder.
-        proxy: between the slave and its master; None: there is none.
         recorder_options: of the recorders' command lines.
     """
 
@@ -170,6 +175,7 @@ class Pair:
         network: Network | None = None,
         alter: Mapping[str, Sequence[str]] | None = None,
         proxy: Proxy | None = None,
+        slave: Node | None = None,
     ) -> None:
         self.root = root
         self.role = role
@@ -182,14 +188,13 @@ class Pair:
         kv = options({"kvConfigPath": root / "kvConfig.json"})
         command = ["nameserver", f"--host={host}", f"--port={port}", "--metrics-port=0", *kv]
         self._nameserver = ServerProcess(command)
-        self.master, self.slave = (
-            Node(
-                root / name,
-                network=network,
-                environment=environment(*alter[name]) if alter and name in alter else None,
-            )
-            for name in ("a", "b")
-        )
+
+        def ours(name: str) -> Node:
+            alterations = (alter or {}).get(name)
+            variables = environment(*alterations) if alterations else None
+            return Node(root / name, network=network, environment=variables)
+
+        self.master, self.slave = ours("a"), slave or ours("b")
         self._recorders: list[subprocess.Popen[bytes]] = []
         self._runs = 0
         self._counted: dict[Path, tuple[int, int]] = {}
@@ -225,7 +230,7 @@ class Pair:
         own = {} if self.proxy is None else {"haMasterAddress": self.proxy.address}
         self.slave.configure(self.nameserver, "SLAVE", {**self.settings, **own})
         await asyncio.to_thread(self.slave.start)
-        await until(self.slave.has_topic)
+        await until(self.slave.has_topic, COPIED_WITHIN)
 
     async def in_sync(self) -> None:
         """Wait until the slave has the master's log, which must not grow."""

@@ -41,13 +41,27 @@ QUICK = {"slaveTimeout": 500}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(size(ci=300, soak=7200))]
 
+FIGURES = {
+    "send": "sends",
+    "stored": "acknowledged",
+    "unknown": "of unknown outcome",
+    "failed": "refused",
+    "read": "reads",
+    "copies": "copies in the last read",
+    "vanished": "read, not acknowledged, gone",
+}
+"""The names of a verdict's counts on the page of a soak."""
+
 Record = Callable[[str, object], None]
 
 
 def report(pair: Pair, verdict: Verdict, record_property: Record) -> None:
     """Keep the figures of a run, and fail if something happened that must not."""
-    for name, count in {**pair.done, **verdict.counts}.items():
-        record_property(name, count)
+    for done, number in pair.done.items():
+        record_property(done, number)
+    for kind, name in FIGURES.items():
+        record_property(name, verdict.counts[kind])
+    record_property("problems", sum(verdict.counts[kind] for kind in verdict.found))
     assert not verdict.problems, "\n".join(verdict.problems)
 
 
