@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 
 import client
+from broker.limits import BrokerLimits
 from broker.storetools.verify.check import CheckOptions, check
 from remoting.blocking import BlockingConnection
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
+from tests.chaos.group_log import events
+from tests.chaos.group_processes import MemberProcess
 from tests.harness.cluster import Cluster
-from tests.interop.apache import VERSIONS, apache, broker_command, start
+from tests.interop.apache import VERSIONS, JavaClient, apache, broker_command, start
 from tests.support.ports import free_ports, wait_until_listening
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
 
@@ -142,3 +146,69 @@ async def test_apaches_slave_copies_our_master_and_acknowledges(
         copy = log_bytes(tmp_path / "apache" / "store", end)
         await own.stop("broker-a")
         assert copy == log_bytes(tmp_path / "broker-a", end)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_javas_consumers_go_on_from_our_slave_and_return_to_the_master(
+    version: str, tmp_path: Path
+) -> None:
+    intervals = ("periods.ms", "rocketmq.client.rebalance.waitInterval")
+    intervals += ("rocketmq.client.rebalance.lockInterval",)
+    options = tuple(f"-D{name}=1000" for name in intervals)
+    java = JavaClient(version, "JSON", tmp_path, options=options)
+    members: dict[str, MemberProcess] = {}
+
+    async def join(group: str, *, order: str = "concurrent") -> None:
+        file = tmp_path / group
+        command = java.command(
+            *(own.nameserver, group, "T", str(file), order, "3", group), program="GroupMember"
+        )
+        members[group] = MemberProcess(command, file, group)
+        await members[group].join()
+
+    def handled(group: str) -> list[int]:
+        found = events({group: members[group].file})
+        return sorted(event.number for event in found if event.kind == "end")
+
+    async def produce(numbers: range) -> None:
+        async with client.Producer(own.nameserver) as producer:
+            for number in numbers:
+                await producer.send("T", b"%d 0 0" % number)
+
+    port = str(free_ports(1))
+    role = {"brokerName": "broker-a", "brokerRole": "SLAVE", "brokerId": "1"}
+    quick = BrokerLimits(table_copy_seconds=0.1)
+    async with Cluster(tmp_path) as own:
+        try:
+            master = await own.start("broker-a", haListenPort=port)
+            slave = await own.start("slave", limits=quick, **role)
+            async with client.Admin(own.nameserver) as admin:
+                await admin.create_topic("T", queues=2)
+            await join("early")
+            await produce(range(20))
+            await until(lambda: handled("early") == list(range(20)), SECONDS)
+            await until(lambda: slave.store.log.end == master.store.log.end, SECONDS)
+            await until(lambda: slave.state.topics.table == master.state.topics.table, SECONDS)
+            await own.stop("broker-a")
+
+            await join("late")
+            await join("ordered", order="ordered")
+            await until(lambda: handled("late") == list(range(20)), SECONDS)
+            committed = slave.state.offsets.queues_of
+            await until(lambda: sum(committed("late", "T").values()) == 20, SECONDS)
+            # Only a master locks queues.
+            assert handled("ordered") == []
+
+            master = await own.start("broker-a", haListenPort=port)
+            await produce(range(20, 40))
+            everything = set(range(40))
+            await until(lambda: all(set(handled(name)) == everything for name in members), SECONDS)
+            await asyncio.gather(*(member.leave() for member in members.values()))
+            stored = master.state.offsets.queues_of
+            for group in members:
+                await until(lambda group=group: sum(stored(group, "T").values()) == 40, SECONDS)
+            # The offsets of the slave came back in time: nothing was delivered again.
+            assert handled("late") == list(range(40))
+        finally:
+            for member in members.values():
+                await member.close()

@@ -78,6 +78,8 @@ public class GroupMember {
         consumer.setInstanceName(args[6]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(Integer.parseInt(args[5]));
+        consumer.setPollNameServerInterval(Integer.getInteger("periods.ms", 30000));
+        consumer.setHeartbeatBrokerInterval(Integer.getInteger("periods.ms", 30000));
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.subscribe(args[2], "*");
         new GroupMember(args[3]).listen(consumer, args[4].equals("ordered"));
