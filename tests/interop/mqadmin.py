@@ -189,7 +189,7 @@ REASONS: Final[Mapping[str, str]] = {
     "skipAccumulatedMessage": _OFFLINE,
     "setConsumeMode": _NO_POP,
     "exportPopRecord": _NO_POP,
-    "resetMasterFlushOffset": "PocketMQ doesn't replicate",
+    "resetMasterFlushOffset": "PocketMQ has no such offset",
     "getBrokerEpoch": _NO_CONTROLLER,
     "updateStaticTopic": _NO_STATIC_TOPICS,
     "remappingStaticTopic": _NO_STATIC_TOPICS,

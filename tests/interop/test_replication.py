@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
 from pathlib import Path
 
 import pytest
@@ -12,49 +11,22 @@ import pytest
 import client
 from broker.limits import BrokerLimits
 from broker.storetools.verify.check import CheckOptions, check
-from remoting.blocking import BlockingConnection
-from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.stats import KVTable
-from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.command import Command
 from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess
 from tests.harness.cluster import Cluster
-from tests.interop.apache import VERSIONS, JavaClient, apache, broker_command, start
-from tests.support.ports import free_ports, wait_until_listening
+from tests.interop.apache import VERSIONS, JavaClient, apache, mqadmin
+from tests.interop.pairs import (
+    LOG_FILE,
+    SECONDS,
+    SETTINGS,
+    apaches_broker,
+    log_bytes,
+    until_equal,
+)
+from tests.support.ports import free_ports
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.interop
-
-LOG_FILE = 128 * 1024
-SETTINGS = {"mappedFileSizeCommitLog": str(LOG_FILE), "mappedFileSizeConsumeQueue": "200000"}
-SECONDS = 90.0
-
-
-def log_end(address: str) -> int:
-    """Return the physical offset where a broker's log ends; -1 while it is starting."""
-    with BlockingConnection(address, timeout=30) as connection:
-        answer = connection.request(Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
-    if answer.code != ResponseCode.SUCCESS:
-        return -1
-    return int(decode(KVTable, answer.body).table["commitLogMaxOffset"])
-
-
-async def until_equal(one: str, other: str) -> int:
-    """Wait until the logs of two brokers end at the same offset, and return it."""
-    async with asyncio.timeout(SECONDS):
-        while True:
-            ends = [await asyncio.to_thread(log_end, address) for address in (one, other)]
-            if ends[0] == ends[1]:
-                return ends[0]
-            await asyncio.sleep(0.2)
-
-
-def log_bytes(store: Path, end: int) -> bytes:
-    """Return the log of a store from its first file up to an offset."""
-    files = sorted(path for path in (store / "commitlog").iterdir() if path.name.isdigit())
-    start = int(files[0].name)
-    return b"".join(path.read_bytes() for path in files)[: end - start]
 
 
 async def send(nameserver: str, count: int, *, topic: str = "Replicated") -> set[client.SendStatus]:
@@ -105,27 +77,6 @@ async def test_our_slave_copies_apaches_master(version: str, tmp_path: Path) -> 
         assert report.findings.is_sound
 
 
-@contextmanager
-def apaches_slave(version: str, home: Path, nameserver: str, *settings: str) -> Iterator[str]:
-    """Run a slave of broker-a; yield its address."""
-    home.mkdir()
-    port = free_ports(10)
-    lines = [
-        f"namesrvAddr={nameserver}",
-        f"mappedFileSizeCommitLog={LOG_FILE}",
-        "brokerRole=SLAVE",
-        "brokerId=1",
-        *settings,
-    ]
-    process = start(broker_command(version, home, port, settings=lines), home, home / "broker.log")
-    try:
-        wait_until_listening(port)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_apaches_slave_copies_our_master_and_acknowledges(
     version: str, tmp_path: Path
@@ -133,7 +84,7 @@ async def test_apaches_slave_copies_our_master_and_acknowledges(
     async with Cluster(tmp_path, **SETTINGS) as own:
         broker = await own.start("broker-a", haListenPort="0", brokerRole="SYNC_MASTER")
         assert await send(own.nameserver, 30) == {client.SendStatus.SLAVE_NOT_AVAILABLE}
-        with apaches_slave(version, tmp_path / "apache", own.nameserver) as slave:
+        with apaches_broker(version, tmp_path / "apache", own.nameserver) as slave:
             await until_equal(broker.address, slave)
             slaves = broker.state.slaves
             assert slaves is not None
@@ -143,9 +94,23 @@ async def test_apaches_slave_copies_our_master_and_acknowledges(
             assert await send(own.nameserver, 400) == {client.SendStatus.OK}
             end = await until_equal(broker.address, slave)
             assert end > LOG_FILE
+            if version == "5.3.3":  # 4.9 has no such command
+                await ha_status_shows_the_slave(tmp_path / "apache", own.nameserver)
         copy = log_bytes(tmp_path / "apache" / "store", end)
         await own.stop("broker-a")
         assert copy == log_bytes(tmp_path / "broker-a", end)
+
+
+async def ha_status_shows_the_slave(home: Path, nameserver: str) -> None:
+    words = ("haStatus", "-c", "DefaultCluster")
+    shown = await asyncio.to_thread(mqadmin, "5.3.3", home, nameserver, *words)
+    facts = dict(re.findall(r"^#(\w+)\t(\S+)$", shown, re.MULTILINE))
+    assert (facts["SlaveNum"], facts["InSyncSlaveNum"]) == ("1", "1")
+    row = shown.partition("#TransferFromWhere\n")[2].split()
+    _, acked, missing, _, status = row[:5]
+    end = int(facts["MasterCommitLogMaxOffset"])
+    assert end > LOG_FILE
+    assert (int(acked) + int(missing), status) == (end, "OK")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
