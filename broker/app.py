@@ -6,6 +6,9 @@ registers with the name servers. Until it serves, requests are answered with SYS
 
 ``stop`` does the reverse: it unregisters, answers the parked pulls, finishes the requests in
 progress, writes the tables and closes the store. No acknowledged message is lost.
+
+When a switch has saved another role, the broker does both, in the same process and on its port; it
+stays registered until it registers anew.
 """
 
 from __future__ import annotations
@@ -25,16 +28,16 @@ from broker.delivery.long_poll import TICK_SECONDS
 from broker.delivery.timers import Timers
 from broker.errors import StartError
 from broker.group_monitor import STEP_SECONDS
+from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.processors.acl import AclProcessor
 from broker.processors.permissions import permissions
+from broker.processors.switch import RoleSwitch
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
 from broker.replication.master import ReplicationServer
-from broker.replication.role import wrap as refuse_changes
 from broker.replication.slave import LogReplica, Master
-from broker.replication.tables import TableCopy
 from broker.sampler import SAMPLE_SECONDS
-from broker.saved_tables import SavedTables
+from broker.saved_tables import CONFIG_DIRECTORY, SavedRole, SavedTables, load_role
 from broker.state import BrokerState
 from broker.store.engine import MessageStore
 from broker.store.limits import MAX_OPEN_MAPS, open_maps
@@ -60,7 +63,7 @@ from remoting.protocol.command import Command
 from remoting.protocol.message.record import host_bytes
 from remoting.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from remoting.runtime import DOCS
-from remoting.runtime.clock import Clock, SystemClock
+from remoting.runtime.clock import Clock, SystemClock, monotonic_ms
 from remoting.runtime.process_limits import ConnectionRoom
 from remoting.runtime.settings import ConfigError
 from remoting.runtime.tasks import Supervisor
@@ -83,7 +86,9 @@ SCAN_SECONDS: Final = 10.0
 FILTERS_SECONDS: Final = 10.0
 """How often changed filters of consumer groups are written (cf. BrokerController)."""
 
-CONFIG_DIRECTORY: Final = "config"
+OnServed = Callable[[int, int, float], None]
+Measures = tuple[Callable[[Handler], Handler], OnServed]
+"""The arguments of ``Broker.measure``."""
 
 
 class Broker:
@@ -116,7 +121,7 @@ class Broker:
         room: ConnectionRoom | None = None,
     ) -> None:
         config.check()
-        self.config = config
+        self.config = self._settings = config
         self.counters = Counters()
         self.store: MessageStore
         self.state: BrokerState
@@ -136,7 +141,11 @@ class Broker:
         self._timers: Timers | None = None
         self._registration: BrokerRegistration | None = None
         self._slaves: ReplicationServer | None = None
-        self._supervisor = Supervisor("broker")
+        self._switch: RoleSwitch
+        self._supervisor = self._make_supervisor()
+        self._roles = Supervisor("role of the broker")
+        self._woken = asyncio.Event()  # by a saved role, or a task that failed
+        self._measures: Measures | None = None
         self._store_open = False
         self._serving = False
 
@@ -164,22 +173,26 @@ class Broker:
     @property
     def failed(self) -> asyncio.Future[None]:
         """A future that fails when one of the broker's tasks fails."""
-        return self._supervisor.failed
+        return self._roles.failed
+
+    @property
+    def serving(self) -> bool:
+        """Whether the broker serves requests; not between two roles."""
+        return self._serving
 
     @property
     def registration(self) -> BrokerRegistration | None:
         """The registration with the name servers; None before the start."""
         return self._registration
 
-    def measure(
-        self, around: Callable[[Handler], Handler], served: Callable[[int, int, float], None]
-    ) -> None:
+    def measure(self, around: Callable[[Handler], Handler], served: OnServed) -> None:
         """Measure requests from now on, for metrics. The broker must be started.
 
         Args:
             around: wraps the handler of requests on the slow path.
             served: called for requests on the fast path; see ``ReadPass.on_served``.
         """
+        self._measures = around, served
         if self._read_pass is not None:
             self._read_pass.on_served = served
         for server in (self._server, self._vip):
@@ -194,13 +207,33 @@ class Broker:
         Raises:
             BindFailed: the port is in use or not permitted.
             StoreError, StartError: the store or a table can't be used.
-            ConfigError: the audit log can't be written.
+            ConfigError: the audit log can't be written, or the saved role can't be taken.
             TlsError: the certificate can't be used.
         """
+        await self._begin()
+        self._roles.spawn(self._change_roles(), "changes")
+
+    async def _change_roles(self) -> None:
+        """Begin anew in another role whenever one has been saved; raise what a task raises."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            if self._supervisor.failed.done():
+                await self._supervisor.failed
+            # The name servers keep the old entry until the new one, so that clients have a route.
+            await self._end(unregister=False)
+            self._server = self._make_server(self.port)
+            self._vip = self._read_pass = self._timers = self._slaves = None
+            self._supervisor = self._make_supervisor()
+            await self._begin()
+
+    async def _begin(self) -> None:
+        loop = asyncio.get_running_loop()
         if self.tls is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self.tls.open)
+            await loop.run_in_executor(None, self.tls.open)
         # Listen first: a port in use is detected before a recovery that may take minutes.
         await self._server.start()
+        self.config, role = await loop.run_in_executor(None, load_role, self._settings, self._files)
         address = (await numeric(self._host), self.port)
         self.store = make_store(self.config, address, self._files, self._clock)
         await open_store(self.store)
@@ -208,7 +241,7 @@ class Broker:
         if self.config.replicates:
             # Before the registration, which tells its port.
             await self._open_replication_port()
-        await self._load()
+        await self._load(role)
         path, name = self.config.audit_path, self.config.broker_name
         # Before the guard, which records what it denies.
         self.audit = await AuditLog.open(path, name, self._clock) if path is not None else None
@@ -219,29 +252,22 @@ class Broker:
             await self.state.transactions.load()
         self.store.dispatcher.on_arrival = self._arrived
         self.store.dispatcher.watched = self.state.long_polls.queues
-        table = self.processors.table()
-        if self.guard is not None:
-            table |= AclProcessor(self.config, self.guard.file, self.address).table()
-        handler: Handler = RequestDispatcher(self.state, table)
-        if self.config.is_slave:
-            handler = refuse_changes(handler)
-        if self.audit is not None:
-            # Audit exactly the codes that need an administrator.
-            administrative = table.keys() - rights.needs.keys()
-            handler = self.audit.wrap(handler, administrative, self.guard)
-        self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
-        self._open_fast_path()
+        self._serve(rights)
         # From here on requests are served. Register last, when everything works.
         self._serving = True
         await self._start_vip()
+        if self._measures is not None:
+            self.measure(*self._measures)
         self._tables.save_all()
         if not self.config.is_slave:
             self._start_engines()
         self._spawn_tasks()
         assert self._registration is not None
-        await self._registration.start()
+        # A master that was handing over is registered when it is known to be the master still.
+        if not self._switch.resume():
+            await self._registration.start()
         if self.state.replica is not None:
-            self._follow_master(self.state.replica, self._registration)
+            self._follow_master(self.state.replica)
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         if self.config.open_to_network:
@@ -251,6 +277,28 @@ class Broker:
                 address=self.address,
             )
         _log.info("broker ready", name=self.config.broker_name, address=self.address)
+
+    def _serve(self, rights: Permissions) -> None:
+        """Let requests reach the processors."""
+        assert self._registration is not None
+        self._switch = RoleSwitch(
+            settings=self._settings,
+            state=self.state,
+            saved=self._tables,
+            registration=self._registration,
+            spawn=self._supervisor.spawn,
+            on_change=self._woken.set,
+        )
+        table = self.processors.table() | self._switch.table()
+        if self.guard is not None:
+            table |= AclProcessor(self.config, self.guard.file, self.address).table()
+        handler: Handler = self._switch.gate.wrap(RequestDispatcher(self.state, table))
+        if self.audit is not None:
+            # Audit exactly the codes that need an administrator.
+            administrative = table.keys() - rights.needs.keys()
+            handler = self.audit.wrap(handler, administrative, self.guard)
+        self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
+        self._open_fast_path()
 
     async def _make_guard(self, rights: Permissions) -> Guard:
         file = AclFile(self.config.accounts_file)
@@ -272,8 +320,8 @@ class Broker:
                 rules = guard.file.rules
                 self.processors.pull.rights_changed()
 
-    async def _load(self) -> None:
-        """Read the saved tables and create the state from them."""
+    async def _load(self, role: SavedRole | None) -> None:
+        """Read the saved tables and create the state from them; ``role`` is the one in force."""
         directory = self.store.paths.root / CONFIG_DIRECTORY
         now_ms = self._clock.now_ms()
         self._tables = tables = await asyncio.get_running_loop().run_in_executor(
@@ -284,6 +332,11 @@ class Broker:
         # ``tables.config`` includes the broker's name, which may come from the store. The
         # announcement needs it.
         self.config = config = tables.config
+        if tables.role != role:
+            tables.save_role(role)
+        if role is not None and role.forced_ms:
+            rest_ms = min(RESTORED_LIVE_MS, role.forced_ms + RESTORED_LIVE_MS - now_ms)
+            tables.locks.close(monotonic_ms(self._clock) + rest_ms)
         self._report(tables)
         registration = self._registration = self._make_registration(tables)
         spread = None
@@ -380,6 +433,9 @@ class Broker:
                 named_before=tables.named_before,
                 store=str(self.config.store_path_root_dir),
             )
+
+    def _make_supervisor(self) -> Supervisor:
+        return Supervisor("broker", on_failure=lambda *_: self._woken.set())
 
     def _make_server(self, port: int) -> Server:
         server = Server(
@@ -492,8 +548,8 @@ class Broker:
         ask = registration.pool.request
         return LogReplica(self.store, self._clock, ask, self._ask_for_master)
 
-    def _follow_master(self, replica: LogReplica, registration: BrokerRegistration) -> None:
-        tables = TableCopy(self.state, self._tables, self._files, registration.pool.request)
+    def _follow_master(self, replica: LogReplica) -> None:
+        tables = self._switch.tables
         self._supervisor.spawn(replica.run(tables.soon), "replication")
         self._supervisor.spawn(tables.run(self._find_master), "copy tables")
 
@@ -554,8 +610,12 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop cleanly, also after a failed start. Calling it again has no effect."""
+        await self._roles.close()
+        await self._end()
+
+    async def _end(self, *, unregister: bool = True) -> None:
         if self._registration is not None:
-            await self._registration.stop()
+            await self._registration.stop(unregister=unregister)
         if self._serving:
             self.state.stopping = True
             self.processors.pull.wake_all()

@@ -14,7 +14,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -538,6 +538,12 @@ class BrokerConfig(TlsServerSettings):
                 "pocketmqMaxAccountBytesPerSecond) need aclEnable=true: without it, requests "
                 "belong to no account"
             )
+
+    def as_role(self, role: str, broker_id: int) -> BrokerConfig:
+        """Return the settings of this broker in another role. Raises ``ConfigError``."""
+        config = replace(self, broker_role=role, broker_id=broker_id)
+        config.check()
+        return config
 
     def changes(self, values: Mapping[str, str]) -> dict[str, str]:
         """Return what these values change at run time, as texts; nothing is changed yet.

@@ -127,6 +127,8 @@ class BrokerLimits:
     """The same limit in bytes: a quarter of what a connection may have in progress."""
     table_copy_seconds: float = 10.0
     """How often a slave copies its master's tables (cf. handleSlaveSynchronize)."""
+    catch_up_seconds: float = 5.0
+    """How long a switch waits for the slave to have everything; no message is taken meanwhile."""
     group_members: int = 4_096
     """Members of one consumer group, since every change notifies all of them."""
     memberships: int = 100_000

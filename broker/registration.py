@@ -265,8 +265,10 @@ class BrokerRegistration:
     async def start(self) -> None:
         """Start the tasks, and wait until each name server has answered or failed.
 
-        Returns after ``patience`` seconds at the latest.
+        Returns after ``patience`` seconds at the latest. Calling it again has no effect.
         """
+        if len(self._supervisor):
+            return
         first = [link.request(None, urgent=True) for link in self._links]
         for link in self._links:
             self._supervisor.spawn(link.run(), f"register with {link.state.address}")
@@ -294,11 +296,16 @@ class BrokerRegistration:
             *(done for link, done in requests if not (paced and link.state.failures))
         )
 
-    async def stop(self) -> None:
+    async def pause(self) -> None:
+        """Register no more. The name servers keep the broker while the connections are open."""
+        await self._supervisor.close()
+
+    async def stop(self, *, unregister: bool = True) -> None:
         """Unregister from all name servers, and close the connections; may be called twice."""
         await self._supervisor.close()
         links, self._links = self._links, []
-        await asyncio.gather(*(link.unregister() for link in links))
+        if unregister:
+            await asyncio.gather(*(link.unregister() for link in links))
         await self.pool.close()
 
     def registrations_of(self, names: Sequence[str] | None) -> Iterator[Command]:

@@ -10,7 +10,8 @@ queueLocks.json           queue locks of orderly consumers        every 5 s if c
 delayOffset.json          progress of the delay levels            every 10 s if changed, at stop
 consumerFilter.json       SQL92 filters of consumer groups        every 10 s if changed, at stop
 brokerName.json           the broker's name                       when it changes
-brokerSettings.json       settings changed by UPDATE_BROKER_CONFIG on every change
+brokerSettings.json       settings and role, where changed at run  on every change
+                          time
 ========================  ======================================  ===========================
 
 The formats are RocketMQ's, so each broker can start with the other's files. RocketMQ has no
@@ -33,7 +34,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -232,6 +233,7 @@ DELAY_OFFSETS: Final = "delayOffset.json"
 FILTERS: Final = "consumerFilter.json"
 BROKER_NAME: Final = "brokerName.json"
 SETTINGS: Final = "brokerSettings.json"
+CONFIG_DIRECTORY: Final = "config"
 
 BodyT = TypeVar("BodyT", bound=msgspec.Struct)
 OnTopics = Callable[[Sequence[str] | None, bool], asyncio.Future[list[bool]]]
@@ -243,10 +245,91 @@ class SavedName(Body):
     broker_name: str = ""
 
 
+class SavedRole(Body):
+    """What a switch made of a broker; it counts while the settings are still those of that time.
+
+    Attributes:
+        configured_role, configured_id: ``brokerRole`` and ``brokerId`` of the settings.
+        role, id: the broker's since.
+        forced_ms: when it was promoted by force, ms since the epoch; else 0.
+        attempt: of a hand-over whose outcome is unknown; empty for none.
+        successor, successor_id: address and id of the slave to which this master hands over.
+    """
+
+    configured_role: str = ""
+    configured_id: int = 0
+    role: str = ""
+    id: int = 0
+    forced_ms: int = 0
+    attempt: str = ""
+    successor: str = ""
+    successor_id: int = 0
+
+    @classmethod
+    def of(cls, settings: BrokerConfig, role: str, broker_id: int, **more: Any) -> SavedRole:
+        """Return the role of a broker with these settings."""
+        return cls(settings.broker_role, settings.broker_id, role, broker_id, **more)
+
+    def applied(self, settings: BrokerConfig) -> BrokerConfig | None:
+        """Return the settings with this role; None if the operator has changed theirs since."""
+        if (self.configured_role, self.configured_id) != (settings.broker_role, settings.broker_id):
+            return None
+        return settings.as_role(self.role, self.id)
+
+
 class SavedSettings(Body):
-    """The content of ``brokerSettings.json``: key -> value, as in a configuration file."""
+    """The content of ``brokerSettings.json``.
+
+    Attributes:
+        settings: key -> value, as in a configuration file.
+        role: see ``SavedRole``; None if there was no switch.
+    """
 
     settings: dict[str, str] = msgspec.field(default_factory=dict)
+    role: SavedRole | None = None
+
+
+def load_role(config: BrokerConfig, files: Files) -> tuple[BrokerConfig, SavedRole | None]:
+    """Return the settings with the saved role, and the latter; blocks.
+
+    Raises:
+        StoreError, StartError: the file can't be used.
+    """
+    path = config.store_path_root_dir / CONFIG_DIRECTORY / SETTINGS
+    # Opening the store says what is wrong with its directory.
+    saved = load_table(path, files, SavedSettings) if path.parent.is_dir() else None
+    role = None if saved is None else saved.role
+    if role is None:
+        return config, None
+    applied = role.applied(config)
+    if applied is None:
+        what = "brokerRole or brokerId was changed since the last switch, so the settings count"
+    else:
+        what = "the role since the last switch replaces that of the settings"
+    if applied != config:
+        _log.warning(what, settings=config.broker_role, saved=role.role, file=str(path))
+    return (config, None) if applied is None else (applied, role)
+
+
+def load_table(path: Path, files: Files, kind: type[BodyT]) -> BodyT | None:
+    """Return the table in a file; None if there is none.
+
+    Raises:
+        StoreError: see ``load_json``.
+        StartError: it is another table.
+    """
+    value, warning = load_json(path, files)
+    if warning is not None:
+        _log.warning("state file", problem=warning)
+    if value is None:
+        return None
+    try:
+        return msgspec.convert(value, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise StartError(
+            f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
+            "and its backup to begin with an empty one"
+        ) from error
 
 
 class SavedTables:
@@ -290,7 +373,8 @@ class SavedTables:
         self._saved_name = saved.broker_name if saved else ""
         # Before the tables are created: ``system_topics`` includes the broker's name.
         config = replace(config, broker_name=self._name(config, topics.topic_config_table))
-        self.settings = (self._load(SETTINGS, SavedSettings) or SavedSettings()).settings
+        saved_settings = self._load(SETTINGS, SavedSettings) or SavedSettings()
+        self.settings, self.role = saved_settings.settings, saved_settings.role
         self.config = config = self._with_settings(config)
         is_renamed = self._saved_name not in ("", config.broker_name)
         self.named_before = self._saved_name if is_renamed else None
@@ -348,7 +432,9 @@ class SavedTables:
             DELAY_OFFSETS, lambda: DelayOffsetSerializeWrapper(self.delay_offsets or {})
         )
         self._filter_file = self._file(FILTERS, self.filters.saved, version=self.filters.version)
-        self._settings_file = self._file(SETTINGS, lambda: SavedSettings(self.settings.copy()))
+        self._settings_file = self._file(
+            SETTINGS, lambda: SavedSettings(self.settings.copy(), self.role)
+        )
         self._name_file = self._file(BROKER_NAME, lambda: SavedName(self.config.broker_name))
 
     # changes by requests
@@ -396,6 +482,15 @@ class SavedTables:
         """Write changed settings; see ``Changes``."""
         self.settings.update(values)
         return self._settings_file.changed()
+
+    def save_role(self, role: SavedRole | None) -> asyncio.Future[bool]:
+        """Write the role since a switch; the result is whether it reached the disk."""
+        self.role = role
+        return self._settings_file.changed()
+
+    def save_locks(self) -> asyncio.Future[bool]:
+        """Write the queue locks; the result is as above."""
+        return self._lock_file.changed()
 
     def save_delay_offsets(self, offsets: dict[int, int]) -> None:
         """Write the progress of the delay levels."""
@@ -451,19 +546,7 @@ class SavedTables:
     # files
 
     def _load(self, name: str, kind: type[BodyT]) -> BodyT | None:
-        path = self._directory / name
-        value, warning = load_json(path, self._files)
-        if warning is not None:
-            _log.warning("state file", problem=warning)
-        if value is None:
-            return None
-        try:
-            return msgspec.convert(value, kind, strict=False)
-        except msgspec.ValidationError as error:
-            raise StartError(
-                f"{path} isn't a table of this kind ({error}): put back a good copy, or remove it "
-                "and its backup to begin with an empty one"
-            ) from error
+        return load_table(self._directory / name, self._files, kind)
 
     def _with_settings(self, config: BrokerConfig) -> BrokerConfig:
         """Return the settings with those that UPDATE_BROKER_CONFIG has changed."""

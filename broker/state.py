@@ -132,6 +132,8 @@ class BrokerState:
     taken_by: Callable[[], str | None] = lambda: None
     """Returns the address of another broker under this name and id."""
     stopping: bool = False
+    sealed: bool = False
+    """Whether a slave copies the tables to be the master: offsets may not change."""
     room: ConnectionRoom = field(default_factory=ConnectionRoom)
 
     def __post_init__(self) -> None:
@@ -165,6 +167,11 @@ class BrokerState:
         )
         self.store.retention.configure(config.retention)
         return self.topics.configure(config, now_ms)
+
+    @property
+    def takes_commits(self) -> bool:
+        """Whether the offset that a pull commits is stored."""
+        return not (self.stopping or self.sealed)
 
     @property
     def monotonic_ms(self) -> int:

@@ -204,6 +204,8 @@ class Host:
 
     def commit(self, plan: tuple[str, str, int], offset: int) -> bool:
         """Store a group's offset; return False if the slow path must refuse it."""
+        if self._state.sealed:
+            return False
         try:
             self._processors.offsets.commit(*plan, offset)
         except (LimitReached, RequestRefused):
@@ -259,7 +261,7 @@ class Host:
                 return False
             if online is not None:
                 online.pulled(topic, queue_id, offset, connection, state.clock.monotonic())
-            if header.sys_flag & COMMIT_OFFSET and not state.stopping:
+            if header.sys_flag & COMMIT_OFFSET and state.takes_commits:
                 self._processors.offsets.commit(group, topic, queue_id, commit_offset)
         except (LimitReached, RequestRefused):
             return False

@@ -49,16 +49,21 @@ class LockTable:
         version: rises when the owner of a queue changes; a refresh doesn't change it.
     """
 
-    __slots__ = ("_count", "_groups", "_limit", "version")
+    __slots__ = ("_closed_until_ms", "_count", "_groups", "_limit", "version")
 
     def __init__(self, *, limit: int = LIMITS.queue_locks) -> None:
         self._groups: dict[str, dict[MessageQueue, tuple[str, int]]] = {}
         self._count = 0
         self._limit = limit
+        self._closed_until_ms = 0
         self.version = 0
 
     def __len__(self) -> int:
         return self._count
+
+    def close(self, until_ms: int) -> None:
+        """Give queues to no other clients until this monotonic time: their owners are unknown."""
+        self._closed_until_ms = until_ms
 
     def lock(
         self,
@@ -84,12 +89,10 @@ class LockTable:
         held: list[MessageQueue] = []
         for queue in queues:
             entry = self._groups.get(group, {}).get(queue)
-            if (
-                entry is not None
-                and entry[0] != client_id
-                and not by_force
-                and not _expired(entry[1], now_ms)
-            ):
+            is_free = (entry is None or _expired(entry[1], now_ms)) and (
+                now_ms >= self._closed_until_ms
+            )
+            if not (is_free or by_force or (entry is not None and entry[0] == client_id)):
                 continue
             if entry is None:
                 if self._count >= self._limit:
@@ -157,7 +160,8 @@ class LockTable:
         """Restore saved locks.
 
         After a clean stop each has its remaining time. After a crash the times in the file may be
-        outdated, because refreshes are not saved, so each gets ``RESTORED_LIVE_MS``.
+        outdated, because refreshes are not saved, so each gets ``RESTORED_LIVE_MS``. A saved lock
+        replaces one that another client has here, as at a slave.
         """
         crash_ms = now_ms - LOCK_LIVE_MS + RESTORED_LIVE_MS
         for group, clients in saved.lock_table.items():
@@ -166,7 +170,7 @@ class LockTable:
                     queue = MessageQueue(topic, broker, queue_id)
                     since_ms = min(refreshed_ms - epoch_ms, now_ms) if saved.at_stop else crash_ms
                     if not _expired(since_ms, now_ms):
-                        self.lock(group, client_id, [queue], since_ms)
+                        self.lock(group, client_id, [queue], since_ms, by_force=True)
 
     def sweep(self, now_ms: int) -> int:
         """Delete expired locks; return how many there were."""

@@ -169,7 +169,7 @@ class PullProcessor:
         if online is not None:
             now, offset = self._state.clock.monotonic(), header.queue_offset
             online.pulled(header.topic, header.queue_id, offset, connection, now)
-        if header.sys_flag & COMMIT_OFFSET and not self._state.stopping:
+        if header.sys_flag & COMMIT_OFFSET and self._state.takes_commits:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )

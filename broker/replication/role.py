@@ -6,7 +6,7 @@ codes of RocketMQ, and clients then go to the master; its tables are copies of t
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -59,13 +59,42 @@ REFUSED: Final[dict[int, tuple[int, str]]] = {
 """Code and text with which a slave refuses a request."""
 
 
-def wrap(handler: Handler) -> Handler:
-    """Return a slave's handler, which refuses what only a master may do."""
+HANDING_OVER: Final[dict[int, tuple[int, str]]] = {
+    code: (answer, text.replace("is a slave", "is handing over to its slave"))
+    for code, (answer, text) in REFUSED.items()
+}
+"""With which a master refuses what would change its log or its tables, until its slave has both."""
 
-    def handle(command: Command, connection: Connection) -> Answer:
-        refusal = REFUSED.get(command.code)
-        if refusal is None:
-            return handler(command, connection)
-        return None if command.is_oneway else command.reply(*refusal)
+SEALED: Final[dict[int, tuple[int, str]]] = {
+    **HANDING_OVER,
+    **dict.fromkeys(
+        (
+            *(RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET),
+            *(RequestCode.CLONE_GROUP_OFFSET, RequestCode.LOCK_BATCH_MQ),
+        ),
+        (ResponseCode.SYSTEM_ERROR, "this broker is handing over offsets and locks to its slave"),
+    ),
+}
+"""With which it refuses while the slave copies the tables for the last time."""
 
-    return handle
+
+class RoleGate:
+    """Refuses what the broker's role doesn't permit.
+
+    Attributes:
+        refused: code and text by request code.
+    """
+
+    def __init__(self, refused: Mapping[int, tuple[int, str]]) -> None:
+        self.refused = refused
+
+    def wrap(self, handler: Handler) -> Handler:
+        """Return a handler that refuses these requests, and calls ``handler`` for others."""
+
+        def handle(command: Command, connection: Connection) -> Answer:
+            refusal = self.refused.get(command.code)
+            if refusal is None:
+                return handler(command, connection)
+            return None if command.is_oneway else command.reply(*refusal)
+
+        return handle

@@ -68,6 +68,7 @@ class ReplicaState:
         master_end: physical offset where the master's log ended at the last look.
         master_newest_ms: store time of that log's last record, ms since the epoch; 0 if unknown:
             Apache's masters don't tell it.
+        heard_at: when the master was heard last, monotonic seconds; None for never.
         problem: why nothing comes, as a sentence; None if there is no problem.
         differs: whether the problem is that the two logs differ, which does not pass by itself.
     """
@@ -76,6 +77,7 @@ class ReplicaState:
     connected: bool = False
     master_end: int = 0
     master_newest_ms: int = 0
+    heard_at: float | None = None
     problem: str | None = None
     differs: bool = False
 
@@ -228,7 +230,8 @@ class LogReplica:
         store = self._store
         while stream.pending and (size := store.follower.append(stream.pending)):
             stream.appended(size)
-        self.state = replace(self.state, master_end=max(self.state.master_end, stream.end))
+        end = max(self.state.master_end, stream.end)
+        self.state = replace(self.state, master_end=end, heard_at=self._clock.monotonic())
         if store.config.defers:
             store.when_durable(store.log.end, lambda _: self._grown.set())
 
@@ -307,7 +310,8 @@ class LogReplica:
             raise NotFollowing(
                 f"the master {master.requests} does not tell where its log begins: {error!r}"
             ) from error
-        self.state = replace(self.state, master_end=end, master_newest_ms=newest_ms)
+        now = self._clock.monotonic()
+        self.state = replace(self.state, master_end=end, master_newest_ms=newest_ms, heard_at=now)
         return start, end
 
     async def _has_same(self, master: Master, offset: int) -> bool:

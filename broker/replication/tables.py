@@ -35,6 +35,7 @@ from remoting.protocol.bodies.group import (
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.disk import timer
 from remoting.protocol.disk.timer import TimerCheck, decode_check, encode_check
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.pull import UpdateConsumerOffsetRequestHeader
@@ -80,6 +81,7 @@ class TableCopy:
         self._at_master: Offsets = {}
         self._here: Offsets | None = None
         self._problems: set[str] = set()
+        self._copying = asyncio.Lock()
 
     def soon(self) -> None:
         """Copy the tables now."""
@@ -98,8 +100,29 @@ class TableCopy:
             if master is not None:
                 await self.copy(master)
 
-    async def copy(self, master: Master) -> None:
-        """Copy all tables once; a table that can't be copied is logged, and left as it is."""
+    async def copy(self, master: Master) -> set[str]:
+        """Copy all tables once; a table that can't be copied is logged, and left as it is.
+
+        Return the names of these.
+        """
+        async with self._copying:
+            await self._copy(master)
+            return self._problems.copy()
+
+    def save_timers(self, progress: bytes) -> None:
+        """Save what the master has delivered of the present second of timers; blocks.
+
+        Raises:
+            OSError: a file can't be written.
+        """
+        root = self._state.store.paths.root
+        # From before the last switch, if there are any: the wheel is built again.
+        self._files.remove(root / timer.WHEEL_NAME)
+        for name in self._files.list(root / timer.LOG_NAME):
+            self._files.remove(root / timer.LOG_NAME / name)
+        self._files.replace(root / "config" / timer.PROGRESS_NAME, progress, backup=False)
+
+    async def _copy(self, master: Master) -> None:
         for name, step in (
             ("topics", self._copy_topics),
             ("groups", self._copy_groups),

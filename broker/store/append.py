@@ -137,8 +137,8 @@ class Appender:
     """
 
     __slots__ = (
-        *("_disk", "_dispatcher", "_follows", "_log", "_longest_record", "_next_ms", "_on_stored"),
-        "_stats",
+        *("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_on_stored"),
+        *("_refusal", "_stats"),
         "defers",
         "waits",
     )
@@ -167,13 +167,17 @@ class Appender:
         self._stats = context.stats
         self._next_ms = next_ms
         self._on_stored = on_stored if context.config.defers else None
-        self._follows = context.config.follows
+        self._refusal = FOLLOWS if context.config.follows else None
         self.defers = context.config.defers
         self.waits = context.config.waits
 
     def takes(self, size: int) -> bool:
         """Return whether the store accepts ``size`` bytes of contiguous records."""
-        return self._disk.trouble is None and size <= self._longest_record and not self._follows
+        return self._disk.trouble is None and size <= self._longest_record and self._refusal is None
+
+    def refuse(self, reason: str | None) -> None:
+        """Take nothing from now on; None: take messages again."""
+        self._refusal = reason
 
     def open(self, queue: ConsumeQueue, count: int) -> tuple[int, int, memoryview | None]:
         """Make room for ``count`` more entries of a queue.
@@ -269,7 +273,7 @@ class MessageWriter:
         self._disk = context.disk
         self._now_ms = context.clock.now_ms
         self._stats = context.stats
-        self._follows = config.follows
+        self._refusal = FOLLOWS if config.follows else None
         self._max_body = config.max_message_size
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._defers = config.defers
@@ -340,8 +344,8 @@ class MessageWriter:
 
     def _check(self, message: PendingMessage, body_bytes: int) -> None:
         # Raises PutRefused, also when the store accepts no messages at present.
-        if self._follows:
-            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, FOLLOWS)
+        if self._refusal is not None:
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
         if len(message.topic) > MAX_TOPIC_LENGTH:
@@ -432,6 +436,10 @@ class MessageWriter:
     def _no_place(self, directory: Path, error: OSError) -> NoReturn:
         reason = self._disk.refused(directory, error)
         raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, reason) from error
+
+    def refuse(self, reason: str | None) -> None:
+        """Refuse all messages from now on, with this reason; None: take them again."""
+        self._refusal = reason
 
     def stored_at(self, store_ms: int) -> None:
         """Note the store time of a record that was appended otherwise, ms since the epoch."""

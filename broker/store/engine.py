@@ -304,6 +304,11 @@ class MessageStore:
         self.syncer.request()
         return result
 
+    def refuse(self, reason: str | None) -> None:
+        """Refuse all messages from now on, with this reason; None: take them again."""
+        self.writer.refuse(reason)
+        self.appender.refuse(reason)
+
     def watch_growth(self, on_grown: Callable[[], None] | None) -> None:
         """Call ``on_grown`` when there is more of the log for slaves; None for no call."""
         self.syncer.watch(on_grown)

@@ -27,7 +27,9 @@ from remoting.protocol.headers.admin import (
     GetKVConfigResponseHeader,
     GetKVListByNamespaceRequestHeader,
     GetRouteInfoRequestHeader,
+    HandOverRequestHeader,
     KVKeyRequestHeader,
+    PromoteRequestHeader,
     PutKVConfigRequestHeader,
     TopicRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
@@ -38,9 +40,12 @@ from remoting.protocol.names import (
     PERM_WRITE,
     is_internal_topic,
 )
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 
 DEFAULT_QUEUES: Final = 8
+HAND_OVER_TIMEOUT: Final = 60.0
+"""Seconds; the broker answers within 50, also without an answer of the slave."""
 _LETTERS: Final = {"r": PERM_READ, "w": PERM_WRITE}
 
 
@@ -287,6 +292,39 @@ class ClusterAdmin(AdminBase):
         """
         body = properties_text.render(settings)
         await self._remote.call(address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def hand_over(self, master: str, slave: str, slave_id: int) -> None:
+        """Make a slave the master, without loss; the old master becomes its slave.
+
+        Returns when the new master serves. Only PocketMQ's brokers can do it.
+
+        Args:
+            master: the address of the master.
+            slave: the address of the slave, as registered.
+            slave_id: its broker id, which the old master gets.
+        """
+        await self._remote.call(
+            master,
+            OwnRequestCode.HAND_OVER,
+            HandOverRequestHeader(slave_address=slave, slave_id=slave_id),
+            timeout=HAND_OVER_TIMEOUT,
+        )
+
+    async def promote(self, broker: str, slave: str, *, force: bool = False) -> None:
+        """Make a slave the master though the master is dead, which may lose messages.
+
+        Args:
+            broker: the broker's name.
+            slave: the address of the slave.
+            force: do it. Without, the error says how much would be lost.
+        """
+        step = PromoteRequestHeader.FORCE if force else PromoteRequestHeader.ASK
+        await self._remote.call(
+            slave,
+            OwnRequestCode.PROMOTE,
+            PromoteRequestHeader(broker_name=broker, step=step),
+            timeout=HAND_OVER_TIMEOUT,
+        )
 
     async def wipe_write_permission(self, broker: str) -> int:
         """Make producers stop using a broker, e.g. before maintenance.

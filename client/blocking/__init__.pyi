@@ -134,6 +134,26 @@ class Admin:
             settings: by RocketMQ's configuration keys.
         """
 
+    def hand_over(self, master: str, slave: str, slave_id: int) -> None:
+        """Make a slave the master, without loss; the old master becomes its slave.
+
+        Returns when the new master serves. Only PocketMQ's brokers can do it.
+
+        Args:
+            master: the address of the master.
+            slave: the address of the slave, as registered.
+            slave_id: its broker id, which the old master gets.
+        """
+
+    def promote(self, broker: str, slave: str, *, force: bool = False) -> None:
+        """Make a slave the master though the master is dead, which may lose messages.
+
+        Args:
+            broker: the broker's name.
+            slave: the address of the slave.
+            force: do it. Without, the error says how much would be lost.
+        """
+
     def wipe_write_permission(self, broker: str) -> int:
         """Make producers stop using a broker, e.g. before maintenance.
 

@@ -1,9 +1,9 @@
-"""``pocketmq broker config`` and ``drain``: changes of brokers that run."""
+"""``pocketmq broker config``, ``drain``, ``switch`` and ``promote``: changes of running brokers."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import click
@@ -22,6 +22,7 @@ from pocketmq.cli.running import (
     yes_option,
 )
 from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.runtime import DOCS
 from remoting.runtime.settings import ConfigError, nearest
 
 OURS: Final = "pocketmqMaxTopics"
@@ -165,13 +166,89 @@ def drain(name: str, undo: bool, timeout: float | None, call: Call) -> None:
     )
 
 
+@click.command(epilog="Example: pocketmq broker switch broker-a --to 1")
+@click.argument("name", shell_complete=broker_names)
+@click.option("--to", "slave_id", type=int, metavar="ID", help="Which slave, if there are several.")
+@call_options
+def switch(name: str, slave_id: int | None, call: Call) -> None:
+    """Make a slave of broker NAME the master, and the master its slave, without loss.
+
+    The master takes no messages until the slave has everything, and clients go on at the slave. If
+    the slave can't catch up, the master stays, and the command says why.
+    """
+
+    async def hand_over(admin: client.Admin, slave: client.BrokerInfo) -> None:
+        master = (await _master(admin, name)).address
+        await admin.hand_over(master, slave.address, slave.id)
+
+    slave = _ask(call, name, slave_id, hand_over)
+    call.done(
+        f"{name} is now {slave.address}, and the old master is its slave {slave.id}",
+        {"broker": name, "master": slave.address, "slave_id": slave.id},
+    )
+
+
+@click.command(epilog="Example: pocketmq broker promote broker-a --id 1")
+@click.argument("name", shell_complete=broker_names)
+@click.option("--id", "slave_id", type=int, required=True, metavar="ID", help="Which slave.")
+@click.option("--force", is_flag=True, help="Do it, and lose what the slave lacks.")
+@call_options
+def promote(name: str, slave_id: int, force: bool, call: Call) -> None:
+    """Make a slave of broker NAME the master when the master is dead.
+
+    Without --force, the command says how much would be lost. The old master must not come back as
+    a master: start it as a slave, with an empty store.
+    """
+
+    async def force_it(admin: client.Admin, slave: client.BrokerInfo) -> None:
+        await admin.promote(name, slave.address, force=force)
+
+    slave = _ask(call, name, slave_id, force_it)
+    call.done(f"{name} is now {slave.address}", {"broker": name, "master": slave.address})
+
+
+def _ask(
+    call: Call,
+    name: str,
+    broker_id: int | None,
+    act: Callable[[client.Admin, client.BrokerInfo], Awaitable[None]],
+) -> client.BrokerInfo:
+    """Ask a broker to be the master, and return it; without an id the only slave."""
+
+    async def ask(admin: client.Admin) -> client.BrokerInfo:
+        found = await admin.brokers(names=[name])
+        wanted = {broker_id} if broker_id is not None else {one.id for one in found} - {MASTER_ID}
+        chosen = [broker for broker in found if broker.id in wanted]
+        if len(chosen) != 1:
+            ids = ", ".join(str(broker.id) for broker in found)
+            raise client.UsageError(
+                f"name one slave of {name}", hint=f"the ids that are registered: {ids}; 0 is master"
+            )
+        try:
+            await act(admin, chosen[0])
+        except client.NotSupported as problem:
+            raise click.ClickException(
+                f"{name} has an Apache broker or an older one, which can't switch ({problem}): the"
+                f" steps by hand are in {DOCS}high-availability.md#by-hand"
+            ) from problem
+        return chosen[0]
+
+    return call.ask(ask)
+
+
 async def _permit(admin: client.Admin, name: str, permission: int) -> None:
     broker = await _master(admin, name)
     await admin.update_broker_config(broker.address, {"brokerPermission": str(permission)})
 
 
 async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:
-    return next(broker for broker in await admin.brokers(names=[name]) if broker.id == MASTER_ID)
+    for broker in await admin.brokers(names=[name]):
+        if broker.id == MASTER_ID:
+            return broker
+    raise client.UsageError(
+        f"{name} has no master that is registered",
+        hint=f"if it is dead, `pocketmq broker promote {name} --id ID` makes a slave the master",
+    )
 
 
 async def _waiting(admin: client.Admin, name: str) -> list[str]:

@@ -191,14 +191,14 @@ class _BrokerGroup(SuggestingGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return their names."""
-        return ["config", "drain"]
+        return ["config", "drain", "promote", "switch"]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
         # A server doesn't load them.
-        from pocketmq.cli.brokers import config, drain  # noqa: PLC0415
+        from pocketmq.cli import brokers  # noqa: PLC0415
 
-        return {"config": config, "drain": drain}.get(cmd_name)
+        return getattr(brokers, cmd_name) if cmd_name in self.list_commands(ctx) else None
 
 
 @click.group(

@@ -292,6 +292,8 @@ def _why_not_ready(broker: Broker) -> str | None:
 
     Without name servers it needs no registration.
     """
+    if not broker.serving:
+        return "the broker begins anew in another role"
     if (trouble := broker.store.why_not_writable) is not None:
         return trouble
     states = () if broker.registration is None else broker.registration.states

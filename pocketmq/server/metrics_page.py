@@ -90,14 +90,22 @@ class MetricsPage(Collector):
         stalls: Durations,
         on_loop: Callable[[Callable[[], Snapshot]], Snapshot] = lambda read: read(),
     ) -> None:
+        self._name_servers, self._brokers = name_servers, brokers
+        self._times, self._stalls = times, stalls
+        self._on_loop = on_loop
+
+    def _sources(self) -> list[tuple[Sequence[Metric[Any]], list[tuple[Sequence[str], Any]]]]:
+        """Return each table with what its rows read now: a switch replaces a broker's parts."""
+        name_servers = self._name_servers
+        brokers = [broker for broker in self._brokers if broker.serving]
         servers: list[tuple[str, NameServer | Broker]] = [
             *(("nameserver", server) for server in name_servers),
             *(("broker", server) for server in brokers),
         ]
-        self._tables: list[tuple[Sequence[Metric[Any]], Sequence[tuple[Sequence[str], Any]]]] = [
+        return [
             (_COUNTERS, [((name,), server.counters) for name, server in servers]),
             (_SERVER, [((name,), server) for name, server in servers]),
-            (_PROCESS, [((), (times, stalls))]),
+            (_PROCESS, [((), (self._times, self._stalls))]),
             (_NAME_SERVER, [((), server) for server in name_servers]),
             (_BROKER_COUNTERS, [((), broker.state.counters) for broker in brokers]),
             (_STORE_STATS, [((), broker.store.stats) for broker in brokers]),
@@ -105,7 +113,6 @@ class MetricsPage(Collector):
             (_BROKER, [((), broker) for broker in brokers]),
             (OF_PAIRS, [((), broker) for broker in brokers]),
         ]
-        self._on_loop = on_loop
 
     def collect(self) -> Iterator[core.Metric]:
         """Yield the current metrics."""
@@ -126,7 +133,7 @@ class MetricsPage(Collector):
     def _read(self) -> Snapshot:
         """Read all values; on the event loop, whose tables change between its callbacks."""
         snapshot: Snapshot = []
-        for rows, sources in self._tables:
+        for rows, sources in self._sources():
             for row in rows:
                 values = [(server, row.read(source)) for server, source in sources]
                 parts = [(server, value) for server, value in values if value is not None]

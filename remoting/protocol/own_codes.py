@@ -31,6 +31,10 @@ report, may come from any address. A token is good for one connection.
 Quotas. A request above one of the broker's quotas is answered SYSTEM_BUSY, and the ext field
 ``RETRY_AFTER`` says how long to wait. PocketMQ's clients do so; others retry as they do.
 
+The role of the master. HAND_OVER asks a master to make one of its slaves the master. It then sends
+PROMOTE to the slave, with ``TAKE``, until the answer has the ext field ``PROMOTION``; any other
+answer leaves open what the slave does. See ``broker.processors.switch``.
+
 A PocketMQ orderly consumer that a failing message has stopped reports it in the ext field
 ``BLOCKED`` of its heartbeat, a JSON list of ``BlockedQueue``; without the field, no queue is
 blocked.
@@ -53,7 +57,23 @@ class OwnRequestCode(IntEnum):
     """From any client to a broker."""
     GET_REPLICATION_TOKEN = 20020
     """From a slave to its master."""
+    HAND_OVER = 20021
+    """From an administrator to a master."""
+    PROMOTE = 20022
+    """From a master or an administrator to a slave."""
 
+
+PROMOTION: Final = "pmqPromotion"
+"""Ext field of the answer to PROMOTE: one of the next three."""
+
+REFUSED: Final = "refused"
+"""The broker stays a slave, whatever arrives later of this attempt."""
+
+SAVED: Final = "saved"
+"""The slave will be the master, also after a crash."""
+
+SERVING: Final = "serving"
+"""The broker is the master."""
 
 ON_CONFLICT: Final = "pmqOnConflict"
 """Ext field of a heartbeat: ``reject``, ``warn`` or ``allow``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from remoting.protocol.command import Header, Int, Long, header
 
 
@@ -30,6 +32,38 @@ class TopicRequestHeader(Header):
     """
 
     topic: str
+
+
+@header
+class HandOverRequestHeader(Header):
+    """HAND_OVER: which slave becomes the master; the old one gets its id."""
+
+    slave_address: str
+    slave_id: Long
+
+
+@header
+class PromoteRequestHeader(Header):
+    """PROMOTE; ``step`` is one of the constants below.
+
+    With TAKE, ``attempt`` names the hand-over, ``end`` is the physical offset where the master's
+    log ends, and ``role`` the master's.
+    """
+
+    CHECK: ClassVar[str] = "check"
+    """From the master: say whether TAKE would be refused."""
+    TAKE: ClassVar[str] = "take"
+    """From the master: be the master."""
+    ASK: ClassVar[str] = "ask"
+    """From an administrator: say what would be lost."""
+    FORCE: ClassVar[str] = "force"
+    """From an administrator: be the master, though it is dead."""
+
+    broker_name: str
+    step: str
+    attempt: str = ""
+    end: Long = 0
+    role: str = "ASYNC_MASTER"
 
 
 @header

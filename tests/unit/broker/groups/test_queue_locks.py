@@ -87,3 +87,21 @@ def test_a_full_table_refuses_until_locks_end():
     assert locks.lock("g", "a", [Q0], 1) == [Q0]
     assert locks.lock("g", "b", [Q2], LOCK_LIVE_MS + 2) == [Q2]
     assert len(locks) == 1
+
+
+def test_a_closed_table_gives_no_queue_to_others_before_its_time():
+    locks = LockTable()
+    locks.lock("g", "a", [Q0], 0)
+    locks.close(30_000)
+    assert locks.lock("g", "b", [Q0, Q1], 29_999) == []
+    assert locks.lock("g", "a", [Q0, Q1], 29_999) == [Q0]
+    assert locks.lock("g", "b", [Q0, Q1], 30_000) == [Q1]
+
+
+def test_locks_that_are_handed_over_keep_the_rest_of_their_time():
+    before, after = LockTable(), LockTable()
+    before.lock("g", "a", [Q0], 1_000)
+    after.lock("g", "b", [Q0], 500_000)
+    after.restore(before.saved(-21_000, at_stop=True), 500_000, -500_000)
+    assert after.owner("g", Q0, 540_000) == "a"
+    assert after.owner("g", Q0, 540_001) is None
