@@ -14,6 +14,7 @@ from broker.storetools.verify.check import CheckOptions, check
 from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess
 from tests.harness.cluster import Cluster
+from tests.integration.pocketmq.conftest import CommandLine
 from tests.interop.apache import VERSIONS, JavaClient, apache, mqadmin
 from tests.interop.pairs import (
     LOG_FILE,
@@ -73,6 +74,12 @@ async def test_our_slave_copies_apaches_master(version: str, tmp_path: Path) -> 
             assert sum(numbers) >= 588  # without the delayed ones
         copy = log_bytes(tmp_path / "slave", end)
         assert copy == log_bytes(tmp_path / "apache" / "store", end)
+        cli = CommandLine(master.nameserver)
+        for words in (("switch", "broker-a"), ("promote", "broker-a", "--id", "0")):
+            arguments = ["broker", *words] + ["--to", "0"] * (words[0] == "switch")
+            error = await asyncio.to_thread(cli.fails, *arguments)
+            assert "has an Apache broker or an older one" in error
+            assert "high-availability.md#by-hand" in error
         report = check(tmp_path / "slave", CheckOptions())
         assert report.findings.is_sound
 
@@ -174,6 +181,59 @@ async def test_javas_consumers_go_on_from_our_slave_and_return_to_the_master(
                 await until(lambda group=group: sum(stored(group, "T").values()) == 40, SECONDS)
             # The offsets of the slave came back in time: nothing was delivered again.
             assert handled("late") == list(range(40))
+        finally:
+            for member in members.values():
+                await member.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_javas_consumers_go_on_over_a_switch_and_back(version: str, tmp_path: Path) -> None:
+    intervals = ("periods.ms", "rocketmq.client.rebalance.waitInterval")
+    intervals += ("rocketmq.client.rebalance.lockInterval",)
+    options = tuple(f"-D{name}=1000" for name in intervals)
+    java = JavaClient(version, "JSON", tmp_path, options=options)
+    members: dict[str, MemberProcess] = {}
+
+    def handled(group: str) -> list[int]:
+        found = events({group: members[group].file})
+        return [event.number for event in found if event.kind == "end"]
+
+    async with Cluster(tmp_path) as own:
+        try:
+            quick, name = BrokerLimits(table_copy_seconds=0.1), {"brokerName": "broker-a"}
+            slave = {**name, "brokerRole": "SLAVE", "brokerId": "1"}
+            first = await own.start("first", haListenPort=str(free_ports(1)), **name)
+            second = await own.start(
+                "second", limits=quick, haListenPort=str(free_ports(1)), **slave
+            )
+            async with client.Admin(own.nameserver) as admin:
+                await admin.create_topic("T", queues=1)
+                for group, order in (("concurrent", "concurrent"), ("ordered", "ordered")):
+                    file = tmp_path / group
+                    command = java.command(
+                        *(own.nameserver, group, "T", str(file), order, "3", group),
+                        program="GroupMember",
+                    )
+                    members[group] = MemberProcess(command, file, group)
+                    await members[group].join()
+                async with client.Producer(own.nameserver) as producer:
+                    for turn in range(3):
+                        for number in range(turn * 20, turn * 20 + 20):
+                            await producer.send("T", b"%d 0 0" % number)
+                        expected = set(range(turn * 20 + 20))
+                        for group in members:
+                            await until(
+                                lambda of=(group, expected): set(handled(of[0])) == of[1], SECONDS
+                            )
+                        if turn < 2:
+                            old, new = (first, second) if turn == 0 else (second, first)
+                            await until(lambda: first.store.log.end == second.store.log.end)
+                            await admin.hand_over(old.address, new.address, 1)
+                            await until(
+                                lambda old=old: old.serving and old.config.is_slave, SECONDS
+                            )
+            firsts = list(dict.fromkeys(handled("ordered")))
+            assert firsts == sorted(firsts) == list(range(60))
         finally:
             for member in members.values():
                 await member.close()

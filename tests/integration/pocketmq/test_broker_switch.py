@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import client
 from client import blocking
 from pocketmq.testing import ServerProcess
 from tests.harness.processes import Processes, options, processes
 from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.ports import free_port, free_ports
-from tests.support.waiting import wait_until
+from tests.support.relay import Relay
+from tests.support.waiting import until, wait_until
 
 
 @pytest.fixture
@@ -83,3 +86,57 @@ def test_brokers_that_are_not_there_are_one_line_errors(cli: CommandLine) -> Non
         assert "name one slave of broker-a" in cli.fails("broker", *words)
     error = cli.fails("broker", "promote", "broker-a", "--id", "0", "--force")
     assert "this broker is the master" in error
+
+
+async def test_a_hand_over_goes_on_though_the_master_is_killed(
+    pair: tuple[Processes, ServerProcess],
+) -> None:
+    running, slave = pair
+    master, address = running.broker, running.address
+    one, other = master.addresses["broker"], slave.addresses["broker"]
+    async with client.Admin(address) as admin, Relay(other, requests=1) as relay:
+        async with client.Producer(address) as producer:
+            for number in range(100):
+                await producer.send("orders", b"%d" % number)
+            switch = asyncio.create_task(admin.hand_over(one, relay.address, 1))
+            await relay.held.wait()
+            with pytest.raises(client.ServiceNotAvailable):
+                await producer.send("orders", b"refused", timeout=1)
+
+        await asyncio.to_thread(master.kill)
+        with pytest.raises(client.PocketMQError):
+            await switch
+        await asyncio.to_thread(master.start)
+
+        async def ids() -> dict[int, str]:
+            return {broker.id: broker.address for broker in await admin.brokers()}
+
+        # The master doesn't know whether it is the master, and nobody finds it.
+        assert await ids() == {1: other}
+        relay.release()
+
+        async def switched() -> bool:
+            return await ids() == {0: other, 1: one}
+
+        await until(switched, 60)
+        async with client.Producer(address) as producer:
+            await producer.send("orders", b"100")
+
+        async def equal() -> bool:
+            return await _end(admin, one) == await _end(admin, other)
+
+        await until(equal, 60)
+        end = await _end(admin, one)
+    logs = [
+        b"".join(file.read_bytes() for file in sorted((root / "commitlog").iterdir()))[:end]
+        for root in map(Path, (_store_of(master), _store_of(slave)))
+    ]
+    assert logs[0] == logs[1]
+
+
+async def _end(admin: client.Admin, address: str) -> int:
+    return int((await admin.broker_runtime(address))["commitLogMaxOffset"])
+
+
+def _store_of(server: ServerProcess) -> str:
+    return server.command[server.command.index("--store") + 1]
