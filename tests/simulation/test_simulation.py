@@ -8,15 +8,18 @@ import pytest
 
 from tests.simulation import broken
 from tests.simulation.world import Broker, Violation, run
-from tests.support.sizes import size
+from tests.support.sizes import SIZE, size
 
 BLOCK = size(test=100, ci=500, soak=10_000)
 """Seeds of one test, so that several processes share them."""
 
 BLOCKS = size(test=5, ci=20, soak=100)
 
-FEW = 1500
+FEW = size(ci=1500, soak=30_000)
 """Seeds that are enough to find a fault."""
+
+RARE = [] if SIZE != "soak" else [(broken.WithRefusals, "I2"), (broken.LeadsAgain, "I2")]
+"""Faults that one of thousands of seeds finds."""
 
 
 @pytest.mark.timeout(3600)
@@ -33,6 +36,7 @@ def test_a_group_keeps_its_promises(block: int) -> None:
     assert crashes > BLOCK
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("broker", "broken_promise"),
     [
@@ -46,6 +50,7 @@ def test_a_group_keeps_its_promises(block: int) -> None:
         (broken.KeepsEmptyEpoch, "I[12]"),
         (broken.SavesEpochsLate, "I1"),
         (broken.ForgetsRequests, "I2"),
+        *RARE,
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
