@@ -79,7 +79,7 @@ def _table(name: str, cases: list[ET.Element]) -> str:
     rows = "".join(f"| {each} | {_over_runs(each, values[each]):,} |\n" for each in values)
     seconds = sum(float(case.get("time", "0")) for case in cases)
     return (
-        f"\n{name}, {len(cases)} runs in {seconds / 60:.1f} minutes:\n\n"
+        f"\n`{name}`, runs: {len(cases)}, minutes: {seconds / 60:.1f}\n\n"
         f"| counted | |\n|---|---|\n{rows}"
     )
 
