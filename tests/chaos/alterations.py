@@ -30,6 +30,7 @@ from broker.store.append import EntryDispatcher
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.follow import LogFollower
 from broker.store.os_files import Files, Region
+from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.view import RecordView
 from remoting.runtime.clock import SystemClock
 from tests.chaos.recorder import TOPIC
@@ -40,9 +41,6 @@ _ROOT: Final = Path(__file__).parents[2]
 _AHEAD: Final = Struct("<q")
 
 HELD_BACK_BYTES: Final = 16 * 1024
-
-EVERY: Final = 5
-"""Of how many messages one is exchanged."""
 
 
 def environment(*alterations: str) -> dict[str, str]:
@@ -121,34 +119,36 @@ class LazyFollower(LogFollower):
 
 
 class Reordering(EntryDispatcher):
-    """Makes some messages visible only after the next one of their queue."""
+    """Makes messages visible in pairs, the second one first."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
         self.held: dict[ConsumeQueue, bytes] = {}
 
     def publish(self, queue: ConsumeQueue, entries: bytes) -> None:
-        self.count += queue.topic == TOPIC
-        if self.count % EVERY == 1 and queue not in self.held:
+        if queue.topic == TOPIC and len(entries) == ENTRY_BYTES and queue not in self.held:
             self.held[queue] = entries
-        else:
-            super().publish(queue, entries + self.held.pop(queue, b""))
+            return
+        entries = self.held.pop(queue, b"") + entries
+        if queue.topic == TOPIC:
+            first, second = entries[:ENTRY_BYTES], entries[ENTRY_BYTES : 2 * ENTRY_BYTES]
+            entries = second + first + entries[2 * ENTRY_BYTES :]
+        super().publish(queue, entries)
 
 
 class Dropping(EntryDispatcher):
-    """Makes some messages visible twice, and the ones after them never."""
+    """Makes every second message visible as the one before it."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
-        self.last: dict[ConsumeQueue, bytes] = {}
+        self.held: dict[ConsumeQueue, bytes] = {}
 
     def publish(self, queue: ConsumeQueue, entries: bytes) -> None:
-        self.count += queue.topic == TOPIC
-        if self.count % EVERY == 1:
-            entries = self.last.get(queue, entries)[: len(entries)]
-        self.last[queue] = entries
+        if queue.topic == TOPIC:
+            before = self.held.pop(queue, b"")
+            if not before:
+                self.held[queue] = entries[-ENTRY_BYTES:]
+            entries = (before or entries[:ENTRY_BYTES]) + entries[ENTRY_BYTES:]
         super().publish(queue, entries)
 
 
