@@ -17,7 +17,6 @@ from broker.config import BrokerConfig
 from broker.errors import StartError
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
-from broker.store.results import StoreError
 from remoting.protocol.message.record import ip_bytes
 from remoting.runtime.clock import Clock
 
@@ -80,9 +79,12 @@ async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -
             )
     except asyncio.CancelledError:
         store.progress.give_up()
-        with contextlib.suppress(StoreError):
-            await opening
-        store.close()
+        # Also if it is cancelled again: the thread may have locked the store.
+        while not opening.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([opening])
+        if opening.exception() is None:
+            store.close()
         _log.warning("stopped while the store was being opened", store=str(store.paths.root))
         raise
     report = opening.result()

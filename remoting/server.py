@@ -152,7 +152,10 @@ class Server:
                     self._port,
                     backlog=backlog,
                     reuse_address=True,
+                    start_serving=False,
                 )
+                # Apart: cancelled here, ``create_server`` would leave a socket that listens.
+                await self._server.start_serving()
                 at = self._server.sockets[0].getsockname()
         except OSError as failure:
             raise bind_failed(self.address, failure) from failure

@@ -145,7 +145,11 @@ class ReplicationServer:
     async def start(self) -> None:
         """Listen. Raises ``BindFailed``."""
         try:
-            self._server = await asyncio.start_server(self._accept, self._host, self._port)
+            self._server = await asyncio.start_server(
+                self._accept, self._host, self._port, start_serving=False
+            )
+            # Apart: cancelled here, ``start_server`` would leave a socket that listens.
+            await self._server.start_serving()
         except OSError as error:
             raise bind_failed(address_text((self._host, self._port)), error) from error
         self._port = self._server.sockets[0].getsockname()[1]

@@ -86,6 +86,22 @@ async def test_requests_during_the_start_are_answered_busy(make_broker, connect)
     assert (await client.send()).code == 0
 
 
+async def test_a_start_that_is_cancelled_twice_leaves_the_store_closed(make_broker):
+    files = WaitingFiles()
+    broker = make_broker(files=files)
+    starting = asyncio.ensure_future(broker.start())
+    await files.asked.wait()
+    for _ in range(2):
+        starting.cancel()
+        await asyncio.sleep(0)
+    files.may.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    await broker.stop()
+    async with make_broker():
+        pass
+
+
 # --- the other port
 
 
