@@ -478,16 +478,15 @@ class Broker:
     async def _start_vip(self) -> None:
         if self.config.listen_port <= VIP_STEP:
             return
-        vip = self._make_server(self.config.listen_port - VIP_STEP)
+        vip = self._vip = self._make_server(self.config.listen_port - VIP_STEP)
         vip.endpoint.handler = self._server.endpoint.handler
         vip.endpoint.feed_factory = self._server.endpoint.feed_factory
         try:
             await vip.start()
         except BindFailed as error:
             _log.warning("clients with vipChannelEnabled can't send here", reason=str(error))
+            self._vip = None
             await vip.stop()
-        else:
-            self._vip = vip
 
     def _spawn_tasks(self) -> None:
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
@@ -609,7 +608,10 @@ class Broker:
     # stop
 
     async def stop(self) -> None:
-        """Stop cleanly, also after a failed start. Calling it again has no effect."""
+        """Stop cleanly, also after a failed start. Calling it again has no effect.
+
+        If it is cancelled, the broker is still open: call it again.
+        """
         await self._roles.close()
         await self._end()
 
@@ -619,6 +621,7 @@ class Broker:
         if self._serving:
             self.state.stopping = True
             self.processors.pull.wake_all()
+            self._switch.stop()
         await asyncio.gather(*(server.stop() for server in (self._server, self._vip) if server))
         await self._supervisor.close()
         if self._slaves is not None:
@@ -627,10 +630,11 @@ class Broker:
         if audit is not None:
             await audit.close()
         if self._serving:
-            self._serving = False
             if not self.config.is_slave:
                 self._save_engines()
             await self._tables.flush()
+            # Not before: a stop that is cancelled in between is completed by the next one.
+            self._serving = False
         if self._store_open:
             self._store_open = False
             self.store.close()

@@ -3,13 +3,14 @@
 The master does it, when an administrator asks it to (HAND_OVER). It refuses everything that would
 change its log, waits until the slave has all of it, and saves whom it hands over to. Then it sends
 the slave PROMOTE with the end of its log, the queue locks and what is delivered of the timers. The
-slave copies the tables once more, saves that it is the master, and answers; both then begin anew in
-their new roles.
+slave copies the tables once more, asks the master whether the hand-over is still open (CONFIRM),
+saves that it is the master, and answers; both then begin anew in their new roles.
 
 From the moment when PROMOTE may have been sent, only the slave's answer ends the hand-over: until
 then the master takes no messages, also after a restart, and asks again. The slave gives one answer
-to each attempt: who was refused can't be promoted by a request that arrives late. So there are
-never two masters.
+to each attempt: who was refused can't be promoted by a request that arrives late. Nor can a slave
+that was paused while an administrator let the master go on, unless it had asked already. So there
+are never two masters.
 
 ``promote --force`` makes a slave the master without the old one, whose locks it doesn't know: it
 gives nobody a lock until the old ones have expired for sure.
@@ -114,6 +115,7 @@ class RoleSwitch:
     gate: RoleGate = field(init=False)
     tables: TableCopy = field(init=False)
     _busy: bool = False
+    _is_confirmed: bool = False
     _outcome: asyncio.Task[str | None] | None = None
     _attempts: dict[str, asyncio.Task[str | None]] = field(default_factory=dict)
 
@@ -122,7 +124,7 @@ class RoleSwitch:
         self.tables = TableCopy(state, self.saved, state.store.files, ask)
         self.gate = RoleGate({} if self.state.replica is None else REFUSED_OF_SLAVES)
         if self.saved.role is not None and self.saved.role.attempt:
-            self._busy = True
+            self._busy = self._is_confirmed = True
             self._fence(SEALED)
 
     def table(self) -> dict[int, Handler]:
@@ -136,6 +138,12 @@ class RoleSwitch:
             self._outcome = self.spawn(self._finish(self.saved.role), "hand-over")
         return self._busy
 
+    def stop(self) -> None:
+        """Let no request wait for a hand-over; it goes on when the brokers are back."""
+        for task in (self._outcome, *self._attempts.values()):
+            if task is not None:
+                task.cancel()
+
     # --- at the master
 
     async def hand_over(self, command: Command, _: Connection) -> Command:
@@ -145,7 +153,7 @@ class RoleSwitch:
             raise _refusal("this broker is a slave: ask its master")
         if self._busy:
             raise _refusal("this broker is handing over already")
-        self._busy = True
+        self._busy, self._is_confirmed = True, False
         try:
             await self._check(header)
             seconds = self.state.config.limits.catch_up_seconds
@@ -163,7 +171,8 @@ class RoleSwitch:
             raise _refusal(
                 f"the slave {header.slave_address} has not answered: this master takes no messages"
                 " until the slave says whether it is the master now. Start the slave; or, if it is"
-                f" gone for good, `pocketmq broker promote {self._name} --id 0 --force`"
+                f" gone for good, `pocketmq broker promote {self._name} --id 0 --force`; or with"
+                " --address for --id, if this master was restarted"
             )
         if (reason := outcome.result()) is not None:
             raise _refusal(reason)
@@ -233,11 +242,13 @@ class RoleSwitch:
             await self.registration.start()
             _log.warning("not handed over", slave=role.successor, reason=reason)
             return reason
+        # At once: from here on nobody can let this broker go on as the master.
+        saving = self.saved.save_role(mine := self._role("SLAVE", role.successor_id))
         # Not before: clients need a route. Not later: it would be registered as the master again.
         await self.registration.pause()
-        mine = self._role("SLAVE", role.successor_id)
-        while not await self.saved.save_role(mine):  # noqa: ASYNC110 - the disk has no event
+        while not await saving:
             await asyncio.sleep(RETRY_SECONDS)
+            saving = self.saved.save_role(mine)
         try:
             async with asyncio.timeout(SERVING_SECONDS):
                 await self._until_answered(role, SERVING)
@@ -285,10 +296,13 @@ class RoleSwitch:
         replica, step = self.state.replica, header.step
         if header.broker_name != self._name:
             reason: str | None = f"this broker is {self._name}, not {header.broker_name}"
+        elif step == PromoteRequestHeader.CONFIRM:
+            reason = self._confirm(header.attempt)
         elif replica is None and step == PromoteRequestHeader.TAKE:
             return command.reply(extra=((PROMOTION, SERVING),))
-        elif replica is None and step == PromoteRequestHeader.FORCE and self._outcome is not None:
-            reason = await self._release(self._outcome)
+        elif replica is None and self._outcome is not None:
+            by_force = step == PromoteRequestHeader.FORCE
+            reason = await self._release(self._outcome, by_force=by_force)
         elif replica is None:
             reason = "this broker is the master"
         elif step == PromoteRequestHeader.TAKE:
@@ -350,6 +364,15 @@ class RoleSwitch:
         state.locks.restore(given.locks, now_ms, -now_ms)
         if not await self.saved.save_locks():
             return "it can't write the queue locks: see its log"
+        request = self._request(PromoteRequestHeader.CONFIRM, attempt=header.attempt)
+        try:
+            reply = await self.registration.pool.request(
+                master.requests, request, timeout=ASK_SECONDS
+            )
+        except RemotingError as error:
+            return f"the master does not confirm: {error}"
+        if reply.code != ResponseCode.SUCCESS:
+            return f"the master {master.requests} does not confirm: {reply.remark}"
         return await self._save_master(self._role(header.role, 0))
 
     async def _promote(self, replica: LogReplica, *, by_force: bool) -> str | None:
@@ -384,14 +407,28 @@ class RoleSwitch:
         self.on_change()
         return None
 
-    async def _release(self, outcome: asyncio.Task[str | None]) -> str | None:
+    def _confirm(self, attempt: str) -> str | None:
+        """Let the slave become the master; return why it must not any more, or None."""
+        if not attempt or self.saved.role is None or self.saved.role.attempt != attempt:
+            return "this hand-over has ended"
+        self._is_confirmed = True
+        return None
+
+    async def _release(self, outcome: asyncio.Task[str | None], *, by_force: bool) -> str | None:
         """End a hand-over without the slave's answer; return why that is impossible, or None."""
         role = self.saved.role
         if role is None or not role.attempt:
             return "this broker is the master"
+        if not by_force:
+            may = "may be the master now" if self._is_confirmed else "is not the master yet"
+            return (
+                f"it is handing over to {role.successor}, which {may}, and takes no messages until"
+                " that slave answers. If the slave is gone for good, use --force"
+            )
+        # Before anything is awaited: from here on the slave can't confirm.
+        self.saved.save_role(structs.replace(role, attempt=""))
         outcome.cancel()
         await asyncio.wait([outcome])
-        self.saved.save_role(structs.replace(role, attempt=""))
         self._open()
         await self.registration.start()
         return None

@@ -190,21 +190,30 @@ def switch(name: str, slave_id: int | None, call: Call) -> None:
 
 @click.command(epilog="Example: pocketmq broker promote broker-a --id 1")
 @click.argument("name", shell_complete=broker_names)
-@click.option("--id", "slave_id", type=int, required=True, metavar="ID", help="Which slave.")
+@click.option("--id", "slave_id", type=int, metavar="ID", help="Which slave.")
+@click.option("--address", metavar="HOST:PORT", help="Or where it is, if no name server has it.")
 @click.option("--force", is_flag=True, help="Do it, and lose what the slave lacks.")
 @call_options
-def promote(name: str, slave_id: int, force: bool, call: Call) -> None:
+def promote(name: str, slave_id: int | None, address: str | None, force: bool, call: Call) -> None:
     """Make a slave of broker NAME the master when the master is dead.
 
     Without --force, the command says how much would be lost. The old master must not come back as
-    a master: start it as a slave, with an empty store.
+    a master: start it as a slave, with an empty store. A master whose slave is gone in a switch is
+    promoted, too: it takes messages again.
     """
+    if (slave_id is None) == (address is None):
+        raise click.UsageError("give --id or --address")
 
-    async def force_it(admin: client.Admin, slave: client.BrokerInfo) -> None:
-        await admin.promote(name, slave.address, force=force)
+    async def force_it(admin: client.Admin, slave: client.BrokerInfo | None = None) -> None:
+        at = address if slave is None else slave.address
+        assert at is not None
+        await admin.promote(name, at, force=force)
 
-    slave = _ask(call, name, slave_id, force_it)
-    call.done(f"{name} is now {slave.address}", {"broker": name, "master": slave.address})
+    if address is None:
+        address = _ask(call, name, slave_id, force_it).address
+    else:
+        call.ask(lambda admin: _as_ours(name, force_it(admin)))
+    call.done(f"{name} is now {address}", {"broker": name, "master": address})
 
 
 def _ask(
@@ -224,16 +233,21 @@ def _ask(
             raise client.UsageError(
                 f"name one slave of {name}", hint=f"the ids that are registered: {ids}; 0 is master"
             )
-        try:
-            await act(admin, chosen[0])
-        except client.NotSupported as problem:
-            raise click.ClickException(
-                f"{name} has an Apache broker or an older one, which can't switch ({problem}): the"
-                f" steps by hand are in {DOCS}high-availability.md#by-hand"
-            ) from problem
+        await _as_ours(name, act(admin, chosen[0]))
         return chosen[0]
 
     return call.ask(ask)
+
+
+async def _as_ours(name: str, asking: Awaitable[None]) -> None:
+    """Ask a broker what Apache's can't do."""
+    try:
+        await asking
+    except client.NotSupported as problem:
+        raise click.ClickException(
+            f"{name} has an Apache broker or an older one, which can't switch ({problem}): the"
+            f" steps by hand are in {DOCS}high-availability.md#by-hand"
+        ) from problem
 
 
 async def _permit(admin: client.Admin, name: str, permission: int) -> None:

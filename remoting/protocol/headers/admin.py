@@ -46,14 +46,16 @@ class HandOverRequestHeader(Header):
 class PromoteRequestHeader(Header):
     """PROMOTE; ``step`` is one of the constants below.
 
-    With TAKE, ``attempt`` names the hand-over, ``end`` is the physical offset where the master's
-    log ends, and ``role`` the master's.
+    With TAKE and CONFIRM, ``attempt`` names the hand-over. With TAKE, ``end`` is the physical
+    offset where the master's log ends, and ``role`` the master's.
     """
 
     CHECK: ClassVar[str] = "check"
     """From the master: say whether TAKE would be refused."""
     TAKE: ClassVar[str] = "take"
     """From the master: be the master."""
+    CONFIRM: ClassVar[str] = "confirm"
+    """From the slave, as its last question: say whether this hand-over is still open."""
     ASK: ClassVar[str] = "ask"
     """From an administrator: say what would be lost."""
     FORCE: ClassVar[str] = "force"

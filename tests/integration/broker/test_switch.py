@@ -14,18 +14,23 @@ from prometheus_client.registry import CollectorRegistry
 import client
 from broker.app import Broker
 from broker.limits import BrokerLimits
+from broker.storetools.verify.findings import is_open
 from pocketmq.server.metrics_page import MetricsPage
 from pocketmq.server.process import LoopMonitor, RequestTimes
 from remoting.access.accounts import dump
+from remoting.errors import BindFailed
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.group import LockBatchRequestBody, LockBatchResponseBody
-from remoting.protocol.codes import RequestCode
+from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
+from tests.harness.certificates import self_signed
 from tests.harness.cluster import Cluster
-from tests.support.ports import free_port
+from tests.integration.broker.client import Client
+from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.ports import free_port, free_ports
 from tests.support.relay import Relay
 
 QUICK = BrokerLimits(table_copy_seconds=0.1, catch_up_seconds=1)
@@ -70,8 +75,9 @@ class Pair:
 
     async def switch(self, *, to: str, by: str | None = None) -> None:
         """Switch as an administrator; ``by`` is the slave's address instead of its own."""
-        master = self.first if to == "second" else self.second
-        slave = self.cluster.brokers[to]
+        brokers = self.cluster.brokers
+        (master,) = [broker for broker in brokers.values() if not broker.config.is_slave]
+        slave = brokers[to]
         async with client.Admin(self.cluster.nameserver) as admin:
             await admin.hand_over(
                 master.address, by or slave.address, max(1, slave.config.broker_id)
@@ -372,18 +378,180 @@ async def _sent(producer: client.Producer[bytes]) -> None:
             return
 
 
-async def test_an_operator_can_end_a_hand_over_without_the_slave(pair: Pair) -> None:
+async def test_after_a_restart_of_both_brokers_the_old_master_goes_on(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver, retries=0) as producer:
+        await producer.send("orders", b"1")
+        await pair.roles(master="first", slave="second")
+        async with Relay(pair.second.address, requests=1) as relay:
+            switch = asyncio.create_task(pair.switch(to="second", by=relay.address))
+            await relay.held.wait()
+            for name in ("first", "second"):
+                await pair.cluster.stop(name)
+            await asyncio.gather(switch, return_exceptions=True)
+            for name in ("first", "second"):
+                await pair.start(name)
+            assert pair.first.state.sealed
+            relay.release()
+            # The slave finds no master to copy from, and says so.
+            await until(lambda: not pair.first.state.sealed)
+            async with asyncio.timeout(30):
+                await _sent(producer)
+        await pair.roles(master="first", slave="second")
+        await pair.switch(to="second")
+        await pair.roles(master="second", slave="first")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_an_operator_ends_a_hand_over_whose_slave_is_late(pair: Pair, restarts: bool) -> None:
+    cli = CommandLine(pair.cluster.nameserver)
     async with client.Producer(pair.cluster.nameserver) as producer:
         await producer.send("orders", b"1")
         await pair.roles(master="first", slave="second")
         async with Relay(pair.second.address, requests=1) as relay:
             switch = asyncio.create_task(pair.switch(to="second", by=relay.address))
             await relay.held.wait()
-            async with client.Admin(pair.cluster.nameserver) as admin:
-                await admin.promote("broker-a", pair.first.address, force=True)
-            with pytest.raises(client.RemoteError):
+            if restarts:
+                await pair.cluster.stop("first")
+                await pair.start("first")
+            promote = ("broker", "promote", "broker-a", "--address", pair.first.address)
+            error = await asyncio.to_thread(cli.fails, *promote)
+            known = "may be the master now" if restarts else "is not the master yet"
+            assert f"which {known}" in error
+            assert pair.first.state.sealed
+            await asyncio.to_thread(cli, *promote, "--force")
+            with pytest.raises(client.PocketMQError):
                 await switch
+            # What was sent to the slave before arrives now.
+            relay.release()
+            relay.hold()
+            relay.held.clear()
+            await relay.held.wait()
+            relay.release()
+            # Nor has it saved that it is the master.
+            await pair.cluster.stop("second")
+            await pair.start("second")
+            assert pair.second.config.is_slave
+            async with asyncio.timeout(30):
+                await _sent(producer)
+        await pair.roles(master="first", slave="second")
+
+
+@pytest.mark.parametrize("moment", ["sealed", "slave ends", "master ends"])
+async def test_a_stop_in_the_middle_of_a_switch_leaves_nothing_open(
+    pair: Pair, moment: str
+) -> None:
+    """Nor does a stop that is cancelled, and called again, twice at once."""
+    await pair.roles(master="first", slave="second")
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    old, new = "first", "second"
+    for steps in (0, 7, 30):
+        await pair.roles(master=old, slave=new)
+        switch = asyncio.create_task(pair.switch(to=new))
+        one, other = pair.cluster.brokers[old], pair.cluster.brokers[new]
+        is_reached = {
+            "sealed": lambda one=one: one.state.sealed,
+            "slave ends": lambda other=other: not other.serving,
+            "master ends": lambda one=one: not one.serving,
+        }[moment]
+        await until(is_reached)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for broker in (other, one):
+            stop = asyncio.create_task(broker.stop())
+            await asyncio.sleep(0)
+            stop.cancel()
+            await asyncio.gather(stop, return_exceptions=True)
+            await asyncio.gather(broker.stop(), broker.stop())
+        await asyncio.gather(switch, return_exceptions=True)
+        for name in (old, new):
+            assert not is_open(pair.cluster.brokers[name].store.paths.root)
+        names = " ".join(task.get_name() for task in asyncio.all_tasks())
+        assert "role of the broker" not in names
+        assert "broker:" not in names
+        for name in (old, new):
+            await pair.start(name)
+        await until(lambda: pair.first.config.is_slave != pair.second.config.is_slave)
+        if pair.cluster.brokers[old].config.is_slave:
+            old, new = new, old
+        async with client.Producer(pair.cluster.nameserver) as producer, asyncio.timeout(30):
+            await _sent(producer)
+    await pair.roles(master=old, slave=new)
+    assert pair.log_of("first") == pair.log_of("second")
+
+
+async def test_a_role_that_can_not_begin_ends_the_broker_and_leaves_nothing_open(
+    pair: Pair,
+) -> None:
+    await pair.roles(master="first", slave="second")
+    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", int(pair.ports["second"]))
+    async with taken:
+        switch = asyncio.create_task(pair.switch(to="second"))
+        with pytest.raises(BindFailed, match=pair.ports["second"]):
+            async with asyncio.timeout(30):
+                await pair.second.failed
+        root = pair.second.store.paths.root
+        await pair.cluster.stop("second")
+        assert not is_open(root)
+    await pair.start("second")
+    await switch
+    await pair.roles(master="second", slave="first")
+
+
+async def test_of_two_switches_at_once_one_is_done_and_every_slave_follows(pair: Pair) -> None:
+    third = await pair.cluster.start(
+        "third", limits=QUICK, brokerName="broker-a", brokerRole="SLAVE", brokerId="2",
+        haListenPort=str(free_port()),
+    )  # fmt: skip
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+        await pair.roles(master="first", slave="second")
+        await pair.roles(master="first", slave="third")
+        async with Relay(third.address, requests=1) as relay:
+            switch = asyncio.create_task(pair.switch(to="third", by=relay.address))
+            await relay.held.wait()
+            with pytest.raises(client.RemoteError, match="is handing over already"):
+                await pair.switch(to="second")
+            relay.release()
+            await switch
+        await pair.roles(master="third", slave="first")
+        await producer.send("orders", b"2")
+        for slave in ("first", "second"):
+            await pair.roles(master="third", slave=slave)
+    assert (third.config.broker_id, pair.first.config.broker_id) == (0, 2)
+    assert pair.second.config.broker_id == 1
+
+
+async def test_a_switch_with_tls_and_the_vip_port(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    settings = {
+        "useTLS": "true",
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": str(certificate.cert),
+        "tls.server.keyPath": str(certificate.key),
+        "tls.client.trustCertPath": str(certificate.cert),
+    }
+    tls = client.Tls(ca=certificate.cert)
+    async with Cluster(tmp_path, **settings) as cluster:
+        pair = Pair(cluster)
+        for name in ("first", "second"):
+            await pair.start(name, listenPort=str(free_ports(3)))
+        async with (
+            client.Producer(cluster.nameserver, tls=tls) as producer,
+            ConnectionPool(tls=tls) as pool,
+            client.Admin(cluster.nameserver, tls=tls) as admin,
+        ):
+            await producer.send("orders", b"1")
+            await pair.roles(master="first", slave="second")
+            await admin.hand_over(pair.first.address, pair.second.address, 1)
+            await pair.roles(master="second", slave="first")
             await producer.send("orders", b"2")
+            vip = Client()
+            answers = []
+            for broker in (pair.first, pair.second):
+                vip.connection = await pool.get(f"127.0.0.1:{broker.port - 2}")
+                answers.append((await vip.send("orders")).code)
+            assert answers == [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SUCCESS]
 
 
 async def test_promotion_by_force(pair: Pair) -> None:

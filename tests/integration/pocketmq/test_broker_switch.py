@@ -86,6 +86,10 @@ def test_brokers_that_are_not_there_are_one_line_errors(cli: CommandLine) -> Non
         assert "name one slave of broker-a" in cli.fails("broker", *words)
     error = cli.fails("broker", "promote", "broker-a", "--id", "0", "--force")
     assert "this broker is the master" in error
+    promote = ("broker", "promote", "broker-a")
+    for more in ((), ("--id", "0", "--address", "a:1")):
+        assert "give --id or --address" in cli.fails(*promote, *more, code=2)
+    assert "nowhere" in cli.fails(*promote, "--address", "nowhere")
 
 
 async def test_a_hand_over_goes_on_though_the_master_is_killed(
