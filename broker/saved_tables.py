@@ -170,12 +170,17 @@ class SavedTable:
         return self._next or self._writing
 
     def changed(self) -> asyncio.Future[bool]:
-        """Write the changed table; the future's result is whether it reached the disk."""
+        """Write the changed table; the future's result is whether it reached the disk.
+
+        Cancelling the future cancels neither the write nor what others wait for.
+        """
         if self._writing is None and self._rest is None:
-            return self._begin(asyncio.get_running_loop().create_future())
-        if self._next is None:
+            self._begin(asyncio.get_running_loop().create_future())
+        elif self._next is None:
             self._next = asyncio.get_running_loop().create_future()
-        return self._next
+        pending = self.pending
+        assert pending is not None
+        return asyncio.shield(pending)
 
     def update(self, version: int = 0) -> None:
         """Write the table if its version has changed or the last write failed."""
@@ -190,14 +195,13 @@ class SavedTable:
                 self._rest.cancel()
                 self._rested()
             if self.pending is not None:
-                await self.pending
+                await asyncio.wait([self.pending])
         return not self._dirty
 
-    def _begin(self, done: asyncio.Future[bool]) -> asyncio.Future[bool]:
+    def _begin(self, done: asyncio.Future[bool]) -> None:
         self._writing = done
         work = asyncio.get_running_loop().run_in_executor(None, self._save, self._snapshot())
         work.add_done_callback(self._ended)
-        return done
 
     def _save(self, text: Callable[[], bytes]) -> int:
         content = text()
@@ -221,7 +225,7 @@ class SavedTable:
             self._rested()
         else:
             self._rest = asyncio.get_running_loop().call_later(rest, self._rested)
-        if done is not None and not done.done():
+        if done is not None:
             done.set_result(error is None)
 
 
