@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from tests.interop.pairs import (
 )
 from tests.support.ports import free_ports
 from tests.support.waiting import until
+from tests.unit.broker.store.stores import bodies
 
 pytestmark = pytest.mark.interop
 
@@ -237,3 +239,39 @@ async def test_javas_consumers_go_on_over_a_switch_and_back(version: str, tmp_pa
         finally:
             for member in members.values():
                 await member.close()
+
+
+async def test_javas_producer_goes_on_over_a_switch_and_back(tmp_path: Path) -> None:
+    java = JavaClient("5.3.3", "JSON", tmp_path)
+    acknowledged: set[bytes] = set()
+
+    async def read(process: subprocess.Popen[str], port: int) -> None:
+        """Read until the broker at a port has acknowledged 100 messages."""
+        assert process.stdout is not None
+        left = 100
+        while left:
+            line = await asyncio.to_thread(process.stdout.readline)
+            assert line, "the producer gave up"
+            number, *fields = line.split("\t")
+            if fields:
+                assert fields[0] == "SEND_OK"
+                acknowledged.add(number.encode())
+                # The id begins with the broker's address.
+                left -= int(fields[2][8:16], 16) == port
+
+    async with Cluster(tmp_path) as own:
+        name = {"brokerName": "broker-a"}
+        slave = {**name, "brokerRole": "SLAVE", "brokerId": "1"}
+        first = await own.start("first", haListenPort=str(free_ports(1)), **name)
+        second = await own.start("second", haListenPort=str(free_ports(1)), **slave)
+        async with client.Admin(own.nameserver) as admin:
+            await admin.create_topic("T", queues=1)
+            with java.running("keep sending", own.nameserver, "T") as process:
+                for master, successor in ((first, second), (second, first)):
+                    await read(process, master.port)
+                    await until(lambda: first.serving and second.serving, SECONDS)
+                    await admin.hand_over(master.address, successor.address, 1)
+                await read(process, first.port)
+        await until(lambda: second.serving and second.store.log.end == first.store.log.end, SECONDS)
+        for broker in (first, second):
+            assert acknowledged <= set(bodies(broker.store, "T"))

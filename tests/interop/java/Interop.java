@@ -88,6 +88,21 @@ public class Interop {
         say("done");
     }
 
+    /** Send until killed; the client retries as long as a switch of brokers takes. */
+    private static void keepSending(String namesrv, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("java-producer");
+        producer.setNamesrvAddr(namesrv);
+        producer.setPollNameServerInterval(500);
+        producer.setSendMsgTimeout(60_000);
+        producer.setRetryTimesWhenSendFailed(1_000_000);
+        producer.start();
+        for (int i = 0; ; i++) {
+            byte[] body = Integer.toString(i).getBytes(StandardCharsets.UTF_8);
+            sent(Integer.toString(i), producer.send(new Message(topic, body)));
+            Thread.sleep(2);
+        }
+    }
+
     private static DefaultLitePullConsumer consumer(String namesrv) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("java-reader");
         consumer.setNamesrvAddr(namesrv);
@@ -121,6 +136,9 @@ public class Interop {
         if (args[0].equals("send")) {
             send(namesrv, topic, Integer.parseInt(args[3]));
             System.exit(0);
+        }
+        if (args[0].equals("keep sending")) {
+            keepSending(namesrv, topic);
         }
         DefaultLitePullConsumer consumer = consumer(namesrv);
         Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
