@@ -16,7 +16,7 @@ from client.config import GroupOptions
 from client.consumer.outcome import Settler
 from client.consumer.process_queue import PullBuffer
 from client.consumer.received import messages_of
-from client.errors import PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
+from client.errors import NoRoute, PocketMQError, RemoteError, SystemBusy, Unavailable, remote_error
 from client.events import Event, OffsetMoved, QueueResumed, QueueWaiting
 from client.group.view import check_filter
 from client.limits import CARRIED_COMMIT, PULL_TIMEOUT, REPORT_PERIOD, REQUEST_TIMEOUT
@@ -206,6 +206,17 @@ class Fetcher(Generic[T, S]):
         if code not in {ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY}:
             if code in UNKNOWN_TO_BROKER:
                 await self._owner.group_unknown(address)
+            route = await self._context.routes.to_read(self._queue.topic)
+            is_master = address == route.master(self._queue.broker_name)
+            if code == ResponseCode.TOPIC_NOT_EXIST and not is_master:
+                self._context.routes.invalidate(self._queue.topic)
+                raise NoRoute(
+                    "the broker's slave doesn't have the topic yet",
+                    queue=self._queue,
+                    group=self._group,
+                    broker=address,
+                    hint="it gets it from the master",
+                )
             raise remote_error(
                 code,
                 answer.remark,

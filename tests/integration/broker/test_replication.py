@@ -452,6 +452,28 @@ async def test_consumers_read_on_and_commit_at_the_slave_while_there_is_no_maste
     await until(lambda: pair.master.state.offsets.queues_of("g", "orders") == committed)
 
 
+async def test_consumers_wait_for_a_new_topic_that_the_slave_lacks(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        await pair.start_master()
+        rarely = BrokerLimits(table_copy_seconds=3600)
+        slave = await cluster.start("slave", limits=rarely, **SLAVE)
+        await until(lambda: bool(slave.state.replica and slave.state.replica.state.connected))
+        async with client.Admin(cluster.nameserver) as admin:
+            await admin.create_topic("new", queues=1)
+        await cluster.stop("broker-a")
+        assert "new" not in slave.state.topics
+        async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+            consumer.assign([MessageQueue("new", "broker-a", 0)])
+            assert await consumer.get_many(1, timeout=0.5) == []
+            await pair.start_master()
+            async with client.Producer(cluster.nameserver) as producer:
+                await producer.send("new", b"1")
+            (message,) = await consumer.get_many(1, timeout=30)
+    assert message.body == b"1"
+
+
 def accounts(root: Path) -> dict[str, str]:
     """Write two accounts, and an administrator's keys; return the settings of a master."""
     rules = root / "plain_acl.yml"
