@@ -185,6 +185,21 @@ async def test_a_port_in_use_is_refused_with_what_to_do() -> None:
         await second.stop()
 
 
+async def test_a_start_that_is_cancelled_leaves_the_port_free() -> None:
+    async with Server(Services()) as first:
+        port = first.port
+    for steps in range(6):
+        cancelled = Server(Services(), port=port)
+        start = asyncio.create_task(cancelled.start())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        start.cancel()
+        await asyncio.gather(start, return_exceptions=True)
+        await cancelled.stop()
+        async with Server(Services(), port=port):
+            pass
+
+
 @pytest.mark.parametrize(
     ("host", "hint"),
     [
