@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from functools import partial
 from typing import Final
 
 import structlog
@@ -54,6 +55,7 @@ def make_store(
             waits_for_slave=config.broker_role == "SYNC_MASTER",
             slave_timeout_ms=config.slave_timeout_ms,
             follows=config.is_slave,
+            controlled=config.enable_controller_mode,
             limits=config.store_limits,
         ),
         files=files,
@@ -61,14 +63,18 @@ def make_store(
     )
 
 
-async def open_store(store: MessageStore, *, log_seconds: float = LOG_SECONDS) -> None:
+async def open_store(
+    store: MessageStore, *, cut: int | None = None, log_seconds: float = LOG_SECONDS
+) -> None:
     """Open the store in a thread, and start it; if cancelled, close it.
+
+    See ``MessageStore.open`` for ``cut``.
 
     Raises:
         StoreError: the store can't be opened.
     """
     loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(None, store.open)
+    opening = loop.run_in_executor(None, partial(store.open, cut=cut))
     try:
         while not (await asyncio.wait([opening], timeout=log_seconds))[0]:
             _log.info(

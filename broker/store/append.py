@@ -119,6 +119,11 @@ class EntryDispatcher:
             waiting.popleft()
             self.arrived(queue, entries)
 
+    def settle(self) -> None:
+        """Write the waiting entries of a store that closes, without a call. Raises ``OSError``."""
+        self.on_arrival = None
+        self.release(sys.maxsize)
+
     def forget(self, topic: str) -> None:
         """Drop the waiting entries of a topic."""
         self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)

@@ -98,6 +98,8 @@ class StoreConfig:
         waits_for_slave: whether a message is acknowledged only once a slave has it (SYNC_MASTER).
         slave_timeout_ms: ``slaveTimeout``.
         follows: whether the store is a slave's, which takes only the log of its master.
+        controlled: whether messages are visible only once they are confirmed: all replicas in sync
+            have them (controller mode).
         limits: fixed limits of the store; only tests change them.
     """
 
@@ -125,7 +127,13 @@ class StoreConfig:
     waits_for_slave: bool = False
     slave_timeout_ms: int = 3000
     follows: bool = False
+    controlled: bool = False
     limits: StoreLimits = field(default_factory=StoreLimits)
+
+    @property
+    def syncs(self) -> bool:
+        """Whether messages are acknowledged only once they are on the disk."""
+        return self.flush_disk_type == "SYNC_FLUSH"
 
     @property
     def defers(self) -> bool:
@@ -133,7 +141,7 @@ class StoreConfig:
 
         See ``Syncer.confirmed``.
         """
-        return self.flush_disk_type == "SYNC_FLUSH"
+        return self.syncs or self.controlled
 
     @property
     def waits(self) -> bool:
@@ -166,6 +174,10 @@ class StorePaths:
     own_checkpoint: Path
     """PocketMQ's own checkpoint, beside RocketMQ's; see ``checkpoint``."""
     deleted_topics: Path
+    epochs: Path
+    """RocketMQ's ``epochFileCheckpoint`` (controller mode)."""
+    identity: Path
+    """Its ``brokerIdentity``."""
 
     @classmethod
     def of(cls, config: StoreConfig) -> StorePaths:
@@ -181,4 +193,6 @@ class StorePaths:
             lock=root / "lock",
             own_checkpoint=root / "pocketmq-checkpoint",
             deleted_topics=root / "config" / "deletedTopics.json",
+            epochs=root / "epochFileCheckpoint",
+            identity=root / "brokerIdentity",
         )

@@ -444,6 +444,19 @@ class ConsumeQueue:
             self._end_at(offset)
         return dropped
 
+    def withdraw(self, log_end: int) -> list[bytes]:
+        """Hide the last messages, which lie behind ``log_end``; return their entries.
+
+        They keep their queue offsets; ``append_packed`` shows them again.
+        """
+        offset = self._behind_those_before(log_end)
+        entries = [
+            bytes(self.entries(number, ENTRY_BYTES) or FILLER)
+            for number in range(offset, self.max_offset)
+        ]
+        self.max_offset = offset
+        return entries
+
     def keep(self, offset: int) -> int:
         """Drop the entries from ``offset`` on; return their number."""
         dropped = self.max_offset - offset

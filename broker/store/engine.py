@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
-from broker.store.append import Appender, EntryDispatcher, MessageWriter
+from broker.store.append import Appender, EntryDispatcher, MessageWriter, Waiting
 from broker.store.checkpoint import StoreCheckpoint
 from broker.store.cold_reads import ColdReads
 from broker.store.commit_log import CommitLog
@@ -52,6 +52,7 @@ from broker.store.results import (
 )
 from broker.store.retention import Retention
 from broker.store.sync import Callback, LogSync, QueueSync, Syncer
+from remoting.protocol.disk.files import ENTRY
 from remoting.runtime.clock import Clock, SystemClock
 
 __all__ = [
@@ -147,8 +148,10 @@ class MessageStore:
 
     # --- opening and closing
 
-    def open(self) -> RecoveryReport:
+    def open(self, *, cut: int | None = None) -> RecoveryReport:
         """Lock, recover and load the store; blocks.
+
+        With ``cut``, drop the log from this physical offset on, where a record begins.
 
         Raises:
             StoreError: the store can't be opened; the message says what to do.
@@ -156,10 +159,14 @@ class MessageStore:
         """
         if self.readable:
             raise StoreError(f"the store {self.paths.root} is open already: close it first")
-        opened = open_store(self.config, self.paths, self.files, self._clock, self.progress)
+        opened = open_store(
+            self.config, self.paths, self.files, self._clock, self.progress, cut=cut
+        )
         self.recovery = opened.report
         self.disk = DiskState(self.files, self._clock, self.config.limits)
         self._create_components(opened)
+        if self.config.controlled:
+            self._hold_unconfirmed()
         self.readable = True
         return opened.report
 
@@ -194,8 +201,12 @@ class MessageStore:
             checkpoint,
             store_ms=lambda: writer.last_store_ms,
             index_ms=index.safe_until_ms,
+            confirmed=lambda: syncer.known if config.controlled else 0,
         )
-        self.syncer = syncer = Syncer(context, log_sync, queue_sync, dispatcher)
+        # Without epochs the store was never in a group: nobody but its own broker confirmed.
+        is_member = self.files.size(self.paths.epochs) is not None
+        known = min(checkpoint.times.confirm_offset, log.end) if is_member else log.end
+        self.syncer = syncer = Syncer(context, log_sync, queue_sync, dispatcher, known=known)
         self.appender = Appender(context, log, dispatcher, writer.next_store_ms, syncer.request)
         self.retention = Retention(
             context,
@@ -222,6 +233,16 @@ class MessageStore:
             delete_topic=self.delete_topic,
         )
 
+    def _hold_unconfirmed(self) -> None:
+        """Hide what recovery has found behind the confirm offset, until it is confirmed."""
+        held = [
+            Waiting(sum(ENTRY.unpack(entry)[:2]), queue, entry)
+            for queue in self.queues.all()
+            for entry in queue.withdraw(self.syncer.known)
+        ]
+        for waiting in sorted(held, key=lambda one: one.end_offset):
+            self.dispatcher.hold(waiting)
+
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads. Callbacks run on ``loop``, whose thread must do all puts and gets.
 
@@ -247,6 +268,9 @@ class MessageStore:
         workers = (self.retention, self.index, self.preallocator, self.syncer)
         ended = [worker.stop() for worker in workers]
         try:
+            # A clean start takes the queues as they are; it hides again what is not confirmed.
+            if self.config.controlled:
+                self.dispatcher.settle()
             if all(ended) and self.flush():
                 indexed = self.index.finish()
                 self.syncer.queues.write_times()

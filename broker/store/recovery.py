@@ -361,9 +361,17 @@ class RecoveredStore:
 
 
 def open_store(
-    config: StoreConfig, paths: StorePaths, files: Files, clock: Clock, progress: OpeningProgress
+    config: StoreConfig,
+    paths: StorePaths,
+    files: Files,
+    clock: Clock,
+    progress: OpeningProgress,
+    *,
+    cut: int | None = None,
 ) -> RecoveredStore:
     """Lock and recover a store, and mark it as open.
+
+    With ``cut``, drop the log from this physical offset on before, where a record begins.
 
     Raises:
         StoreError: the store can't be opened; the message says why and what to do.
@@ -382,7 +390,7 @@ def open_store(
             " another storePathRootDir"
         )
     try:
-        opened = _recover(config, paths, files, lock, progress)
+        opened = _recover(config, paths, files, lock, progress, cut)
         opened.report.seconds = clock.monotonic() - begun
     except OSError as error:
         lock.release()
@@ -394,7 +402,12 @@ def open_store(
 
 
 def _recover(
-    config: StoreConfig, paths: StorePaths, files: Files, lock: Lock, progress: OpeningProgress
+    config: StoreConfig,
+    paths: StorePaths,
+    files: Files,
+    lock: Lock,
+    progress: OpeningProgress,
+    cut: int | None,
 ) -> RecoveredStore:
     maps = MappedFiles(open_maps(config.max_open_files))
     space = QueueSpace(files, maps, config.queue_file_bytes, config.limits)
@@ -408,6 +421,8 @@ def _recover(
         writes_all=config.flush_disk_type == "SYNC_FLUSH",
     )
     mapped = find_log_files(files, maps, paths.commit_log, config.mapped_file_size_commit_log)
+    if cut is not None:
+        _cut(mapped, files, paths, cut)
     checkpoint = StoreCheckpoint(files, paths, config)
     checkpoint.read()
     deleted = DeletedTopics(files, paths.deleted_topics)
@@ -424,6 +439,22 @@ def _recover(
         *(lock, log, queues, checkpoint, deleted),
         *(recovery.last_store_ms, recovery.synced, report),
     )
+
+
+def _cut(mapped: list[MappedFile], files: Files, paths: StorePaths, end: int) -> None:
+    """Drop the log from ``end`` on, durably; the queues follow with the recovery.
+
+    A crash in the middle leaves a log that ends later, with the queue entries that belong to it.
+    """
+    # What our checkpoint says is not true any more: recover as after another broker.
+    files.remove(paths.own_checkpoint)
+    files.sync_directory(paths.root)
+    while len(mapped) > 1 and mapped[-1].start > end:
+        # Newest first, each removal synced, as in ``Recovery``.
+        mapped.pop().remove_durably()
+    if mapped and end < mapped[-1].start + mapped[-1].size:
+        mapped[-1].clear_from(max(0, end - mapped[-1].start))
+        mapped[-1].sync()
 
 
 def _cannot_open(paths: StorePaths, error: OSError) -> StoreError:

@@ -13,7 +13,8 @@ timer: this is group commit. Around a sync of the log, these steps happen in thi
     called back (``Syncer._show``). This does not wait for step 3.
 
 ``AckGate`` holds the callers that wait until a message is on the disk (SYNC mode) or at a slave
-(SYNC_MASTER).
+(SYNC_MASTER). In controller mode they wait for the replicas in sync, and a message is visible only
+once these have it, whatever the flush mode: see ``Syncer.confirmed``.
 """
 
 from __future__ import annotations
@@ -151,6 +152,10 @@ class Replicas(Protocol):
         """Return whether a slave is connected, and lacks little of the log up to an offset."""
         ...
 
+    def confirmed(self, end: int) -> int:
+        """Return the confirm offset of a log that is safe here up to ``end`` (controller mode)."""
+        ...
+
 
 class Waiter(NamedTuple):
     """A caller that waits until the log is safe up to ``end_offset``.
@@ -176,7 +181,7 @@ class AckGate:
         self, loop: asyncio.AbstractEventLoop, config: StoreConfig, stats: StoreStats
     ) -> None:
         self._loop = loop
-        self._flush_timeout = config.sync_flush_timeout_ms / 1000 if config.defers else math.inf
+        self._flush_timeout = config.sync_flush_timeout_ms / 1000 if config.syncs else math.inf
         self._slave_timeout = config.slave_timeout_ms / 1000 if config.waits_for_slave else math.inf
         self._stats = stats
         self._waiters: list[Waiter] = []
@@ -281,6 +286,7 @@ class QueueSync:
         *,
         store_ms: Callable[[], int],
         index_ms: Callable[[], int | None],
+        confirmed: Callable[[], int],
     ) -> None:
         """Create the syncer of a store's queues.
 
@@ -292,6 +298,7 @@ class QueueSync:
             checkpoint: of the store.
             store_ms: returns the store time of the last record.
             index_ms: returns the time up to which the index is on the disk; None: unknown.
+            confirmed: returns the confirm offset; 0 outside of controller mode.
         """
         self._context = context
         self._config = context.config
@@ -304,6 +311,7 @@ class QueueSync:
         self._times = checkpoint.times
         self._store_ms = store_ms
         self._index_ms = index_ms
+        self._confirmed = confirmed
         self._mark: Mark | None = None
         self._tail = self._log.opened_tail
         self._numbers: dict[ConsumeQueue, int] = {}
@@ -326,11 +334,13 @@ class QueueSync:
                 self._tail = entry[0]
         self._numbers = numbers
         head = b""
-        file = self._log.file_at(self._tail)
-        if file is not None and self._tail < end:
-            head_end = min(self._tail + _HEAD_BYTES, end, file.start + file.size)
-            head = bytes(self._log.slice(self._tail, head_end - self._tail) or b"")
-        self._mark = Mark(self._tail, head.hex(), end, numbers, self._deletions)
+        # The last record of a log that was just opened may wait, behind the first one that does.
+        tail = min(self._tail, end)
+        file = self._log.file_at(tail)
+        if file is not None and tail < end:
+            head_end = min(tail + _HEAD_BYTES, end, file.start + file.size)
+            head = bytes(self._log.slice(tail, head_end - tail) or b"")
+        self._mark = Mark(tail, head.hex(), end, numbers, self._deletions)
 
     def make_safe(self) -> None:
         """Sync the queues and write a safe point at the end of the log, which is synced already.
@@ -413,8 +423,12 @@ class QueueSync:
             raise self._failed
         # Read the time before syncing the queues, so that every message up to that time has its
         # entry synced. While messages wait for a sync of the log, their entries are not written.
-        waits = len(self._dispatcher)
-        dispatched_ms = self._log_sync.flushed_store_ms if waits else self._store_ms()
+        if not len(self._dispatcher):
+            dispatched_ms = self._store_ms()
+        elif self._config.controlled:
+            dispatched_ms = self._times.logics_ms  # what is on the disk may wait for slaves
+        else:
+            dispatched_ms = self._log_sync.flushed_store_ms
         least = 1 if thorough else self._config.flush_consume_queue_least_pages * PAGE_BYTES
         queues = self._queues.all()
         ends = {q: q.max_offset for q in queues if _dirty_bytes(q) >= least}
@@ -462,6 +476,7 @@ class QueueSync:
         index_ms = self._index_ms()
         if index_ms is not None:
             self._times = replace(self._times, index_ms=index_ms)
+        self._times = replace(self._times, confirm_offset=self._confirmed())
         self._checkpoint.write_times(self._times)
 
 
@@ -478,13 +493,21 @@ class Syncer:
     Attributes:
         log: syncs the log.
         queues: syncs the queues.
+        known: the confirm offset (controller mode), which may be beyond the end of the log.
     """
 
     def __init__(
-        self, context: StoreContext, log: LogSync, queues: QueueSync, dispatcher: EntryDispatcher
+        self,
+        context: StoreContext,
+        log: LogSync,
+        queues: QueueSync,
+        dispatcher: EntryDispatcher,
+        *,
+        known: int = 0,
     ) -> None:
         self.log = log
         self.queues = queues
+        self.known = known
         self._on_grown: Callable[[], None] | None = None
         self._dispatcher = dispatcher
         self._context = context
@@ -509,7 +532,12 @@ class Syncer:
 
         Safe points use ``LogSync.flushed``: they are about this disk only.
         """
-        return self.log.flushed
+        return min(self.safe_end, self.known) if self._config.controlled else self.safe_end
+
+    @property
+    def safe_end(self) -> int:
+        """Physical offset up to which the log is as safe here as the flush mode promises."""
+        return self.log.flushed if self._config.syncs else self.log.log.end
 
     @property
     def visible_end(self) -> int:
@@ -542,6 +570,17 @@ class Syncer:
         """Call ``on_grown`` on the loop's thread when readers of the log may find more of it."""
         self._on_grown = on_grown
 
+    def confirm(self, offset: int) -> None:
+        """Note that the master has confirmed the log up to an offset (controller mode)."""
+        if offset > self.known:
+            self.known = offset
+            self._show()
+
+    def fail_waiting(self) -> None:
+        """Fail all waiters: this broker is not the master any more."""
+        if self._gate is not None:
+            self._gate.fail()
+
     def request(self) -> None:
         """Note that the log has grown: in SYNC mode, sync it at the end of this loop's iteration.
 
@@ -556,7 +595,10 @@ class Syncer:
 
     def _pass_requests(self) -> None:
         self._requested = False
-        self.wake()
+        if self._config.syncs:
+            self.wake()
+        else:
+            self._show()
 
     def wake(self) -> None:
         """Sync the log as soon as its thread can. Callable in any thread."""
@@ -568,14 +610,16 @@ class Syncer:
 
     def replicated(self) -> None:
         """Note that slaves have acknowledged more, or that one has gone."""
-        if self._gate is not None:
+        if self._config.controlled:
+            self._show()
+        elif self._gate is not None:
             self._gate.reached(*self._marks())
 
     def _marks(self) -> tuple[float, float]:
         replicated = math.inf
         if self._config.waits_for_slave:
             replicated = 0 if self._replicas is None else self._replicas.replicated
-        return self.log.flushed if self._defers else math.inf, replicated
+        return self.log.flushed if self._config.syncs else math.inf, replicated
 
     def when_durable(self, end_offset: int, callback: Callback) -> None:
         """See ``MessageStore.when_durable``."""
@@ -614,9 +658,10 @@ class Syncer:
 
     def _show(self) -> None:
         """Make confirmed messages visible, then call the waiters, who must find them visible."""
-        confirmed = self.confirmed
+        if self._config.controlled and self._replicas is not None:
+            self.known = max(self.known, self._replicas.confirmed(self.safe_end))
         try:
-            self._dispatcher.release(confirmed)
+            self._dispatcher.release(self.confirmed)
         except OSError as error:
             self._disk.refused(self._context.paths.consume_queues, error)
             if self._loop is not None:

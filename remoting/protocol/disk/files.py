@@ -7,8 +7,8 @@ queue offset n is at byte ``20 * n`` of the queue's concatenated files. In the s
 third number is the delivery time instead (cf. ConsumeQueue).
 
 The checkpoint has the store times up to which commit log, consume queues and index are flushed:
-three int64 in 4096 bytes, the rest zero (5.x writes two more numbers, which are not read here). All
-three may be 0 after a crash (cf. StoreCheckpoint).
+three int64 in 4096 bytes. With 5.x two more follow: what a master has flushed, which is not used
+here, and the confirm offset. The rest is zero. All may be 0 after a crash (cf. StoreCheckpoint).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SAFETY_MS: Final = 3000
 """How long before the checkpoint recovery begins, as several messages may have its time."""
 
 _TIMES: Final = Struct(">qqq")
+_NUMBERS: Final = Struct(">qqqqq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Checkpoint:
     """Store time of the last message in the consume queues when they were flushed."""
     index_ms: int = 0
     """Store time of the last message in the last full index file."""
+    confirm_offset: int = 0
+    """Physical offset up to which all replicas in sync have the log (controller mode)."""
 
     @property
     def recover_from_ms(self) -> int:
@@ -44,8 +47,8 @@ class Checkpoint:
 
     def encode(self) -> bytes:
         """Return the content of the file."""
-        times = _TIMES.pack(self.physic_ms, self.logics_ms, self.index_ms)
-        return times.ljust(CHECKPOINT_BYTES, b"\0")
+        times = self.physic_ms, self.logics_ms, self.index_ms
+        return _NUMBERS.pack(*times, 0, self.confirm_offset).ljust(CHECKPOINT_BYTES, b"\0")
 
     @classmethod
     def decode(cls, data: bytes | memoryview) -> Checkpoint:
@@ -56,7 +59,9 @@ class Checkpoint:
         """
         if len(data) < _TIMES.size:
             raise RecordError(f"the checkpoint has {len(data)} bytes, its numbers take 24")
-        return cls(*_TIMES.unpack_from(data))
+        numbers = bytes(data[: _NUMBERS.size]).ljust(_NUMBERS.size, b"\0")
+        physic_ms, logics_ms, index_ms, _, confirm_offset = _NUMBERS.unpack(numbers)
+        return cls(physic_ms, logics_ms, index_ms, confirm_offset)
 
 
 ENTRY: Final = Struct(">qiq")

@@ -101,10 +101,10 @@ class Stubborn(MessageStore):
         super().__init__(config, progress=self.late)
         self.opening = threading.Event()
 
-    def open(self) -> RecoveryReport:
+    def open(self, *, cut: int | None = None) -> RecoveryReport:
         self.opening.set()
         assert self.late.given_up.wait(10)
-        return super().open()
+        return super().open(cut=cut)
 
 
 async def test_a_store_that_opens_during_an_abort_is_closed_cleanly(tmp_path: Path) -> None:
