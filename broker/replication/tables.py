@@ -115,12 +115,16 @@ class TableCopy:
         Raises:
             OSError: a file can't be written.
         """
+        self._save_timers(timer.PROGRESS_NAME, progress)
+
+    def _save_timers(self, name: str, data: bytes) -> None:
         root = self._state.store.paths.root
-        # From before the last switch, if there are any: the wheel is built again.
+        # From when this broker was the master, if there are any: the wheel lacks what came since,
+        # and is built again.
         self._files.remove(root / timer.WHEEL_NAME)
-        for name in self._files.list(root / timer.LOG_NAME):
-            self._files.remove(root / timer.LOG_NAME / name)
-        self._files.replace(root / "config" / timer.PROGRESS_NAME, progress, backup=False)
+        for part in self._files.list(root / timer.LOG_NAME):
+            self._files.remove(root / timer.LOG_NAME / part)
+        self._files.replace(root / "config" / name, data, backup=False)
 
     async def _copy(self, master: Master) -> None:
         for name, step in (
@@ -247,7 +251,6 @@ class TableCopy:
             return
         check = decode_check(reply.body)._replace(log_end=0)
         if check != self._timers:
-            path = self._state.store.paths.root / "config" / "timercheck"
             text = encode_check(check, self._state.clock.now_ms(), 0)
-            await asyncio.to_thread(self._files.replace, path, text, backup=False)
+            await asyncio.to_thread(self._save_timers, "timercheck", text)
             self._timers = check
