@@ -35,6 +35,7 @@ from broker.processors.switch import RoleSwitch
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
 from broker.replication.master import ReplicationServer
+from broker.replication.membership import GroupMembership
 from broker.replication.slave import LogReplica, Master
 from broker.sampler import SAMPLE_SECONDS
 from broker.saved_tables import CONFIG_DIRECTORY, SavedRole, SavedTables, load_role
@@ -141,6 +142,8 @@ class Broker:
         self._timers: Timers | None = None
         self._registration: BrokerRegistration | None = None
         self._slaves: ReplicationServer | None = None
+        self._group: GroupMembership | None = None
+        self._controllers: ConnectionPool | None = None
         self._switch: RoleSwitch
         self._supervisor = self._make_supervisor()
         self._roles = Supervisor("role of the broker")
@@ -212,6 +215,8 @@ class Broker:
         """
         await self._begin()
         self._roles.spawn(self._change_roles(), "changes")
+        if self._group is not None:
+            self._roles.spawn(self._group.run(), "controller")
 
     async def _change_roles(self) -> None:
         """Begin anew in another role whenever one has been saved; raise what a task raises."""
@@ -220,6 +225,8 @@ class Broker:
             self._woken.clear()
             if self._supervisor.failed.done():
                 await self._supervisor.failed
+            if self._group is not None and self._group.is_settled:
+                continue  # it began anew while it was woken
             # The name servers keep the old entry until the new one, so that clients have a route.
             await self._end(unregister=False)
             self._server = self._make_server(self.port)
@@ -233,11 +240,19 @@ class Broker:
             await loop.run_in_executor(None, self.tls.open)
         # Listen first: a port in use is detected before a recovery that may take minutes.
         await self._server.start()
-        self.config, role = await loop.run_in_executor(None, load_role, self._settings, self._files)
+        group, role = self._make_group(), None
+        if group is not None:
+            self.config = group.take_role()
+        else:
+            self.config, role = await loop.run_in_executor(
+                None, load_role, self._settings, self._files
+            )
         address = (await numeric(self._host), self.port)
         self.store = make_store(self.config, address, self._files, self._clock)
-        await open_store(self.store)
+        await open_store(self.store, cut=None if group is None else group.cut)
         self._store_open = True
+        if group is not None:
+            group.opened(self.store)
         if self.config.replicates:
             # Before the registration, which tells its port.
             await self._open_replication_port()
@@ -264,7 +279,7 @@ class Broker:
         self._spawn_tasks()
         assert self._registration is not None
         # A master that was handing over is registered when it is known to be the master still.
-        if not self._switch.resume():
+        if group.serve() if group is not None else not self._switch.resume():
             await self._registration.start()
         if self.state.replica is not None:
             self._follow_master(self.state.replica)
@@ -292,13 +307,26 @@ class Broker:
         table = self.processors.table() | self._switch.table()
         if self.guard is not None:
             table |= AclProcessor(self.config, self.guard.file, self.address).table()
+        if self._group is not None:
+            table |= self._group.table()
         handler: Handler = self._switch.gate.wrap(RequestDispatcher(self.state, table))
+        if self._group is not None:
+            handler = self._group.gate.wrap(handler)
         if self.audit is not None:
             # Audit exactly the codes that need an administrator.
             administrative = table.keys() - rights.needs.keys()
             handler = self.audit.wrap(handler, administrative, self.guard)
         self._server.endpoint.handler = self.guard.wrap(handler) if self.guard else handler
         self._open_fast_path()
+
+    def _make_group(self) -> GroupMembership | None:
+        """Return the broker's membership of a group, which outlasts its roles."""
+        if self._settings.enable_controller_mode and self._group is None:
+            self._controllers = ConnectionPool(name="controller", max_backoff=1.0)
+            self._group = GroupMembership(
+                self._settings, self.address, self._clock, self._controllers, self._woken.set
+            )
+        return self._group
 
     async def _make_guard(self, rights: Permissions) -> Guard:
         file = AclFile(self.config.accounts_file)
@@ -334,9 +362,7 @@ class Broker:
         self.config = config = tables.config
         if tables.role != role:
             tables.save_role(role)
-        if role is not None and role.forced_ms:
-            rest_ms = min(RESTORED_LIVE_MS, role.forced_ms + RESTORED_LIVE_MS - now_ms)
-            tables.locks.close(monotonic_ms(self._clock) + rest_ms)
+        self._close_locks(tables, role)
         self._report(tables)
         registration = self._registration = self._make_registration(tables)
         spread = None
@@ -385,10 +411,20 @@ class Broker:
             room=self._room,
             slaves=self._slaves,
             taken_by=lambda: registration.taken_by,
-            replica=self._make_replica(registration) if config.is_slave else None,
+            replica=self._make_replica(registration),
+            group=self._group,
         )
         # The store was opened before the settings saved in it were read.
         self.store.retention.configure(config.retention)
+
+    def _close_locks(self, tables: SavedTables, role: SavedRole | None) -> None:
+        """Give no queue locks while the old master may have given some that are unknown here."""
+        if self._group is not None and not self.config.is_slave and self.store.log.end:
+            tables.locks.close(monotonic_ms(self._clock) + RESTORED_LIVE_MS)
+        elif role is not None and role.forced_ms:
+            since_ms = self._clock.now_ms() - role.forced_ms
+            rest_ms = min(RESTORED_LIVE_MS, RESTORED_LIVE_MS - since_ms)
+            tables.locks.close(monotonic_ms(self._clock) + rest_ms)
 
     def _make_registration(self, tables: SavedTables) -> BrokerRegistration:
         config = self.config
@@ -408,7 +444,12 @@ class Broker:
         )
         return BrokerRegistration(
             config.namesrv_addr,
-            Announcement.of(config, self.port, self._slaves.port if self._slaves else None),
+            Announcement.of(
+                config,
+                self.port,
+                self._slaves.port if self._slaves else None,
+                None if self._group is None else self._group.role.epoch,
+            ),
             tables.topic_wrapper,
             on_order_topics=self._set_order_topics,
             clock=self._clock,
@@ -540,12 +581,15 @@ class Broker:
             port=port,
             is_allowed=(lambda _: False) if anywhere is None else parse_pattern(anywhere),
             rate=lambda: (self.state if self._serving else self).config.slave_rate,
+            group=self._group,
         )
         await self._slaves.start()
 
-    def _make_replica(self, registration: BrokerRegistration) -> LogReplica:
+    def _make_replica(self, registration: BrokerRegistration) -> LogReplica | None:
+        if not self.config.is_slave:
+            return None
         ask = registration.pool.request
-        return LogReplica(self.store, self._clock, ask, self._ask_for_master)
+        return LogReplica(self.store, self._clock, ask, self._ask_for_master, self._group)
 
     def _follow_master(self, replica: LogReplica) -> None:
         tables = self._switch.tables
@@ -562,6 +606,15 @@ class Broker:
         """Return the addresses of a slave's master: as configured, or as name servers say."""
         assert self._registration is not None
         answer, stream = self._registration.master, self.config.ha_master_address
+        if self._group is not None:
+            role = self._group.role
+            if role.master_id is None:
+                return None
+            if answer.master_addr == role.master_address and answer.ha_server_addr:
+                return Master(role.master_address, answer.ha_server_addr)
+            # Not registered yet: the port after the other one is RocketMQ's.
+            host, port = parse_address(role.master_address)
+            return Master(role.master_address, address_text((host, port + 1)))
         if stream is None:
             stream = answer.ha_server_addr
         if not stream:
@@ -614,10 +667,17 @@ class Broker:
         """
         await self._roles.close()
         await self._end()
+        if self._controllers is not None:
+            await self._controllers.close()
 
     async def _end(self, *, unregister: bool = True) -> None:
         if self._registration is not None:
             await self._registration.stop(unregister=unregister)
+        if self._group is not None and not self._group.is_settled and self._serving:
+            # What is not acknowledged may be cut by the next master.
+            if self._slaves is not None:
+                await self._slaves.stop()
+            self.store.syncer.fail_waiting()
         if self._serving:
             self.state.stopping = True
             self.processors.pull.wake_all()
@@ -637,6 +697,8 @@ class Broker:
             self._serving = False
         if self._store_open:
             self._store_open = False
+            if self._group is not None:
+                self._group.ended()
             self.store.close()
             _log.info("broker stopped", name=self.config.broker_name)
 

@@ -95,7 +95,6 @@ _STORE = """
     maxTransferCountOnMessageInDisk
     messageIndexSafe
     haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haSlaveFallbehindMax
-    haMaxTimeSlaveNotCatchup
     warmMapedFileEnable flushLeastPagesWhenWarmMapedFile offsetCheckInSlave
     diskFallRecorded maxLmqConsumeQueueNum enableScheduleAsyncDeliver
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
@@ -140,30 +139,21 @@ KEYS_WITHOUT_EFFECT: Final = frozenset(
 _REPLICATION = (
     "PocketMQ replicates to slaves, as with brokerRole=ASYNC_MASTER and SLAVE; remove the key"
 )
-_ONE_COPY = (
-    "PocketMQ waits for one slave, as brokerRole=SYNC_MASTER, or for none; use 1, or an Apache "
-    "RocketMQ cluster where more copies must have a message"
-)
 _ACCESS_CONTROL = (
     "PocketMQ has the access control of RocketMQ 4.9: use aclEnable=true and write the users and "
     "their rules to config/plain_acl.yml in the store"
 )
-_CONTROLLER = "PocketMQ has no controller mode; remove the key"
 _LIGHT_QUEUES = "PocketMQ doesn't write one message to several queues; remove the key"
 
 REFUSED_KEYS: Final[dict[str, RefusedKey]] = {
     **TLS_REFUSED_KEYS,
     "enableDLegerCommitLog": refused(_REPLICATION),
     "duplicationEnable": refused(_REPLICATION),
-    "totalReplicas": refused(_ONE_COPY, "1"),
-    "inSyncReplicas": refused(_ONE_COPY, "1"),
-    "minInSyncReplicas": refused(_ONE_COPY, "1"),
-    "allAckInSyncStateSet": refused(
-        "PocketMQ waits for one slave, as brokerRole=SYNC_MASTER, or for none; use false"
+    "totalReplicas": refused(
+        "the controller knows the replicas of a group, and without it there is one; remove the key",
+        "1",
     ),
     "enableSlaveActingMaster": refused(_REPLICATION),
-    "enableControllerMode": refused(_CONTROLLER),
-    "controllerAddr": refused(_CONTROLLER, ""),
     "authenticationEnabled": refused(_ACCESS_CONTROL),
     "authorizationEnabled": refused(_ACCESS_CONTROL),
     "enableCalcFilterBitMap": refused(
@@ -321,6 +311,27 @@ class BrokerConfig(TlsServerSettings):
     max_ha_transfer_byte_in_second: int = setting(
         "maxHaTransferByteInSecond", integer(1024, 2**31 - 1), 100 * 1024 * 1024
     )
+
+    # a group whose master a controller elects
+    enable_controller_mode: bool = setting("enableControllerMode", boolean, False)
+    controller_addr: tuple[str, ...] = setting("controllerAddr", addresses, ())
+    all_ack_in_sync_state_set: bool | None = setting("allAckInSyncStateSet", boolean, None)
+    """Whether a message is acknowledged once all replicas in sync have it, the default; in RocketMQ
+    off by default, so that acknowledged messages can be lost."""
+    in_sync_replicas: int = setting("inSyncReplicas", integer(1, 15), 1)
+    """How many replicas have an acknowledged message, the master counted, without the above."""
+    min_in_sync_replicas: int | None = setting("minInSyncReplicas", integer(1, 15), None)
+    """Sends are refused while fewer replicas are in sync, the master counted; by default 2."""
+    ha_max_time_slave_not_catchup_ms: int = setting(
+        "haMaxTimeSlaveNotCatchup", _MILLISECONDS, 15_000
+    )
+    """When a slave that is behind for so long doesn't count as in sync any more."""
+    is_role_given: bool = False
+    """Whether the role is the one that the controller has given."""
+    broker_election_priority: int = setting(
+        "brokerElectionPriority", integer(0, 2**31 - 1), 2**31 - 1
+    )
+    """Of two equal candidates, the controller elects the one with the lower number."""
     region_id: str = setting("regionId", word, "DefaultRegion")
 
     # name servers
@@ -515,12 +526,17 @@ class BrokerConfig(TlsServerSettings):
             ConfigError: the broker would be a slave, or settings contradict each other.
         """
         super().check()
-        if self.is_slave is not (self.broker_id > 0):
+        if not self.enable_controller_mode:
+            self._check_without_controller()
+        elif not self.is_role_given:
+            self._check_controller()
+        if not self.is_role_given and self.is_slave is not (self.broker_id > 0):
             raise ConfigError(
                 f"brokerRole={self.broker_role} and brokerId={self.broker_id}"
                 " contradict each other: a master has brokerId=0, and a slave a larger one"
             )
-        if self.is_slave and not (self.namesrv_addr or self.ha_master_address):
+        needs_master = self.is_slave and not self.enable_controller_mode
+        if needs_master and not (self.namesrv_addr or self.ha_master_address):
             raise ConfigError(
                 "a slave has to find its master: set namesrvAddr, or haMasterAddress to the host"
                 " and haListenPort of the master"
@@ -538,6 +554,57 @@ class BrokerConfig(TlsServerSettings):
                 "pocketmqMaxAccountBytesPerSecond) need aclEnable=true: without it, requests "
                 "belong to no account"
             )
+
+    def _check_without_controller(self) -> None:
+        for key, is_default in (
+            ("controllerAddr", not self.controller_addr),
+            ("allAckInSyncStateSet", not self.all_ack_in_sync_state_set),
+            ("inSyncReplicas", self.in_sync_replicas == 1),
+            ("minInSyncReplicas", self.min_in_sync_replicas in {None, 1}),
+        ):
+            if not is_default:
+                raise ConfigError(
+                    f"{key} needs enableControllerMode=true: without a controller a SYNC_MASTER"
+                    " waits for one slave; remove the key"
+                )
+
+    def _check_controller(self) -> None:
+        for condition, problem in (
+            (
+                not self.controller_addr,
+                "needs controllerAddr: the addresses of the controllers, with ; between them",
+            ),
+            (not self.broker_name, "needs brokerName, which the brokers of a group share"),
+            (
+                self.ha_listen_port is None,
+                "needs haListenPort: each broker of a group may become the master of the others",
+            ),
+            (
+                self.broker_role != "ASYNC_MASTER" or self.broker_id != 0,
+                "leaves brokerRole and brokerId to the controller: remove them",
+            ),
+            (
+                self.ha_master_address is not None,
+                "leaves the master to the controller: remove haMasterAddress",
+            ),
+            (
+                self.acl_enable and self.slave_addresses is None,
+                "with aclEnable needs pocketmqSlaveAddresses: its replication port knows no"
+                " accounts",
+            ),
+            (
+                not self.all_in_sync_acknowledge and self.in_sync_replicas > self.least_in_sync,
+                f"can't acknowledge with inSyncReplicas={self.in_sync_replicas} while sends are"
+                f" taken with minInSyncReplicas={self.least_in_sync}: raise the latter",
+            ),
+            (
+                self.all_in_sync_acknowledge and self.in_sync_replicas > 1,
+                "waits for all replicas in sync, so inSyncReplicas has no effect: set"
+                " minInSyncReplicas, or allAckInSyncStateSet=false",
+            ),
+        ):
+            if condition:
+                raise ConfigError(f"enableControllerMode=true {problem}")
 
     def as_role(self, role: str, broker_id: int) -> BrokerConfig:
         """Return the settings of this broker in another role. Raises ``ConfigError``."""
@@ -597,6 +664,16 @@ class BrokerConfig(TlsServerSettings):
                 "so messages would be refused before old ones are deleted to make room: set "
                 f"pocketmqDiskFullFreeBytes to {clean} or below"
             )
+
+    @property
+    def all_in_sync_acknowledge(self) -> bool:
+        """Whether an acknowledged message is at all replicas in sync (controller mode)."""
+        return self.all_ack_in_sync_state_set is not False
+
+    @property
+    def least_in_sync(self) -> int:
+        """Replicas in sync, the master counted, without which a master takes no messages."""
+        return self.min_in_sync_replicas or 2
 
     @property
     def accounts_file(self) -> Path:

@@ -86,15 +86,24 @@ class Announcement:
     """Seconds between registrations."""
     timeout: float = 6.0
     """Seconds until a registration fails."""
+    state_version: int | None = None
+    """The epoch of the broker's role; None without a controller."""
 
     @classmethod
-    def of(cls, config: BrokerConfig, port: int, ha_port: int | None = None) -> Announcement:
+    def of(
+        cls,
+        config: BrokerConfig,
+        port: int,
+        ha_port: int | None = None,
+        state_version: int | None = None,
+    ) -> Announcement:
         """Return the announcement of a broker with these settings.
 
         Args:
             config: the settings.
             port: on which it listens.
             ha_port: its replication port, None if it has none.
+            state_version: the epoch of its role, None without a controller.
         """
         host = config.advertised_host
         if ha_port is None:
@@ -111,10 +120,13 @@ class Announcement:
             force=config.force_register,
             period=min(max(period_ms, SHORTEST_PERIOD_MS), LONGEST_PERIOD_MS) / 1000,
             timeout=config.register_broker_timeout_ms / 1000,
+            state_version=state_version,
         )
 
     def register(self, wrapper: TopicConfigSerializeWrapper) -> Command:
         """Build REGISTER_BROKER with these topics."""
+        version = structs.replace(wrapper.data_version, state_version=self.state_version)
+        wrapper = TopicConfigSerializeWrapper(wrapper.topic_config_table, version)
         if self.permission & _READ_WRITE != _READ_WRITE:
             # The broker's permission overrides that of topics (cf. registerBrokerAll).
             table: dict[str, TopicConfig] = {
@@ -140,7 +152,8 @@ class Announcement:
 
     def query_version(self, version: DataVersion) -> Command:
         """Build QUERY_DATA_VERSION, which asks whether the name server has another version."""
-        return Command.request(RequestCode.QUERY_DATA_VERSION, self._header, body=encode(version))
+        body = encode(structs.replace(version, state_version=self.state_version))
+        return Command.request(RequestCode.QUERY_DATA_VERSION, self._header, body=body)
 
     def unregister(self) -> Command:
         """Build UNREGISTER_BROKER."""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.delivery.timer_wheel import TimerWheel
     from broker.replication.master import ReplicationServer
+    from broker.replication.membership import GroupMembership
     from broker.replication.slave import LogReplica
     from broker.store.engine import MessageStore, PendingMessage
     from broker.store.results import Ack
@@ -129,6 +130,8 @@ class BrokerState:
     """The slaves of a master with ``haListenPort``; else None."""
     replica: LogReplica | None = None
     """A slave's connection to its master; None for a master."""
+    group: GroupMembership | None = None
+    """The broker's part in a group with a controller; else None."""
     taken_by: Callable[[], str | None] = lambda: None
     """Returns the address of another broker under this name and id."""
     stopping: bool = False

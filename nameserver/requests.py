@@ -23,6 +23,7 @@ from nameserver.config import (
 )
 from nameserver.kv import ORDER_TOPIC_NAMESPACE
 from nameserver.routes import (
+    EarlierMaster,
     Queues,
     Registered,
     RegisteredBroker,
@@ -93,6 +94,8 @@ def register_broker(state: SharedState, request: Command, peer: Connection) -> C
     except LimitError as error:
         _log.error("registration refused", broker=header.broker_name, why=str(error))
         raise
+    except EarlierMaster as error:
+        return request.reply(ResponseCode.SYSTEM_ERROR, str(error))
     _log_registered(header, done, peer)
     state.apply(done.change, "it registered")
     reply = RegisterBrokerResponseHeader(

@@ -88,6 +88,10 @@ class Registered(NamedTuple):
     ha_address: str | None
 
 
+class EarlierMaster(Exception):
+    """A later master has the broker's name and id (controller mode)."""
+
+
 @dataclass(slots=True)
 class RegisteredBroker:
     """A broker name with its addresses by broker id."""
@@ -141,8 +145,10 @@ class RouteInfoTable:
 
         Raises:
             LimitError: there are too many brokers or topics; nothing changed.
+            EarlierMaster: the name and id are those of a later master; nothing changed.
         """
         self._check_room(registration)
+        self._check_epoch(registration)
         changed: set[str] = set()
         known = self._live.get(registration.address)
         if known is not None and (known.registration.broker_name, known.registration.broker_id) != (
@@ -181,6 +187,22 @@ class RouteInfoTable:
             master,
             None if master is None else self._live[master].registration.ha_address,
         )
+
+    def _check_epoch(self, registration: Registration) -> None:
+        """Raise ``EarlierMaster`` if a controller has elected the present holder later."""
+        broker = self._brokers.get(registration.broker_name)
+        holder = None if broker is None else broker.addresses.get(registration.broker_id)
+        if holder is None or holder == registration.address:
+            return
+        present = self._live[holder].registration
+        epochs = [
+            (one.version and one.version.state_version) or 0 for one in (present, registration)
+        ]
+        if epochs[0] > epochs[1]:
+            raise EarlierMaster(
+                f"{present.address} is {registration.broker_name}:{registration.broker_id} since"
+                f" epoch {epochs[0]}, and {registration.address} registers with {epochs[1]}"
+            )
 
     def unregister(self, broker_name: str, broker_id: int, address: str) -> Change:
         """Remove a broker's address, if it is registered under this name and id."""

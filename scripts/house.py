@@ -32,7 +32,7 @@ MOST_LOOSE = 12
 CIRCLE = 3
 """Largest number of files that may import each other in a cycle."""
 
-MOST = {"files": 416, "code lines": 62_994, "classes": 995, "functions": 5_095}
+MOST = {"files": 417, "code lines": 63_780, "classes": 997, "functions": 5_158}
 """What the product may have; a new feature makes room for itself."""
 
 LASTING = {

@@ -149,7 +149,11 @@ class StatsProcessor:
                 addr=link.address,
                 slave_ack_offset=link.stream.acked,
                 diff=end - link.stream.acked,
-                in_sync=end - link.stream.acked < MAX_GAP_BYTES,
+                in_sync=(
+                    end - link.stream.acked < MAX_GAP_BYTES
+                    if state.group is None
+                    else link.replica is not None and link.replica.broker_id in state.group.members
+                ),
                 transfer_from_where=link.stream.sent,
             )
             for link in (state.slaves.links if state.slaves else ())
@@ -459,6 +463,12 @@ def _replication(state: BrokerState) -> dict[str, str | None]:
         # A slave compares it with that of its own log.
         "pocketmqNewestMessageMs": str(state.store.writer.last_store_ms),
     }
+    if (group := state.group) is not None:
+        table["pocketmqGroupId"] = str(group.broker_id)
+        table["pocketmqEpoch"] = str(group.role.epoch)
+        table["pocketmqInSync"] = ",".join(map(str, sorted(group.members)))
+        table["pocketmqMinInSync"] = str(state.config.least_in_sync)
+        table["pocketmqGroupProblem"] = group.problem
     if state.replica is not None:
         table["pocketmqReplicationProblem"] = state.replica.state.problem
         table["pocketmqReplicationDiffers"] = str(state.replica.state.differs).lower()

@@ -8,6 +8,9 @@ messages that its master has lost.
 The stream of Apache's slaves has no names and no signatures: of them an address decides. A slave of
 ours asks for a token first, by an ordinary request, which an account may have to sign; it sends the
 token on its next connection, which may come from any address.
+
+In controller mode the stream is that of ``autoswitch``, which has no tokens, and acknowledgements
+count for the replicas in sync.
 """
 
 from __future__ import annotations
@@ -16,10 +19,12 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from broker.replication.autoswitch import AutoSwitchMaster
+from broker.replication.in_sync import ReplicaLink
 from broker.replication.stream import (
     REPORT,
     TRANSFER_BYTES,
@@ -34,6 +39,9 @@ from remoting.runtime.clock import Clock
 from remoting.runtime.log import RateLimitedLog
 from remoting.runtime.tasks import Supervisor
 from remoting.server import bind_failed
+
+if TYPE_CHECKING:
+    from broker.replication.membership import GroupMembership
 
 MAX_GAP_BYTES: Final = 256 * 1024 * 1024
 """A slave that lacks less than this counts as in sync (cf. haSlaveFallbehindMax)."""
@@ -68,12 +76,17 @@ class SlaveLink:
         address: of the slave, ``host:port``.
         stream: what was sent and acknowledged.
         connected_ms: when it connected, ms since the epoch.
+        replica: what counts for the replicas in sync (controller mode); None before its handshake.
     """
 
-    def __init__(self, address: str, stream: MasterStream, connected_ms: int) -> None:
+    def __init__(
+        self, address: str, stream: MasterStream, connected_ms: int, close: Callable[[], None]
+    ) -> None:
         self.address = address
         self.stream = stream
         self.connected_ms = connected_ms
+        self.close = close
+        self.replica: ReplicaLink | None = None
         self.wake = asyncio.Event()
 
 
@@ -93,6 +106,7 @@ class ReplicationServer:
         port: int,
         is_allowed: Callable[[str], bool] = lambda _: True,
         rate: Callable[[], int | None] = lambda: None,
+        group: GroupMembership | None = None,
     ) -> None:
         """Create the server.
 
@@ -103,6 +117,7 @@ class ReplicationServer:
             port: to listen on; 0 for a free one.
             is_allowed: returns whether a slave may connect from an address without a token.
             rate: returns the most bytes per second for each slave; None: no limit.
+            group: of a broker in controller mode, which is its master.
         """
         self._store = store
         self._clock = clock
@@ -110,6 +125,7 @@ class ReplicationServer:
         self._port = port
         self._is_allowed = is_allowed
         self._rate = rate
+        self._group = group
         self._tokens: dict[int, float] = {}
         self._strangers = 0
         self._refusals = RateLimitedLog(clock, _log.warning)
@@ -123,16 +139,25 @@ class ReplicationServer:
         return self._port
 
     def available(self, end_offset: int) -> bool:
-        """Return whether a slave is connected that lacks little of the log up to an offset."""
-        return any(
+        """Return whether a slave is connected that lacks little of the log up to an offset.
+
+        A group's master has refused the message if it has too few replicas.
+        """
+        return self._group is not None or any(
             link.stream.request is not None and end_offset - link.stream.acked < MAX_GAP_BYTES
             for link in self.links
         )
 
     @property
     def replicated(self) -> int:
-        """Physical offset up to which at least one connected slave has the log."""
+        """Physical offset up to which at least one connected slave, or the group, has the log."""
+        if self._group is not None:
+            return self._group.acknowledged(self._end)
         return max((link.stream.acked for link in self.links), default=0)
+
+    def confirmed(self, end: int) -> int:
+        """Return the confirm offset of a log that is safe here up to ``end``."""
+        return end if self._group is None else self._group.advance(end)
 
     def new_token(self) -> bytes:
         """Return a token that lets one connection in, if it comes within ``TOKEN_SECONDS``."""
@@ -174,7 +199,10 @@ class ReplicationServer:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         host, port, *_ = writer.get_extra_info("peername")
         now = self._clock.monotonic()
-        link = SlaveLink(address_text((host, port)), MasterStream(now), self._clock.now_ms())
+        group = self._group
+        stream = MasterStream(now) if group is None else AutoSwitchMaster(group.epochs, now)
+        abort = writer.transport.abort
+        link = SlaveLink(address_text((host, port)), stream, self._clock.now_ms(), abort)
         try:
             await self._admit(host, reader, link.stream)
         except (StreamError, TimeoutError, OSError) as error:
@@ -185,12 +213,14 @@ class ReplicationServer:
         self.links.append(link)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._receive(reader, link))
+                tasks.create_task(self._receive(reader, writer, link))
                 tasks.create_task(self._send(writer, link))
         except* (StreamError, StoreError, OSError) as errors:
             _log.warning("slave gone", slave=link.address, reason=str(errors.exceptions[0]))
         finally:
             self.links.remove(link)
+            if group is not None and link.replica is not None:
+                group.disconnected(link.replica)
             self._watch()
             self._store.syncer.replicated()
             writer.transport.abort()
@@ -201,6 +231,8 @@ class ReplicationServer:
             raise StreamError(f"there are {MAX_SLAVES} connections, which is the most")
         if self._is_allowed(host):
             return
+        if self._group is not None:
+            raise StreamError("its address is not in pocketmqSlaveAddresses: add it")
         self._strangers += 1
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
@@ -215,7 +247,9 @@ class ReplicationServer:
                 " address, or give a slave of PocketMQ the pocketmqCredentials of an administrator"
             )
 
-    async def _receive(self, reader: asyncio.StreamReader, link: SlaveLink) -> None:
+    async def _receive(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: SlaveLink
+    ) -> None:
         stream = link.stream
         while True:
             now = self._clock.monotonic()
@@ -229,10 +263,27 @@ class ReplicationServer:
             acked = stream.acked
             asked = stream.request
             stream.receive(data, self._clock.monotonic())
+            if self._group is not None:
+                self._count(self._group, link, writer)
             if asked is None and stream.request is not None:
                 link.wake.set()
             if stream.acked > acked:
                 self._store.syncer.replicated()
+
+    def _count(self, group: GroupMembership, link: SlaveLink, writer: asyncio.StreamWriter) -> None:
+        """Answer a slave's handshake, and count what it has acknowledged for the group."""
+        stream, now = link.stream, self._clock.monotonic()
+        assert isinstance(stream, AutoSwitchMaster)
+        if link.replica is None:
+            if stream.broker_id is None:
+                return
+            link.replica = group.connected(stream.broker_id, now, is_learner=stream.is_learner)
+            writer.write(stream.handshake(self._store.log.end))
+            for other in self.links:
+                if other.replica is not None and other.replica.is_void:
+                    other.close()
+        if stream.request is not None:
+            link.replica.count(stream.acked, self._end, now)
 
     async def _send(self, writer: asyncio.StreamWriter, link: SlaveLink) -> None:
         stream, store = link.stream, self._store
@@ -241,7 +292,10 @@ class ReplicationServer:
             link.wake.clear()
         try:
             log = store.log
-            stream.start(first_offset(stream.request, log.start, log.end, log.file_size))
+            if self._group is not None and stream.request == 0:
+                stream.start(log.start)
+            else:
+                stream.start(first_offset(stream.request, log.start, log.end, log.file_size))
         except StreamError as error:
             _log.error("a slave can't be served", slave=link.address, reason=str(error))
             await asyncio.sleep(REFUSAL_SECONDS)
@@ -263,7 +317,7 @@ class ReplicationServer:
                 continue
             pause = stream.pause(now)
             if pause == 0:
-                writer.write(stream.header(0, now))
+                writer.write(stream.frame(0, store.syncer.known, now))
                 await writer.drain()
                 continue
             if not room:
@@ -276,8 +330,7 @@ class ReplicationServer:
 
     @property
     def _end(self) -> int:
-        store = self._store
-        return store.syncer.log.flushed if store.config.defers else store.log.end
+        return self._store.syncer.safe_end
 
     async def _fetch(self, link: SlaveLink, position: int) -> int:
         """Read a part of the log into memory, in a thread; return where it ends."""
@@ -297,10 +350,10 @@ class ReplicationServer:
             file = log.file_at(stream.sent)
             if file is None:
                 raise StreamError(f"the log from {stream.sent} on has been deleted")
-            size = min(TRANSFER_BYTES, stop - stream.sent, file.start + file.size - stream.sent)
+            size = min(stream.size(stop), file.start + file.size - stream.sent)
             at = stream.sent - file.start
             data = file.view[at : at + size]
-            writer.writelines((stream.header(size, now), data))
+            writer.writelines((stream.frame(size, self._store.syncer.known, now), data))
 
     # --- what happens at the store
 

@@ -4,6 +4,9 @@
 after a failure it tries again. The stream has no way to tell that two logs differ, so before the
 first append the slave asks the master, by ordinary requests, where its log begins and ends, and for
 the record that is the slave's last: unless the master has the same, nothing is appended.
+
+In controller mode the stream tells by its epochs where the logs part (see ``autoswitch``); what is
+behind that point here was never confirmed, and is cut before anything is appended.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import structlog
 
+from broker.replication.autoswitch import AutoSwitchSlave
 from broker.replication.stream import REPORT, SlaveStream, StreamError
 from broker.store.engine import MessageStore
 from broker.store.follow import LogDiffers
@@ -28,8 +32,12 @@ from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import ProtocolError
 from remoting.protocol.headers.query import ViewMessageRequestHeader
+from remoting.protocol.message.record import MAGIC_BLANK
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime.clock import Clock
+
+if TYPE_CHECKING:
+    from broker.replication.membership import GroupMembership
 
 READ_BYTES: Final = 256 * 1024
 """Bytes read at once; appending them takes about 1 ms of the loop."""
@@ -47,6 +55,8 @@ DIFFERS_SECONDS: Final = 30.0
 
 LOOK_SECONDS: Final = 10.0
 """Between two looks at where the master's log ends, as between two copies of its tables."""
+
+_BLANK: Final = MAGIC_BLANK.to_bytes(4, "big")
 
 _log = structlog.get_logger("replication")
 
@@ -109,6 +119,7 @@ class LogReplica:
         clock: Clock,
         ask: Request,
         find_master: Callable[[], Awaitable[Master | None]],
+        group: GroupMembership | None = None,
     ) -> None:
         """Create a replica of an open store.
 
@@ -117,11 +128,13 @@ class LogReplica:
             clock: the time.
             ask: sends requests to the master.
             find_master: looks up the master's addresses; None if they are unknown.
+            group: of a broker in controller mode.
         """
         self._store = store
         self._clock = clock
         self._ask = ask
         self._find_master = find_master
+        self._group = group
         self._on_news: Callable[[], None] = lambda: None
         self._grown = asyncio.Event()
         self.state = ReplicaState()
@@ -176,14 +189,15 @@ class LogReplica:
     async def _follow(self) -> None:
         # Each time: the one that has failed may have been replaced.
         master = await self._find_master()
+        if master is None and self._group is not None:
+            raise NotFollowing(self._group.why_no_master)
         if master is None:
             raise NotFollowing(
                 "no name server has a master of this broker's name: start it, or set"
                 " haMasterAddress"
             )
         self.state = replace(self.state, master=master)
-        stream = await self._compare(master)
-        token = await self._token(master)
+        stream, hello = await self._open_stream(master)
         host, port = parse_address(master.stream)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -193,7 +207,7 @@ class LogReplica:
                 f"no connection to the master's replication port {master.stream}:"
                 f" {str(error) or 'no answer'}"
             ) from error
-        writer.write(token)
+        writer.write(hello)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._report(writer, stream))
@@ -213,6 +227,8 @@ class LogReplica:
             if not data:
                 raise StreamError(f"the master {master.stream} closed the connection")
             stream.receive(data, self._clock.monotonic())
+            if isinstance(stream, AutoSwitchSlave) and not await self._agree(stream):
+                continue
             if not self.state.connected:
                 # The first frame shows that the master sends what follows this log.
                 self.state = replace(self.state, connected=True, problem=None, differs=False)
@@ -228,11 +244,15 @@ class LogReplica:
 
     def _append(self, stream: SlaveStream) -> None:
         store = self._store
+        if stream.begin != store.log.end:
+            store.follower.begin(stream.begin)
         while stream.pending and (size := store.follower.append(stream.pending)):
             stream.appended(size)
         end = max(self.state.master_end, stream.end)
         self.state = replace(self.state, master_end=end, heard_at=self._clock.monotonic())
-        if store.config.defers:
+        if isinstance(stream, AutoSwitchSlave):
+            store.syncer.confirm(stream.confirmed)
+        if store.config.syncs:
             store.when_durable(store.log.end, lambda _: self._grown.set())
 
     async def _report(self, writer: asyncio.StreamWriter, stream: SlaveStream) -> None:
@@ -240,12 +260,12 @@ class LogReplica:
         while True:
             self._grown.clear()
             now = self._clock.monotonic()
-            safe = store.syncer.log.flushed if store.config.defers else store.log.end
-            if report := stream.report(safe, now):
+            if report := stream.report(store.syncer.safe_end, now):
                 writer.write(report)
                 await writer.drain()
             with suppress(TimeoutError):
-                async with asyncio.timeout(stream.pause(now)):
+                # No report is due before the handshake.
+                async with asyncio.timeout(max(stream.pause(now), 0.1)):
                     await self._grown.wait()
 
     async def _keep_looking(self, master: Master) -> None:
@@ -256,6 +276,60 @@ class LogReplica:
                 await self._look(master)
 
     # --- before it
+
+    async def _open_stream(self, master: Master) -> tuple[SlaveStream, bytes]:
+        """Return the stream that continues this log, and what is sent first."""
+        if self._group is None:
+            return await self._compare(master), await self._token(master)
+        store = self._store
+        if store.log.end > store.log.start and not len(self._group.epochs):
+            # Written outside of a group: only the last record can tell.
+            await self._compare(master)
+        else:
+            await self._look(master)
+        stream = AutoSwitchSlave(
+            self._group.broker_id,
+            self._group.epochs,
+            store.log.end,
+            self._clock.monotonic(),
+            confirmed=store.syncer.confirmed,
+        )
+        return stream, stream.hello
+
+    async def _agree(self, stream: AutoSwitchSlave) -> bool:
+        """Carry out what the master's epochs demand; return False before they are here.
+
+        Raises:
+            NotFollowing: the log has to be cut first, for which the store is closed.
+        """
+        group, store, plan = self._group, self._store, stream.plan
+        assert group is not None
+        if plan is None:
+            return False
+        if plan.epochs is group.epochs:
+            return True
+        if plan.point < store.log.end:
+            if not await self._is_border(plan.point):
+                raise LogDiffers(
+                    f"the master's log parts from this one at offset {plan.point}, inside a record:"
+                    " move this store away and start with an empty one"
+                )
+            group.cut_at(plan.point)
+            raise NotFollowing(
+                f"this log is cut at offset {plan.point}, where it parts from the master's"
+            )
+        group.save_epochs(plan.epochs)
+        stream.accept(self._clock.monotonic())
+        self._grown.set()
+        return False
+
+    async def _is_border(self, point: int) -> bool:
+        """Return whether a record, a blank one or a file begins at an offset."""
+        log = self._store.log
+        head = log.slice(point, 8)
+        if point % log.file_size == 0 or (head is not None and head[4:] == _BLANK):
+            return True
+        return await self._store.cold_reads.record_at(self, point) is not None
 
     async def _compare(self, master: Master) -> SlaveStream:
         """Compare the logs, and return the stream that continues this one.

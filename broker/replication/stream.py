@@ -188,6 +188,14 @@ class MasterStream:
         """Begin to send at a physical offset."""
         self.sent = offset
 
+    def size(self, end: int) -> int:
+        """Return the most bytes that the next frame may have if the log ends at ``end``."""
+        return max(0, min(TRANSFER_BYTES, end - self.sent))
+
+    def frame(self, size: int, _confirmed: int, now: float) -> bytes:
+        """Return the header of the next frame; the plain stream has no confirm offset."""
+        return self.header(size, now)
+
     def header(self, size: int, now: float) -> bytes:
         """Return the header of the next frame, which has ``size`` bytes of the log."""
         header = HEADER.pack(self.sent, size)

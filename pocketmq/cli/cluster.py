@@ -37,7 +37,10 @@ def status(watch: float | None, call: Call) -> None:
     """Show the state of every broker.
 
     The lag is what a slave lacks of its master's log, and how much older its newest message is.
-    The exit code is 1 if a broker doesn't answer, or a slave doesn't follow its master.
+    In a group with a controller, the epoch is its master's, and in_sync are the controller's ids of
+    the replicas that have every acknowledged message.
+    The exit code is 1 if a broker doesn't answer, a slave doesn't follow its master, or a group's
+    broker has a problem.
     """
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
@@ -53,8 +56,8 @@ def status(watch: float | None, call: Call) -> None:
     rates = {"in_per_s": "messages_in", "out_per_s": "messages_out"}
     columns = ["cluster", "broker", "id", "address", "role", "version", "up_since"]
     columns += ["messages_in", "messages_out", *(rates if watch is not None else ())]
-    columns += ["slaves", "lag_bytes", "lag_seconds", "disk", "problem"]
-    spare = ["id", "version", "cluster", "up_since", "slaves"]
+    columns += ["slaves", "epoch", "in_sync", "lag_bytes", "lag_seconds", "disk", "problem"]
+    spare = ["id", "version", "cluster", "up_since", "slaves", "epoch", "in_sync"]
     problems = False
 
     def show(rows: list[dict[str, object]]) -> None:
@@ -89,10 +92,12 @@ def _stats(
         "messages_in": natural(table.get("msgPutTotalTodayNow", ""), 0),
         "messages_out": natural(table.get("msgGetTotalTodayNow", ""), 0),
         "slaves": natural(table["pocketmqSlaves"], 0) if "pocketmqSlaves" in table else None,
+        "epoch": natural(table["pocketmqEpoch"], 0) if "pocketmqEpoch" in table else None,
+        "in_sync": table.get("pocketmqInSync"),
         "lag_bytes": lag[0],
         "lag_seconds": lag[1],
         "disk": _ratio(table.get("commitLogDiskRatio")),
-        "problem": table.get("pocketmqReplicationProblem"),
+        "problem": table.get("pocketmqGroupProblem") or table.get("pocketmqReplicationProblem"),
     }
 
 

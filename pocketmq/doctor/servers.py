@@ -169,8 +169,23 @@ REPLICATION_LAG: Final = 256 * 1024 * 1024
 """Bytes that a slave may lack before it is reported (cf. haSlaveFallbehindMax)."""
 
 
+def _group(name: str, table: dict[str, str], docs: str) -> Iterator[CheckResult]:
+    """Check a broker whose master a controller elects."""
+    if problem := table.get("pocketmqGroupProblem"):
+        yield failed("group", f"{name}: {problem}", docs)
+    elif "pocketmqSlaves" in table and "pocketmqInSync" in table:
+        size, least = table["pocketmqInSync"].count(",") + 1, natural(table["pocketmqMinInSync"], 1)
+        text = f"{name} has {size} replicas in sync, in epoch {table['pocketmqEpoch']}"
+        if size <= least:
+            lost = f"{text}: with one less it takes no messages (minInSyncReplicas={least})"
+            yield warning("group", lost, f"start the other brokers of its group; {docs}")
+        else:
+            yield ok("group", text)
+
+
 def _replication(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     docs = f"see {DOCS}high-availability.md"
+    yield from _group(name, table, docs)
     problem = table.get("pocketmqReplicationProblem")
     if table.get("pocketmqReplicationDiffers") == "true":
         yield failed(

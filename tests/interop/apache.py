@@ -212,6 +212,18 @@ def nameserver_command(version: str, home: Path, port: int) -> list[str]:
     return _command(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
 
 
+def controller_command(version: str, home: Path, port: int) -> list[str]:
+    """Return the command line of a controller alone in its group, after configuring it."""
+    config = _conf(home) / "controller.conf"
+    config.write_text(
+        f"rocketmqHome={home}\ncontrollerDLegerGroup=group\ncontrollerDLegerSelfId=n0\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerStorePath={home}/store\n"
+        "mappedFileSize=1048576\nscanNotActiveBrokerInterval=1000\n"
+    )
+    startup = "org.apache.rocketmq.controller.ControllerStartup"
+    return _command(version, home, startup, config, "128m")
+
+
 def broker_command(
     version: str, home: Path, port: int, *, settings: Sequence[str] = (), heap: str = "512m"
 ) -> list[str]:

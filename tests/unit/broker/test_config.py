@@ -187,8 +187,10 @@ def test_consume_queue_files_hold_whole_entries() -> None:
         ("enableDLegerCommitLog", "true", "replicates to slaves"),
         ("inSyncReplicas", "2", "waits for one slave"),
         ("minInSyncReplicas", "2", "waits for one slave"),
-        ("totalReplicas", "3", "waits for one slave"),
+        ("totalReplicas", "3", "without it there is one"),
         ("allAckInSyncStateSet", "true", "waits for one slave"),
+        ("controllerAddr", "c:9878", "needs enableControllerMode"),
+        ("enableControllerMode", "true", "needs controllerAddr"),
         ("pocketmqSlaveAddresses", "10.1.2", "pocketmqSlaveAddresses"),
         ("timerPrecisionMs", "100", "1000 ms"),
         ("timerMaxDelaySec", "3456001", "whole number from"),
@@ -206,6 +208,41 @@ def test_consume_queue_files_hold_whole_entries() -> None:
 def test_what_would_be_dangerous_to_ignore_is_refused(key: str, value: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         config(**{key: value})
+
+
+GROUP = {
+    "enableControllerMode": "true",
+    "controllerAddr": "c1:9878;c2:9878",
+    "brokerName": "broker-a",
+    "haListenPort": "10912",
+}
+
+
+def test_all_replicas_in_sync_acknowledge_and_they_are_two_at_least() -> None:
+    read = config(**GROUP)
+    assert (read.all_in_sync_acknowledge, read.least_in_sync) == (True, 2)
+    assert read.controller_addr == ("c1:9878", "c2:9878")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("brokerName", "", "which the brokers of a group share"),
+        ("brokerRole", "SYNC_MASTER", "leaves brokerRole and brokerId to the controller"),
+        ("brokerId", "1", "leaves brokerRole and brokerId to the controller"),
+        ("haMasterAddress", "a:10912", "remove haMasterAddress"),
+        ("aclEnable", "true", "needs pocketmqSlaveAddresses"),
+        ("inSyncReplicas", "2", "waits for all replicas in sync"),
+    ],
+)
+def test_settings_that_contradict_a_controller_are_refused(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        config(**{**GROUP, key: value})
+
+
+def test_a_group_acknowledges_with_no_more_replicas_than_it_needs_to_take_messages() -> None:
+    with pytest.raises(ConfigError, match="inSyncReplicas=3 while sends are taken with"):
+        config(**GROUP, allAckInSyncStateSet="false", inSyncReplicas="3")
 
 
 @pytest.mark.parametrize(

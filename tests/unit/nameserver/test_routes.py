@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from nameserver.routes import (
     NO_CHANGE,
     Change,
+    EarlierMaster,
     LimitError,
     Queues,
     Registered,
@@ -127,6 +128,19 @@ class TestRegister:
         assert done.change.topics == {"t", "u"}
         assert table.connection_closed("conn-a") == NO_CHANGE
         assert names(table, "t") == ["broker-a"]
+
+    def test_a_master_does_not_replace_one_that_was_elected_later(self) -> None:
+        def elected(epoch: int | None) -> DataVersion:
+            return DataVersion(1, 1, epoch)
+
+        table = table_of(replace(A, version=elected(4)))
+        other = replace(A, address="10.0.0.7:1", connection="new")
+        for epoch in (None, 3):
+            with pytest.raises(EarlierMaster, match=r"since epoch 4, and 10\.0\.0\.7:1 registers"):
+                table.register(replace(other, version=elected(epoch)), 0)
+        assert table.brokers()["broker-a"].addresses[0] == A.address
+        table.register(replace(other, version=elected(5)), 0)
+        assert table.brokers()["broker-a"].addresses[0] == other.address
 
     def test_a_slave_that_becomes_master_leaves_its_former_id(self) -> None:
         table = table_of(A, SLAVE)

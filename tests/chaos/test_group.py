@@ -1,0 +1,63 @@
+"""Groups whose master RocketMQ's controller elects: nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.storetools.verify.check import CheckOptions, check
+from tests.chaos.pair import running
+from tests.chaos.recorder import LEVEL_MS
+from tests.chaos.test_replication_faults import SOME, report
+from tests.chaos.trio import Trio
+from tests.interop.pairs import log_bytes
+from tests.support.sizes import size
+
+KILLS = size(ci=2, soak=20)
+FLUSHES = size(ci=["SYNC_FLUSH"], soak=["ASYNC_FLUSH", "SYNC_FLUSH"])
+
+Record = Callable[[str, object], None]
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
+
+
+async def kill_masters(trio: Trio, moments: random.Random, kills: int) -> None:
+    """Kill one master after the other under load; each returns as a slave."""
+    for _ in range(kills):
+        await trio.until_stored(moments.randrange(50, SOME))
+        await asyncio.sleep(moments.random() * 0.02)
+        old = trio.master
+        await trio.kill_master()
+        await trio.elected([node for node in trio.nodes if node is not old])
+        await trio.until_stored(50)
+        await asyncio.to_thread(old.start)
+        await trio.elected(trio.nodes)
+    await trio.until_stored(1)
+
+
+async def judged(trio: Trio, record_property: Record) -> None:
+    """Judge the history, and compare the logs of all brokers."""
+    trio.end_recorders()
+    end = await trio.equal()
+    verdict = await trio.judge()
+    for node in trio.nodes:
+        await asyncio.to_thread(node.stop)
+    assert len({log_bytes(node.store, end) for node in trio.nodes}) == 1
+    report(trio, verdict, record_property)
+
+
+@pytest.mark.parametrize("flush", FLUSHES)
+@pytest.mark.parametrize("run", range(size(ci=1, soak=25)))
+async def test_a_killed_master_is_succeeded_without_a_loss(
+    tmp_path: Path, run: int, flush: str, record_property: Record
+) -> None:
+    trio = Trio(tmp_path / "trio", {"flushDiskType": flush})
+    async with running(trio):
+        await kill_masters(trio, random.Random(f"{run} {flush}"), KILLS)
+        await judged(trio, record_property)
+        for node in trio.nodes:
+            assert check(node.store, CheckOptions(levels_ms=(LEVEL_MS,))).findings.is_sound
