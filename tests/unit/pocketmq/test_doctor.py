@@ -483,3 +483,21 @@ def test_a_broker_that_does_not_list_its_topics_is_left_out(servers: Servers) ->
     two_brokers(servers, ["orders"], [])
     del servers[BROKER, RequestCode.GET_ALL_TOPIC_CONFIG]
     assert bad(servers) == []
+
+
+@pytest.mark.parametrize(
+    ("table", "verdict", "words"),
+    [
+        ({"pocketmqGroupProblem": "no controller knows"}, CheckVerdict.FAILED, "no controller"),
+        ({"pocketmqInSync": "1,2"}, CheckVerdict.WARNING, "with one less it takes no messages"),
+        ({"pocketmqInSync": "1,2,3"}, CheckVerdict.OK, "3 replicas in sync, in epoch 7"),
+    ],
+)
+def test_a_group_that_has_no_controller_or_too_few_replicas_is_told(
+    servers: Servers, table: dict[str, str], verdict: CheckVerdict, words: str
+) -> None:
+    group = {"pocketmqSlaves": "1", "pocketmqEpoch": "7", "pocketmqMinInSync": "2"}
+    servers[BROKER, RequestCode.GET_BROKER_RUNTIME_INFO] = runtime(**group, **table)
+    (found,) = [one for one in results(servers) if one.check == "group"]
+    assert found.verdict is verdict
+    assert words in found.found
