@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import beside, chart, environments, machine, report, resting
+from benchmarks import beside, chart, environments, machine, replication, report, resting
 from benchmarks.beside import Plan
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
@@ -33,7 +33,8 @@ from benchmarks.tools import BenchmarkError, check, fill, load, say
 from pocketmq.server.process import private_megabytes
 
 SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}
-NAMES = (*(scenario.name for scenario in SCENARIOS), *beside.PARTS)
+PARTS = {**beside.PARTS, **replication.PARTS}
+NAMES = (*(scenario.name for scenario in SCENARIOS), *PARTS)
 
 
 FULL = Plan(rounds=7, seconds=4.0, warm_up=10.0)
@@ -46,6 +47,7 @@ QUICK = Plan(
     recovery_messages=100_000,
     push_messages=50_000,
     push_warm_up=50_000,
+    catch_up_messages=100_000,
 )
 
 
@@ -113,7 +115,11 @@ def run(names: Sequence[str], plan: Plan, options: argparse.Namespace) -> bool:
                 failed.append(str(problem))
                 say(f"  failed: {problem}")
             calibrations.append(machine.calibration_ms())
-    others = beside.measure(names, plan)
+    others = []
+    for name in (name for name in PARTS if name in names):
+        say(f"  {name}")
+        others.append(PARTS[name](plan))
+        say(f"  {others[-1].line()}")
     quiet = spread(calibrations)
     print(report.heading(facts))
     print(

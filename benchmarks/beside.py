@@ -8,7 +8,7 @@ new group, which first consumes another topic as a warm-up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ from benchmarks.figures import MORE_IS_BETTER, Figures, Spread, spread
 from benchmarks.scenarios import KIB, Scenario
 from benchmarks.servers import HERE, directory, ours, pair
 from benchmarks.store import start
-from benchmarks.tools import Target, fill, java, load, run, say
+from benchmarks.tools import Target, fill, java, load, run
 from tests.support.ports import free_ports
 
 FEW_QUEUES: Final = 4
@@ -53,6 +53,7 @@ class Plan:
         push_messages: messages that the Java push consumer counts.
         push_warm_up: messages that it consumes before.
         queues: the larger number of queues that are sent to.
+        catch_up_messages: messages of 1 KiB that a slave copies.
         where: the directory for the stores; None for temporary files.
         python: the interpreter of the environment in which PocketMQ runs.
         pure: whether to measure PocketMQ's Python path too.
@@ -67,6 +68,7 @@ class Plan:
     push_messages: int = 400_000
     push_warm_up: int = 200_000
     queues: int = 10_000
+    catch_up_messages: int = 4_500_000
     where: Path | None = None
     python: Path = HERE
     pure: bool = False
@@ -331,14 +333,3 @@ PARTS: Final[Mapping[str, Callable[[Plan], Beside]]] = {
     "workers": workers,
     "push-java": push,
 }
-
-
-def measure(names: Sequence[str], plan: Plan) -> list[Beside]:
-    """Run the named measurements."""
-    made = []
-    for name, part in PARTS.items():
-        if name in names:
-            say(f"  {name}")
-            made.append(part(plan))
-            say(f"  {made[-1].line()}")
-    return made

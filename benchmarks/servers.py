@@ -137,6 +137,7 @@ def theirs(
     sync_flush: bool,
     tls: certificates.CertificateFiles | None = None,
     accounts: str = "",
+    settings: Sequence[str] = (),
 ) -> Iterator[Target]:
     """Run Apache's name server and broker; see ``ours``.
 
@@ -145,11 +146,12 @@ def theirs(
         sync_flush: whether the broker runs with SYNC_FLUSH.
         tls: the certificate with which both accept TLS too.
         accounts: the text of ``plain_acl.yml`` for a broker that checks accounts.
+        settings: further lines of the broker's configuration.
     """
     home.mkdir(exist_ok=True)
     port, broker_port = free_port(), free_ports(3)
     nameserver = f"127.0.0.1:{port}"
-    settings = [f"namesrvAddr={nameserver}"]
+    settings = [f"namesrvAddr={nameserver}", *settings]
     if sync_flush:
         settings.append("flushDiskType=SYNC_FLUSH")
     if accounts:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import client
-from benchmarks import beside
+from benchmarks import beside, replication
 from benchmarks import signed as signing
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
@@ -123,3 +123,12 @@ def test_failed_requests_yield_no_figures(target: Target) -> None:
     )
     with pytest.raises(BenchmarkError, match="requests failed"):
         load(bad, target, seconds=0.1, warm=0.0)
+
+
+@pytest.mark.interop
+def test_a_pair_is_measured_beside_apaches_and_beside_a_single_broker() -> None:
+    plan = beside.Plan(rounds=1, seconds=0.3, warm_up=0.0, settle=0.0, catch_up_messages=2_000)
+    for measure in replication.PARTS.values():
+        made = measure(plan)
+        for side in made.sides:
+            assert made.runs[side][0]["per_s"] > 0
