@@ -26,7 +26,7 @@ from tests.support.sizes import size
 
 TOPIC, GROUP, QUEUES = "churned", "churners", 8
 RATE = 5000
-SECONDS = size(test=10, ci=25, soak=600)
+SECONDS = size(test=10, ci=12, soak=600)
 LOCK_LIFE = 60.0
 """Seconds until a killed member's locks expire; an ordered queue waits for that."""
 REST = LOCK_LIFE + 10.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -96,10 +97,17 @@ def run(arguments: list[str], cwd: Path, *, ok: bool = True) -> subprocess.Compl
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the source archive."""
-    target = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), str(HOME)]
-    run(command, target)
+    """A directory with the wheel and the source archive, built once for all test processes."""
+    root = tmp_path_factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    target = shared / "dist"
+    with (shared / "dist.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            made = root / "dist-made"
+            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made)]
+            run([*command, str(HOME)], root)
+            made.rename(target)
     return target
 
 

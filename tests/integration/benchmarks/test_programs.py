@@ -9,13 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sizes import size
+
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "benchmarks.floor": "--rounds 1 --only send-1x1",
     "benchmarks.store": "--rounds 1 --gigabytes 0.002 --queues 8 --seconds 1",
 }
 BESIDE_OTHERS = {
-    "benchmarks": "--quick --only start --only push-java",
+    "benchmarks": "--quick --only start",
     "benchmarks.clients": "--quick --only pocketmq,nats-py",
 }
 ELSEWHERE = {
@@ -46,9 +48,10 @@ def test_a_program_prints_its_figures(program: str) -> None:
     assert re.search(r"\d", output_of(program, PROGRAMS[program]))
 
 
+# They build a wheel and measure for minutes: their parts are tested beside them.
 @pytest.mark.interop
 @pytest.mark.slow
-@pytest.mark.parametrize("program", BESIDE_OTHERS)
+@pytest.mark.parametrize("program", size(ci=["benchmarks"], soak=list(BESIDE_OTHERS)))
 def test_a_program_that_compares_prints_its_table(program: str) -> None:
     text = output_of(program, BESIDE_OTHERS[program])
     assert "not measured" not in text

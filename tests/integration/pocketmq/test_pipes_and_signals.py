@@ -199,8 +199,8 @@ def test_watching_shows_rates_until_a_signal(
         assert process.wait(20) == 0
     with start(server, "cluster", "status", "--watch", "0.2") as process:
         assert process.stdout is not None
-        assert process.stdout.readline().split("\t")[8:10] == ["-", "-"]
-        assert float(process.stdout.readline().split("\t")[8]) >= 0
+        assert process.stdout.readline().split("\t")[9:11] == ["-", "-"]
+        assert float(process.stdout.readline().split("\t")[9]) >= 0
         process.terminate()
         assert process.wait(20) == 0
     with start(server, "group", "lag", "--watch", "0.2") as process:
