@@ -108,7 +108,7 @@ SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks \
 
 plain: setup              ## the tests of what differs without the compiled core, uvloop, orjson and isal
 	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow" \
-	    $(COVERED) tests/scenarios tests/chaos tests/fuzz tests/docs/test_documents.py $(SAME:%=--ignore=%)
+	    $(COVERED) tests/scenarios tests/docs/test_documents.py $(SAME:%=--ignore=%)
 
 SANITIZED := build/sanitized
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined

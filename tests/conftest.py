@@ -31,7 +31,7 @@ NEEDS = {
 }
 
 settings.register_profile(
-    "tests", deadline=None, print_blob=True, max_examples=size(test=20, ci=100, soak=2000)
+    "tests", deadline=None, print_blob=True, max_examples=size(test=20, ci=50, soak=2000)
 )
 settings.load_profile("tests")
 

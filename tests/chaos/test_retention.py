@@ -16,7 +16,7 @@ from tests.chaos.small_disk import CAPACITY, Held, SmallDisk, deleted_bytes
 from tests.support.sizes import size
 from tests.unit.broker.store.stores import open_files
 
-SECONDS = size(test=30.0, ci=45.0, soak=3600.0)
+SECONDS = size(test=30.0, ci=30.0, soak=3600.0)
 LOG_FILE = 1 << 20
 QUEUE_FILE = 20 * 500
 WATCHED = 30

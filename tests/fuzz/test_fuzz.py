@@ -14,7 +14,7 @@ from tests.support.sizes import size
 
 pytest.importorskip("atheris", reason="atheris has no wheel for this interpreter")
 
-RUNS = size(test=30_000, ci=60_000, soak=2_000_000)
+RUNS = size(test=20_000, ci=30_000, soak=2_000_000)
 SEEDS_PER_FILE = 8
 
 

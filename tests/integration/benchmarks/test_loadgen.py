@@ -13,6 +13,7 @@ from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.tools import BenchmarkError, Target, fill, load
 from pocketmq import certificates, testing
 from remoting.protocol.frame import encode
+from tests.support.sizes import size
 from tests.unit.broker.harness import send_command
 
 pytestmark = pytest.mark.bench
@@ -126,9 +127,9 @@ def test_failed_requests_yield_no_figures(target: Target) -> None:
 
 
 @pytest.mark.interop
-def test_a_pair_is_measured_beside_apaches_and_beside_a_single_broker() -> None:
-    plan = beside.Plan(rounds=1, seconds=0.3, warm_up=0.0, settle=0.0, catch_up_messages=2_000)
-    for measure in replication.PARTS.values():
-        made = measure(plan)
-        for side in made.sides:
-            assert made.runs[side][0]["per_s"] > 0
+@pytest.mark.parametrize("name", size(ci=["replica-async"], soak=list(replication.PARTS)))
+def test_pairs_are_measured(name: str) -> None:
+    plan = beside.Plan(rounds=1, seconds=0.3, warm_up=0.3, settle=0.0, catch_up_messages=2_000)
+    made = replication.PARTS[name](plan)
+    for side in made.sides:
+        assert made.runs[side][0]["per_s"] > 0
