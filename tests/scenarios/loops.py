@@ -184,6 +184,9 @@ class _Listener:
         self.context = contextvars.copy_context()
         self.sockets = [_ListeningSocket((host, port))]
 
+    async def start_serving(self) -> None:
+        """Return at once: it accepts connections since it was created."""
+
     def close(self) -> None:
         self._loop.stop_listening(self._port)
 
