@@ -87,7 +87,11 @@ def test_our_broker_delivers_the_timers_of_apaches_store(end: str, tmp_path: Pat
             theirs.process.terminate()
             theirs.process.wait(60)
     with testing.broker(store=home / "store", settings=SAME) as ours:
-        check(asyncio.run(first_messages(ours.nameserver, TOPIC, len(WAITS))))
+        if end == "killed":
+            # RocketMQ's saved progress may be older than what it delivered.
+            check(asyncio.run(read_different(ours.nameserver)))
+        else:
+            check(asyncio.run(first_messages(ours.nameserver, TOPIC, len(WAITS))))
 
 
 def test_a_4_9_broker_gets_no_timed_message(tmp_path: Path) -> None:
