@@ -163,11 +163,13 @@ def test_the_trace_of_javas_clients_is_read(version: str, ours: str, tmp_path: P
 def test_the_trace_of_gos_client_is_read(ours: str) -> None:
     ids = dict(GoClient().run("trace", ours, TOPIC))
     found = asyncio.run(records(ours, ids["plain"], 3))
+    # Go's times of the send and of its consumption may be those of one moment.
+    found.sort(key=lambda record: kinds([record]))
     assert kinds(found) == [
         ("Pub", "go-shop", True),
-        ("SubBefore", "go-billing", True),
         ("SubAfter", "go-billing", True),
+        ("SubBefore", "go-billing", True),
     ]
-    sent, before, after = found
+    sent, after, before = found
     assert (sent.topic, sent.tags, sent.keys, sent.body_bytes) == (TOPIC, "go", "o-1", 3)
     assert after.request_id == before.request_id
