@@ -29,6 +29,11 @@ from tests.support.ports import free_ports
 NAME: Final = "broker-a"
 FIRST_MESSAGES: Final = 1_000
 CAUGHT_UP_WITHIN: Final = 300.0
+SHOWN: Final = {
+    "per_s": "{:,.0f}/s",
+    "cpu_us_per": "{:.2f} us CPU each",
+    "p99_us": "p99 {:.0f} us",
+}
 
 Slave = Callable[[Path, Target], AbstractContextManager[str]]
 
@@ -95,7 +100,7 @@ def asynchronous(plan: Plan) -> Beside:
         name="replica-async",
         text=f"{_load('').text}, ASYNC_MASTER",
         sides=("with a slave", "alone"),
-        shown={"per_s": "{:,.0f}/s", "cpu_us_per": "{:.2f} us CPU each", "p99_us": "p99 {:.0f} us"},
+        shown=SHOWN,
         bars={"per_s": 0.85},
     )
     with ExitStack() as stack:
@@ -121,7 +126,7 @@ def synchronous(plan: Plan) -> Beside:
         name="replica-sync",
         text=f"{_load('').text}, SYNC_MASTER and a slave",
         sides=("PocketMQ", "Apache"),
-        shown={"per_s": "{:,.0f}/s", "cpu_us_per": "{:.2f} us CPU each", "p99_us": "p99 {:.0f} us"},
+        shown=SHOWN,
         bars={"per_s": 2.0},
     )
     with ExitStack() as stack:

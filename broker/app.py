@@ -7,8 +7,8 @@ registers with the name servers. Until it serves, requests are answered with SYS
 ``stop`` does the reverse: it unregisters, answers the parked pulls, finishes the requests in
 progress, writes the tables and closes the store. No acknowledged message is lost.
 
-When a switch has saved another role, the broker does both, in the same process and on its port; it
-stays registered until it registers anew.
+When a switch has saved another role, the broker does both, in the same process and on its port,
+without unregistering.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Broker:
                 await self._supervisor.failed
             if self._group is not None and self._group.is_settled:
                 continue  # it began anew while it was woken
-            # The name servers keep the old entry until the new one, so that clients have a route.
+            # Unregistering a name and an id would remove the broker that has taken this id over.
             await self._end(unregister=False)
             self._server = self._make_server(self.port)
             self._vip = self._read_pass = self._timers = self._slaves = None

@@ -211,7 +211,7 @@ class ControllerClient:
         """Create the client of a broker that starts.
 
         Args:
-            group: what it tells of itself.
+            group: the identity that it registers with.
             identity: text of ``brokerIdentity``; None if there is no such file.
             temporary: text of ``brokerIdentity-temp``.
             epoch: the newest epoch of its log; -1 without one.
