@@ -227,7 +227,7 @@ class Broker:
                 await self._supervisor.failed
             if self._group is not None and self._group.is_settled:
                 continue  # it began anew while it was woken
-            # Unregistering a name and an id would remove the broker that has taken this id over.
+            # Apache's name server unregisters an id, whichever broker has taken it over since.
             await self._end(unregister=False)
             self._server = self._make_server(self.port)
             self._vip = self._read_pass = self._timers = self._slaves = None
