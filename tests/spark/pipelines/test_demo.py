@@ -20,11 +20,13 @@ COUNT = 20_000
 def test_the_demo_with_spark_shows_a_table_and_leaves_a_plot(
     tmp_path: Path, all_flights: list[departures.Record]
 ) -> None:
-    before = set(HOME.iterdir())
+    here, temporary = tmp_path / "here", tmp_path / "temporary"
+    here.mkdir()
+    temporary.mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "examples.demo.spark", "--limit", str(COUNT)],
-        cwd=HOME,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": str(HOME), "TMPDIR": str(temporary)},
         capture_output=True,
         text=True,
         timeout=180,
@@ -39,6 +41,6 @@ def test_the_demo_with_spark_shows_a_table_and_leaves_a_plot(
     assert {(row[0], row[1]) for row in table} == {
         (place.origin, place.carrier) for place, figures in expected.items() if figures.departed
     }
-    assert Path(facts["plot"]).parent == tmp_path
+    assert Path(facts["plot"]).parent == temporary
     assert Path(facts["plot"]).read_text().count("<polyline") == 3
-    assert set(HOME.iterdir()) == before
+    assert not list(here.iterdir())
