@@ -1,4 +1,4 @@
-"""A broker with traffic of every kind and its slave, scraped by a real Prometheus."""
+"""A group of a master with traffic of every kind and a slave, scraped by a real Prometheus."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ from pocketmq import certificates
 from pocketmq.server.metrics import MetricsPart
 from pocketmq.server.serving import BrokerPart, servers_of, standalone_parts
 from pocketmq.testing import SMALL_STORE
+from tests.harness.controller import ControllerServer
 from tests.support.ports import free_port
 from tests.support.tour import HOME
+from tests.support.waiting import until
 
 ALERTS = HOME / "deploy" / "alerts.yml"
 SCRAPING = HOME / "deploy" / "prometheus.yml"
@@ -119,20 +121,24 @@ def prometheus(home: Path, targets: Sequence[str]) -> Iterator[Prometheus]:
 
 
 async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
-    """Run a broker with traffic, its slave, and Prometheus until all expressions have samples.
+    """Run a group with traffic, and Prometheus until all expressions have samples.
 
     After ``SCRAPED_WITHIN`` seconds the samples are returned as they are.
     """
+    async with ControllerServer() as controller:
+        return await _scrape(home, expressions, controller)
+
+
+async def _scrape(
+    home: Path, expressions: Collection[str], controller: ControllerServer
+) -> Scraped:
     parts = standalone_parts(
         NameServerConfig(listen_port=0, kv_config_path=home / "kv.json"),
         BrokerConfig.from_sources(
             overrides={
                 **SMALL_STORE,
                 **certificates.make(home / "tls").settings,
-                "brokerName": "broker-a",
-                "brokerRole": "SYNC_MASTER",
-                "listenPort": "0",
-                "haListenPort": "0",
+                **_group(controller),
                 "storePathRootDir": str(home / "store"),
                 "transactionTimeOut": "500",
                 "transactionCheckInterval": "500",
@@ -144,10 +150,19 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
     await serving.start()
     try:
         [name_server], [broker] = servers_of(parts)
-        slave = MetricsPart([_slave(home, name_server.address)], host="127.0.0.1", port=0)
+        await until(lambda: controller.model.master is not None, READY_WITHIN)
+        settings = {
+            **SMALL_STORE,
+            **_group(controller),
+            "namesrvAddr": name_server.address,
+            "storePathRootDir": str(home / "slave"),
+        }
+        part = BrokerPart(BrokerConfig.from_sources(overrides=settings))
+        slave = MetricsPart([part], host="127.0.0.1", port=0)
         async with AsyncExitStack() as stack:
             await slave.start()
             stack.push_async_callback(slave.stop)
+            await until(lambda: len(controller.model.members) == 2, READY_WITHIN)
             producer = await _use_everything(name_server.address, stack)
             targets = [serving.address, slave.address]
             server = stack.enter_context(prometheus(home, targets))
@@ -164,17 +179,14 @@ async def scrape(home: Path, expressions: Collection[str]) -> Scraped:
         await serving.stop()
 
 
-def _slave(home: Path, nameserver: str) -> BrokerPart:
-    settings = {
-        **SMALL_STORE,
+def _group(controller: ControllerServer) -> dict[str, str]:
+    return {
         "brokerName": "broker-a",
-        "brokerRole": "SLAVE",
-        "brokerId": "1",
+        "enableControllerMode": "true",
+        "controllerAddr": controller.address,
         "listenPort": "0",
-        "namesrvAddr": nameserver,
-        "storePathRootDir": str(home / "slave"),
+        "haListenPort": "0",
     }
-    return BrokerPart(BrokerConfig.from_sources(overrides=settings))
 
 
 async def _use_everything(nameserver: str, stack: AsyncExitStack) -> client.Producer[bytes]:

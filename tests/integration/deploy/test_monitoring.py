@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard, evaluated by Prometheus for a broker that it scrapes."""
+"""The alert rules and the dashboard, evaluated by Prometheus for a group that it scrapes."""
 
 from __future__ import annotations
 
@@ -91,6 +91,12 @@ FIRES: list[tuple[set[str], dict[str, str]]] = [
     ({"SlaveBehind"}, {"pocketmq_replication_lag_seconds": flat(61)}),
     ({"SlaveBehind"}, {"pocketmq_slave_lag_bytes": flat(2**30)}),
     (set(), {"pocketmq_slave_lag_bytes": flat(2**20), "pocketmq_replication_lag_seconds": flat(1)}),
+    ({"ReplicasLost"}, {"pocketmq_replicas_in_sync": f"2x{MINUTES - 10} 1x10"}),
+    (set(), {"pocketmq_replicas_in_sync": f"1x{MINUTES - 10} 2x10"}),
+    # An election takes less than a minute.
+    (set(), {"pocketmq_elected": f"_x{MINUTES} 0"}),
+    ({"NoMaster"}, {"pocketmq_elected": flat(0)}),
+    ({"TwoMasters"}, {"pocketmq_elected": flat(1)}),
     ({"SendsFail"}, {"pocketmq_sends_failed_total": RISING}),
     (
         set(),
