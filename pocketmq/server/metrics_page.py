@@ -397,9 +397,9 @@ OF_PAIRS: Final[Sequence[Metric[Broker]]] = (
     Metric(GAUGE, "replication_lag_seconds",
         "How much older a slave's newest message is than its master's.",
         lambda b: b.state.replica.lag_seconds if b.state.replica else None),
-    Metric(GAUGE, "elected", "1 while the broker is the master that the controller elected, else 0.",
+    Metric(GAUGE, "elected", "1 while the broker is the master that a controller elected, else 0.",
         lambda b: b.state.group.is_master if b.state.group else None),
-    Metric(GAUGE, "elected_epoch", "The epoch of the master that the broker knows; 0 before it does.",
+    Metric(GAUGE, "elected_epoch", "The epoch of the master that the broker knows; 0: of none.",
         lambda b: b.state.group.role.epoch if b.state.group else None),
     Metric(GAUGE, "replicas_in_sync", "Replicas in sync, the master itself counted.",
         lambda b: len(b.state.group.members)
