@@ -130,6 +130,7 @@ class GroupMembership:
         self._progress = StoreProgress(0, True, -1, 0, 0)
         self._refusal: str | None = None
         self._problem: str | None = None
+        self._trouble: str | None = None
         self._wake = asyncio.Event()
 
     # --- what the broker asks
@@ -160,7 +161,7 @@ class GroupMembership:
         """Why the broker has no role, or takes no messages; None if all is well."""
         if self._client is None:
             return "the store is not open yet"
-        return self._client.problem or (self._refusal if self.is_master else None)
+        return self._client.problem or self._trouble or (self._refusal if self.is_master else None)
 
     @property
     def why_no_master(self) -> str:
@@ -374,9 +375,14 @@ class GroupMembership:
         """Look at the store; between two roles what was seen last counts."""
         store = self._store
         if store.readable:
-            end, is_writable = store.log.end, store.disk.trouble is None
-            epoch, syncer = self.epochs.last(end), store.syncer
-            self._progress = StoreProgress(0, is_writable, epoch, syncer.safe_end, syncer.confirmed)
+            end, syncer = store.log.end, store.syncer
+            trouble = store.disk.trouble or syncer.log.hang()
+            if (trouble is None) is not (self._trouble is None):
+                _log.warning("no heartbeats" if trouble else "heartbeats again", why=trouble)
+            self._trouble = trouble
+            self._progress = StoreProgress(
+                0, trouble is None, self.epochs.last(end), syncer.safe_end, syncer.confirmed
+            )
         self._progress = self._progress._replace(now_ms=self._clock.now_ms())
 
     def _guard(self) -> None:

@@ -101,6 +101,9 @@ class StoreLimits:
     first_safe_point_tries: int = 20
     """Number of these attempts (a slow disk may delay the safe point); then the normal interval
     applies."""
+    hung_sync_seconds: float = 5.0
+    """A sync of one file of the log that takes longer means that the disk hangs, so that a group
+    elects another master: by then sends have failed anyway (cf. syncFlushTimeout)."""
     close_seconds: float = 30.0
     """How long a closing store waits for each of its threads, which may be in a slow fdatasync."""
 

@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from broker.store.append import EntryDispatcher
@@ -82,6 +83,7 @@ class LogSync:
         self._store_ms = store_ms
         self._syncing = threading.Lock()
         self._flushed_at = context.clock.monotonic()
+        self._under_way: tuple[Path, float] | None = None  # a sync, and when it began
         self._found_end = log.end
         self.flushed = synced
         self.tail = log.opened_tail
@@ -98,7 +100,9 @@ class LogSync:
             end = self.log.end
             assert self.flushed <= end
             if end > self.flushed:
-                if not self._sync_files(end):
+                done = self._sync_files(end)
+                self._under_way = None
+                if not done:
                     return False
                 # Never before ``opened_tail``: the last start walked the log up to there already.
                 self.tail = max(self.flushed, self.tail)
@@ -110,6 +114,7 @@ class LogSync:
     def _sync_files(self, end: int) -> bool:
         for file in self.log.files_between(self.flushed, end):
             begun = self._clock.monotonic()
+            self._under_way = file.path, begun
             try:
                 # What the start found behind the last sync may be only in the page cache, in pages
                 # that a failed sync marked clean. Rewriting them makes them dirty again.
@@ -127,6 +132,16 @@ class LogSync:
                 return False
             self._stats.count_sync(self._clock.monotonic() - begun)
         return True
+
+    def hang(self) -> str | None:
+        """Return that the disk hangs, as a sentence: a sync has been under way for too long."""
+        if (under_way := self._under_way) is None:
+            return None
+        path, begun = under_way
+        seconds = self._clock.monotonic() - begun
+        if seconds < self._config.limits.hung_sync_seconds:
+            return None
+        return f"the disk hangs: the sync of {path} takes {seconds:.0f} s until now; check the disk"
 
     def is_due(self) -> bool:
         """Return whether the periodic sync has enough to do, or has waited long enough."""

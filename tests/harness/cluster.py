@@ -11,6 +11,7 @@ from broker.app import Broker
 from broker.config import BrokerConfig
 from broker.limits import LIMITS, BrokerLimits
 from broker.store.limits import StoreLimits
+from broker.store.os_files import Files
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 
@@ -60,6 +61,7 @@ class Cluster:
         *,
         store_limits: StoreLimits | None = None,
         limits: BrokerLimits = LIMITS,
+        files: Files | None = None,
         **settings: str,
     ) -> Broker:
         """Start a broker, or restart it on its port and store."""
@@ -76,7 +78,7 @@ class Cluster:
         config = replace(config, limits=limits)
         if store_limits is not None:
             config = replace(config, store_limits=store_limits)
-        broker = self.brokers[name] = Broker(config)
+        broker = self.brokers[name] = Broker(config, files=files)
         await broker.start()
         self._ports[name] = broker.port
         return broker

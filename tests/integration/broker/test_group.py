@@ -14,6 +14,8 @@ from broker.app import Broker
 from broker.errors import StartError
 from broker.limits import BrokerLimits
 from broker.replication.epochs import EpochList
+from broker.store.limits import StoreLimits
+from broker.store.os_files import Files
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.controller import EpochEntryCache
@@ -25,6 +27,7 @@ from tests.harness.cluster import Cluster
 from tests.harness.controller import ControllerServer
 from tests.support.ports import free_port
 from tests.support.waiting import until
+from tests.unit.broker.store.stores import SlowDisk
 
 QUICK = BrokerLimits(table_copy_seconds=0.1)
 SECONDS = 60.0
@@ -38,12 +41,20 @@ class Trio:
         self.controller = controller
         self._ports = {name: str(free_port()) for name in "abc"}
 
-    async def start(self, *names: str, **settings: str) -> None:
+    async def start(
+        self,
+        *names: str,
+        files: Files | None = None,
+        store_limits: StoreLimits | None = None,
+        **settings: str,
+    ) -> None:
         """Start brokers, and wait until they are in sync."""
         for name in names:
             await self.cluster.start(
                 name,
                 limits=QUICK,
+                files=files,
+                store_limits=store_limits,
                 brokerName="broker-a",
                 haListenPort=self._ports[name],
                 enableControllerMode="true",
@@ -157,6 +168,31 @@ async def test_what_only_the_old_master_had_is_cut(trio: Trio) -> None:
     assert await store.cold_reads.record_at(trio, end) is not None
     await trio.cluster.stop(name)
     assert b"lost" not in (store.paths.commit_log / f"{0:020}").read_bytes()
+
+
+async def test_a_master_whose_disk_hangs_is_silent_and_succeeded(trio: Trio) -> None:
+    disk = SlowDisk()
+    hung = StoreLimits(hung_sync_seconds=0.5)
+    await trio.start("a", files=disk, store_limits=hung, flushDiskType="SYNC_FLUSH")
+    await trio.start("b", "c")
+    await trio.send(b"before")
+    old, model = trio.master, trio.controller.model
+    assert (trio.master_name, old.state.group and old.state.group.problem) == ("a", None)
+    disk.gate.clear()
+    sending = asyncio.create_task(trio.send(b"hangs"))
+    assert model.master is not None
+    await until(lambda: max(model.alive.values()) - model.alive[model.master] > 3, SECONDS)
+    assert old.state.group is not None
+    assert "the disk hangs" in (old.state.group.problem or "")
+    model.closed(model.master)  # as the controller's scan does later
+    trio.controller.tell()
+    disk.gate.set()
+    await trio.settled()
+    assert trio.master is not old
+    await asyncio.gather(sending, return_exceptions=True)
+    await trio.send(b"after")
+    await until(trio.are_equal, SECONDS)
+    assert old.state.group.problem is None
 
 
 async def test_sends_are_refused_while_too_few_are_in_sync(trio: Trio) -> None:

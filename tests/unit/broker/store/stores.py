@@ -220,3 +220,23 @@ class FailingFiles(Files):
 
     def free_bytes(self, path: Path) -> int:
         return self.free
+
+
+class SlowDisk(FailingFiles):
+    """A disk whose syncs wait until released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+
+    def before_sync(self, path: Path) -> None:
+        if "commitlog" in str(path):
+            self.begun.release()
+            self.gate.wait(30)
+        super().before_sync(path)
+
+    @property
+    def log_syncs(self) -> int:
+        return sum("commitlog" in str(path) for path in self.syncs)

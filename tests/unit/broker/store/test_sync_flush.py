@@ -17,33 +17,13 @@ from broker.store.results import Ack, StoreStats
 from broker.store.sync import AckGate
 from tests.support.clock import ManualClock
 from tests.unit.broker.store.stores import (
-    FailingFiles,
+    SlowDisk,
     bodies,
     message,
     opened,
     small_config,
     thread_names,
 )
-
-
-class SlowDisk(FailingFiles):
-    """A disk whose syncs wait until released."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.begun = threading.Semaphore(0)
-
-    def before_sync(self, path: Path) -> None:
-        if "commitlog" in str(path):
-            self.begun.release()
-            self.gate.wait(30)
-        super().before_sync(path)
-
-    @property
-    def log_syncs(self) -> int:
-        return sum("commitlog" in str(path) for path in self.syncs)
 
 
 @pytest.fixture
@@ -325,6 +305,23 @@ def test_less_than_four_pages_wait_ten_seconds(tmp_path: Path) -> None:
     store.put_batch([message(b"x" * 4000)] * 3)
     store.put_batch([message(b"x" * 4000)])
     assert flusher.is_due()
+    store.close()
+
+
+async def test_a_disk_hangs_while_a_sync_takes_too_long(tmp_path: Path, files: SlowDisk) -> None:
+    clock = ManualClock()
+    store = opened(tmp_path, files=files, clock=clock)
+    store.put(message())
+    files.gate.clear()
+    syncing = asyncio.create_task(asyncio.to_thread(store.syncer.log.sync))
+    await in_thread(files)
+    clock.advance(4.9)
+    assert store.syncer.log.hang() is None
+    clock.advance(0.1)
+    assert "commitlog" in (store.syncer.log.hang() or "")
+    files.gate.set()
+    assert await syncing
+    assert store.syncer.log.hang() is None
     store.close()
 
 
