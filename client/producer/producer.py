@@ -139,7 +139,11 @@ class Producer(ClientPart, Generic[T]):
         self._requests = Requests(context, self.group, self._preparer)
         context.add_producer(self, self.group, self._transactions.on_check)
         if self._options.transaction_checker is not None:
-            self._tasks.spawn(self._transactions.stay_known(), "brokers")
+            self._stay_known()
+
+    def _stay_known(self) -> None:
+        """Let brokers know the producer, of which they ask about transactions."""
+        self._tasks.spawn(self._transactions.stay_known(), "brokers")
 
     async def close(self, timeout: Duration = CLOSE_TIMEOUT) -> None:
         """Send all accepted messages, then close; messages not acknowledged in time fail.
