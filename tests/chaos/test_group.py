@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.storetools.verify.check import CheckOptions, check
+from tests.chaos.history_check import Verdict
 from tests.chaos.pair import running
 from tests.chaos.recorder import LEVEL_MS
 from tests.chaos.test_replication_faults import SOME, report
@@ -39,7 +40,7 @@ async def kill_masters(trio: Trio, moments: random.Random, kills: int) -> None:
     await trio.until_stored(1)
 
 
-async def judged(trio: Trio, record_property: Record) -> None:
+async def judged(trio: Trio, record_property: Record) -> Verdict:
     """Judge the history, and compare the logs of all brokers."""
     trio.end_recorders()
     end = await trio.equal()
@@ -48,6 +49,7 @@ async def judged(trio: Trio, record_property: Record) -> None:
         await asyncio.to_thread(node.stop)
     assert len({log_bytes(node.store, end) for node in trio.nodes}) == 1
     report(trio, verdict, record_property)
+    return verdict
 
 
 @pytest.mark.parametrize("flush", FLUSHES)

@@ -163,11 +163,11 @@ async def cut_and_delay(pair: Pair, moments: random.Random) -> None:
 # --- partitions
 
 
-def on_a_network(test: Callable[[Network], Coroutine[Any, Any, None]]) -> None:
-    """Run a test on the router of a network with the hosts ``a`` and ``b``."""
+def on_a_network(test: Callable[[Network], Coroutine[Any, Any, None]], hosts: str = "ab") -> None:
+    """Run a test on the router of a network with these hosts."""
     if reason := why_not():
         pytest.skip(reason)
-    network = Network("ab")
+    network = Network(hosts)
     try:
         network.open()
         network.run(ROUTER, asyncio.run, test(network))

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import client
-from remoting.blocking import BlockingConnection
-from remoting.errors import RemotingError
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
-from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from tests.chaos.alterations import environment
+from tests.chaos.controllers import Controllers
 from tests.chaos.load import PATIENCE
+from tests.chaos.network import Network
 from tests.chaos.pair import NAME, Node, Pair, until
 from tests.chaos.recorder import QUEUES, TOPIC
 from tests.harness.processes import options
-from tests.interop.apache import controller_command, start
-from tests.support.ports import free_port, wait_until_listening
-
-VERSION = "5.3.3"
 
 SOON = 60.0
 """Seconds for an election and what follows it, on a busy machine."""
@@ -32,11 +28,20 @@ class Member(Node):
 
     Args:
         store: its directory.
-        controller: address of the controller.
+        controller: addresses of the controllers.
+        network: as of a ``Node``.
+        environment: of its process.
     """
 
-    def __init__(self, store: Path, controller: str) -> None:
-        super().__init__(store)
+    def __init__(
+        self,
+        store: Path,
+        controller: str,
+        *,
+        network: Network | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(store, network=network, environment=environment)
         self._controller = controller
 
     def configure(self, nameserver: str, role: str, settings: Mapping[str, object]) -> None:
@@ -45,6 +50,7 @@ class Member(Node):
             "enableControllerMode": "true",
             "controllerAddr": self._controller,
             "haListenPort": self.stream_port,
+            "pocketmqBindHost": self.host,
         }
         self._server.command = [
             *("broker", "--nameserver", nameserver, f"--port={self.port}", "--metrics-port=0"),
@@ -58,35 +64,44 @@ class Member(Node):
 
 
 class Trio(Pair):
-    """A name server, a controller, three brokers, and the recorders.
+    """A name server, controllers, three brokers, and the recorders.
 
     Args:
         root: for everything.
         settings: of the brokers.
+        network: with the hosts ``a``, ``b``, ``c`` for the brokers and ``x``, ``y``, ``z`` for
+            three controllers; the rest runs on its router, as the caller does. Without it there
+            is one controller.
+        alter: alterations of the brokers; see ``alterations``.
 
     Attributes:
         nodes: the brokers; ``master`` and ``slave`` are two of them, as seen last.
-        controller: the controller's address.
+        controllers: Apache's.
     """
 
-    def __init__(self, root: Path, settings: Mapping[str, object] | None = None) -> None:
-        super().__init__(root, settings=settings)
-        port = free_port()
-        self.controller = f"127.0.0.1:{port}"
-        home = root / "controller"
-        self._home, self._port = home, port
-        self._process: subprocess.Popen[bytes] | None = None
-        self.nodes: list[Node] = [Member(root / name, self.controller) for name in "abc"]
+    def __init__(
+        self,
+        root: Path,
+        settings: Mapping[str, object] | None = None,
+        *,
+        network: Network | None = None,
+        alter: Sequence[str] = (),
+    ) -> None:
+        super().__init__(root, settings=settings, network=network)
+        self.controllers = Controllers(root, 1 if network is None else 3, network)
+        addresses = ";".join(self.controllers.addresses)
+        variables = environment(*alter) if alter else None
+        self.nodes: list[Node] = [
+            Member(root / name, addresses, network=network, environment=variables) for name in "abc"
+        ]
 
     # --- the cluster
 
     async def open(self) -> None:
         self.root.mkdir(exist_ok=True)
-        self._home.mkdir(exist_ok=True)
-        command = controller_command(VERSION, self._home, self._port)
-        self._process = start(command, self._home, self.root / "controller.log")
+        self.controllers.start_all()
         await asyncio.to_thread(self._nameserver.start)
-        await asyncio.to_thread(wait_until_listening, self._port)
+        await until(lambda: self.controllers.leader() is not None, SOON)
         for node in self.nodes:
             node.configure(self.nameserver, "", self.settings)
             await asyncio.to_thread(node.start)
@@ -101,20 +116,14 @@ class Trio(Pair):
         for node in self.nodes:
             node.kill()
         self._nameserver.kill()
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self.controllers.close()
         self._own.close()
 
     def group(self) -> ReplicasInfo:
         """Return what the controller knows of the group."""
         ask = Command.request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode([NAME]))
-        try:
-            with BlockingConnection(self.controller, timeout=PATIENCE) as connection:
-                answer = connection.request(ask)
-        except (OSError, RemotingError):
-            return ReplicasInfo()
-        if answer.code != ResponseCode.SUCCESS:
+        answer = self.controllers.ask(ask)
+        if answer is None:
             return ReplicasInfo()
         table = decode(BrokerReplicasInfo, answer.body).replicas_info_table
         return table.get(NAME) or ReplicasInfo()

@@ -212,13 +212,25 @@ def nameserver_command(version: str, home: Path, port: int) -> list[str]:
     return _command(version, home, "org.apache.rocketmq.namesrv.NamesrvStartup", config, "256m")
 
 
-def controller_command(version: str, home: Path, port: int) -> list[str]:
-    """Return the command line of a controller alone in its group, after configuring it."""
+def controller_command(
+    version: str, home: Path, port: int, *, group: Sequence[str] = (), own: int = 0
+) -> list[str]:
+    """Return a controller's command line, after configuring it.
+
+    Args:
+        version: of RocketMQ.
+        home: its directory.
+        port: where it listens, if it is alone, and then looks for dead brokers each second.
+        group: where all controllers listen; none: it is alone.
+        own: which of them it is.
+    """
     config = _conf(home) / "controller.conf"
+    peers = enumerate(group or [f"127.0.0.1:{port}"])
     config.write_text(
-        f"rocketmqHome={home}\ncontrollerDLegerGroup=group\ncontrollerDLegerSelfId=n0\n"
-        f"controllerDLegerPeers=n0-127.0.0.1:{port}\ncontrollerStorePath={home}/store\n"
-        "mappedFileSize=1048576\nscanNotActiveBrokerInterval=1000\n"
+        f"rocketmqHome={home}\ncontrollerDLegerGroup=group\ncontrollerDLegerSelfId=n{own}\n"
+        f"controllerDLegerPeers={';'.join(f'n{each}-{address}' for each, address in peers)}\n"
+        f"controllerStorePath={home}/store\nmappedFileSize=1048576\n"
+        + ("" if group else "scanNotActiveBrokerInterval=1000\n")
     )
     startup = "org.apache.rocketmq.controller.ControllerStartup"
     return _command(version, home, startup, config, "128m")
