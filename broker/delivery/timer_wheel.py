@@ -179,17 +179,18 @@ class TimerWheel:
         if record is not None and record.topic == TIMER_TOPIC:
             offsets.append(record.queue_offset + 1)
         self.taken = min(max(offsets), end)
+        self._durable_ms = check.read_ms or self.read_ms
         if not self._files.exist:
             self._forget()
             return
         if not self.read_ms:
-            self.read_ms, self.taken = now_ms // PRECISION_MS * PRECISION_MS, 0
+            self.read_ms = self._durable_ms = now_ms // PRECISION_MS * PRECISION_MS
+            self.taken = 0
             if last is not None:
                 self._files.damage = "neither timercheck nor timerProgress says what is delivered"
         if create:
             self._save_lost()
         self._waiting = self._files.count_from(self.read_ms)
-        self._durable_ms = check.read_ms or self.read_ms
         self._last_check = check
 
     async def rebuild(self, reason: str) -> None:
@@ -468,8 +469,13 @@ class TimerWheel:
             )
 
     def check_point(self) -> TimerCheck:
-        """Return what is delivered and read by now."""
-        return TimerCheck(self.read_ms, self._files.log_end, self.taken)
+        """Return what is read, and what is delivered for certain, for slaves.
+
+        Before the first timer message it has the present second. With 0, a slave of 5.x that
+        becomes the master passes every second since 1970 before it delivers anything.
+        """
+        read_ms = self._durable_ms or self._clock.now_ms() // PRECISION_MS * PRECISION_MS
+        return TimerCheck(read_ms, self._files.log_end, self.taken)
 
     async def run_saves(self) -> None:
         """Save every second until cancelled."""
@@ -480,19 +486,21 @@ class TimerWheel:
     async def save(self) -> None:
         """Sync the files and write ``timercheck``.
 
-        The units are on the disk then. Slots count as delivered once the commit log is, too.
+        The units are on the disk then. Slots count as delivered once the commit log is, too, and
+        confirmed (controller mode).
         """
         async with self._saving:
             if self._files.exist:
                 await self._save()
 
     async def _save(self) -> None:
-        now = self.check_point()
-        if self._unsaved is not None and self._unsaved[0] <= self._store.syncer.log.flushed:
+        syncer = self._store.syncer
+        kept_end = min(syncer.log.flushed, syncer.confirmed)
+        if self._unsaved is not None and self._unsaved[0] <= kept_end:
             self._durable_ms, self._unsaved = self._unsaved[1], None
-        if self._unsaved is None and now.read_ms != self._durable_ms:
-            self._unsaved = self._store.log.end, now.read_ms
-        check = now._replace(read_ms=self._durable_ms)
+        if self._unsaved is None and self.read_ms != self._durable_ms:
+            self._unsaved = self._store.log.end, self.read_ms
+        check = self.check_point()
         try:
             if check != self._last_check:
                 await _in_thread(self._files.start_sync())
@@ -512,6 +520,7 @@ class TimerWheel:
             self._store.flush()
             self._keep_undelivered()
             files.start_sync()()
+            self._durable_ms = self.read_ms
             files.write_check(self.check_point(), self._clock.now_ms())
             self.save_progress()
         except (OSError, StoreError) as error:

@@ -25,6 +25,7 @@ from remoting.protocol.bodies.group import (
     QueryCorrectionOffsetBody,
     read_lock_request,
 )
+from remoting.protocol.bodies.topic import DataVersion
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import (
@@ -139,10 +140,14 @@ class OffsetProcessor:
     def all_offsets(self, command: Command, connection: Connection) -> Answer:
         """Handle GET_ALL_CONSUMER_OFFSET: return the whole table, for slaves."""
         table = self._state.offsets.table
+        # Without a version, slaves of 5.x fail after they have put the offsets into their memory
+        # (cf. SlaveSynchronize.syncConsumerOffset).
+        version = DataVersion(self._state.clock.now_ms(), self._state.offsets.version)
 
         def body_of(keys: Sequence[str]) -> ConsumerOffsetSerializeWrapper:
             # Groups may have been deleted since the slices were made.
-            return ConsumerOffsetSerializeWrapper({key: table[key] for key in keys if key in table})
+            offsets = {key: table[key] for key in keys if key in table}
+            return ConsumerOffsetSerializeWrapper(offsets, version)
 
         slices = sliced_by_size((key, len(queues)) for key, queues in table.items())
         return self._offload.answer(command, connection, slices, body_of)

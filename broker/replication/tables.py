@@ -8,11 +8,15 @@ Consumers that read from the slave commit there. Of each queue the newer offset 
 if it has changed since the last copy, and is not less than one committed here in the meantime; a
 reset at the master, to a lower offset, always counts. Higher offsets of the slave are committed at
 the master.
+
+What the master has delivered, of delays and timers, counts here once the log has these deliveries:
+otherwise a master that is lost takes them with it, and nobody delivers them again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -32,6 +36,7 @@ from remoting.protocol.bodies.group import (
     DelayOffsetSerializeWrapper,
     SubscriptionGroupWrapper,
 )
+from remoting.protocol.bodies.stats import KVTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -49,6 +54,9 @@ SHORTEST_PAUSE_SECONDS: Final = 0.5
 
 COMMITS_AT_ONCE: Final = 1000
 """Most offsets that are committed at the master after one copy; the rest follows with the next."""
+
+LOOK_SECONDS: Final = 0.05
+"""Between two looks at whether the log has come."""
 
 _EMPTY: Final = "the table has no rows, but every broker has topics and groups of its own"
 
@@ -89,6 +97,9 @@ class TableCopy:
 
     async def run(self, find_master: Callable[[], Master | None]) -> None:
         """Copy the tables periodically until cancelled."""
+        # Elected again before the first copy, it must not go on with what it had as a master.
+        with suppress(OSError):
+            await asyncio.to_thread(self._remove_wheel)
         seconds = self._state.config.limits.table_copy_seconds
         while True:
             await asyncio.sleep(min(seconds, SHORTEST_PAUSE_SECONDS))
@@ -118,13 +129,19 @@ class TableCopy:
         self._save_timers(timer.PROGRESS_NAME, progress)
 
     def _save_timers(self, name: str, data: bytes) -> None:
+        self._remove_wheel()
+        config = self._state.store.paths.root / "config"
+        self._files.replace(config / name, data, backup=False)
+
+    def _remove_wheel(self) -> None:
+        """Remove the wheel of when this broker was the master, if there is one.
+
+        It lacks what came since, and may have what was cut; it is built again.
+        """
         root = self._state.store.paths.root
-        # From when this broker was the master, if there are any: the wheel lacks what came since,
-        # and is built again.
         self._files.remove(root / timer.WHEEL_NAME)
         for part in self._files.list(root / timer.LOG_NAME):
             self._files.remove(root / timer.LOG_NAME / part)
-        self._files.replace(root / "config" / name, data, backup=False)
 
     async def _copy(self, master: Master) -> None:
         for name, step in (
@@ -237,6 +254,7 @@ class TableCopy:
             master, RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsetSerializeWrapper
         )
         if body.offset_table and body.offset_table != self._saved.delay_offsets:
+            await self._catch_up(master)
             self._saved.save_delay_offsets(body.offset_table)
 
     async def _copy_timers(self, master: Master) -> None:
@@ -251,6 +269,30 @@ class TableCopy:
             return
         check = decode_check(reply.body)._replace(log_end=0)
         if check != self._timers:
+            await self._catch_up(master)
             text = encode_check(check, self._state.clock.now_ms(), 0)
             await asyncio.to_thread(self._save_timers, "timercheck", text)
             self._timers = check
+
+    async def _catch_up(self, master: Master) -> None:
+        """Wait until the log has what the master's has now, not longer than until the next copy.
+
+        Raises:
+            ProtocolError: it doesn't come.
+        """
+        body = await self._get(master, RequestCode.GET_BROKER_RUNTIME_INFO, KVTable)
+        try:
+            end = int(body.table["commitLogMaxOffset"])
+        except (KeyError, ValueError) as error:
+            raise ProtocolError(
+                f"{master.requests} does not tell where its log ends: {error!r}"
+            ) from error
+        log, seconds = self._state.store.log, self._state.config.limits.table_copy_seconds
+        for _ in range(math.ceil(min(seconds, ASK_SECONDS) / LOOK_SECONDS)):
+            if log.end >= end:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+        raise ProtocolError(
+            f"this log ends at offset {log.end}, and that of the master {master.requests} at {end}:"
+            " what the master has delivered counts once the log is here"
+        )

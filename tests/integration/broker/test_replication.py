@@ -23,7 +23,7 @@ from remoting.protocol.bodies.stats import HARuntimeInfo, KVTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.disk.timer import decode_check
+from remoting.protocol.disk.timer import TimerCheck, decode_check, encode_check
 from remoting.protocol.headers.pull import PullMessageResponseHeader
 from remoting.protocol.queue import MessageQueue
 from remoting.server import Server
@@ -257,7 +257,7 @@ async def test_a_slave_started_as_master_goes_on_where_the_master_was(pair: Pair
     timers = pair.master.state.timers
     assert timers is not None
     # What is delivered of the present second is delivered again.
-    read_ms = timers.check_point().read_ms
+    read_ms = timers.read_ms
     await until(lambda: pair.slave_timers() > read_ms)
     await pair.same()
     await pair.cluster.stop("broker-a")
@@ -411,6 +411,30 @@ async def test_a_table_that_can_not_be_decoded_changes_nothing(pair: Pair) -> No
         assert state.replica is not None
         await until(lambda: "does not tell" in (state.replica.state.problem or ""))
     assert tables() == before
+
+
+async def test_deliveries_count_once_the_slave_has_them(pair: Pair) -> None:
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    own = pair.slave.store.log.end
+    told = {
+        RequestCode.GET_ALL_DELAY_OFFSET: encode(DelayOffsetSerializeWrapper({1: 7})),
+        RequestCode.GET_TIMER_CHECK_POINT: encode_check(TimerCheck(5000, 0, 7), 0, 0),
+    }
+    asked = Counter[int]()
+    end = own + 1
+
+    def answer(command: Command, _: object) -> Command:
+        asked[command.code] += 1
+        table = {"commitLogMinOffset": "0", "commitLogMaxOffset": str(end)}
+        return command.reply(body=told.get(command.code) or encode(KVTable(table)))
+
+    async with Server(answer, port=pair.master.port):
+        await until(lambda: min(asked[code] for code in told) > 2, 60)
+        assert pair.slave_delays() == {}
+        assert pair.slave_timers() != 5000
+        end = own
+        await until(lambda: pair.slave_delays() == {1: 7} and pair.slave_timers() == 5000)
 
 
 async def test_a_slave_without_its_master_says_so(pair: Pair) -> None:

@@ -62,8 +62,10 @@ class Timed:
         log_file: int = LOG_FILE,
         clock: ManualClock | None = None,
         limits: BrokerLimits = LIMITS,
+        controlled: bool = False,
     ) -> None:
         self.root = root
+        self.controlled = controlled
         self.limits = limits
         self.log_file = log_file
         self.clock = clock or ManualClock(now_ms=1_700_000_000_500)
@@ -79,6 +81,7 @@ class Timed:
             files=self.files,
             clock=self.clock,
             mapped_file_size_commit_log=self.log_file,
+            controlled=self.controlled,
         )
         self.timers = Timers(
             self.store,
@@ -686,6 +689,29 @@ async def test_the_checkpoint_has_only_deliveries_that_are_on_the_disk(timed: Ti
     timed.store.flush()
     await timed.timers.wheel.save()
     assert check() == (begin_ms + 3000, 104, 2)
+
+
+async def test_slaves_are_told_of_confirmed_deliveries_only(make: Callable[..., Timed]) -> None:
+    timed = make(controlled=True)
+    wheel, syncer = timed.timers.wheel, timed.store.syncer
+    timed.send(b"1", 600)
+    syncer.confirm(timed.store.log.end)
+    await timed.turn()
+    begin_ms = wheel.read_ms
+    await timed.pass_ms(3000)
+    assert wheel.read_ms > begin_ms
+    timed.store.flush()
+    for _ in range(2):
+        await wheel.save()
+    assert wheel.check_point().read_ms == begin_ms
+    syncer.confirm(timed.store.log.end)
+    await wheel.save()
+    assert wheel.check_point().read_ms == wheel.read_ms
+
+
+async def test_without_timer_messages_slaves_are_told_the_present_second(timed: Timed) -> None:
+    await timed.pass_ms(5000)
+    assert timed.timers.wheel.check_point() == (timed.clock.now_ms() - 500, 0, 0)
 
 
 # --- errors

@@ -182,7 +182,8 @@ def test_all_offsets_are_returned_in_one_answer(bench):
     update(bench, 7)
     update(bench, 3, "h")
     reply = bench.must(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
-    assert bytes(reply.body) == b'{"offsetTable":{"T@g":{0:7},"T@h":{0:3}}}'
+    version = b'"dataVersion":{"counter":2,"timestamp":%d}' % bench.clock.now_ms()
+    assert bytes(reply.body) == b'{%s,"offsetTable":{"T@g":{0:7},"T@h":{0:3}}}' % version
     assert decode(ConsumerOffsetSerializeWrapper, reply.body).offset_table == {
         "T@g": {0: 7},
         "T@h": {0: 3},
