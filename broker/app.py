@@ -411,11 +411,16 @@ class Broker:
             room=self._room,
             slaves=self._slaves,
             taken_by=lambda: registration.taken_by,
+            connections=self._open_connections,
             replica=self._make_replica(registration),
             group=self._group,
         )
         # The store was opened before the settings saved in it were read.
         self.store.retention.configure(config.retention)
+
+    def _open_connections(self) -> list[Connection]:
+        servers = (self._server, self._vip)
+        return [one for server in servers if server for one in server.endpoint.connections]
 
     def _close_locks(self, tables: SavedTables, role: SavedRole | None) -> None:
         """Give no queue locks while the old master may have given some that are unknown here."""

@@ -101,7 +101,10 @@ MAX_QUEUES_WATCHED: Final = 2_048
 idle queues, and checking them must not block the event loop."""
 
 MAX_QUEUES_DESCRIBED: Final = 20_000
-"""Queues in one description of a group, about 4 MiB."""
+"""Queues in one description of a group, about 4 MiB, or in the progress of many groups."""
+
+MAX_CONNECTIONS_LISTED: Final = 1_000
+"""Connections in one answer, which takes about 5 ms."""
 
 MAX_PULL_MARKS: Final = 65_536
 """Queues of one group for which the last member that pulled is remembered."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Protocol
@@ -134,6 +134,8 @@ class BrokerState:
     """The broker's part in a group with a controller; else None."""
     taken_by: Callable[[], str | None] = lambda: None
     """Returns the address of another broker under this name and id."""
+    connections: Callable[[], Iterable[Connection]] = tuple
+    """Returns the open connections of clients."""
     stopping: bool = False
     sealed: bool = False
     """Whether a slave copies the tables to be the master: offsets may not change."""

@@ -29,10 +29,12 @@ MODULES = {
     "client.admin": "Admin",
     "client.admin.access": "AccessRules AccessVersion AccountInfo",
     "client.admin.base": "BrokerInfo",
+    "client.admin.browsing": "BrowsePage",
     "client.admin.messages": "DeadMessage Redrive",
     "client.admin.descriptions": "GroupDescription Member",
     "client.admin.groups": "Lag QueueLag",
     "client.admin.resets": "Reset ResetStep",
+    "client.admin.traffic": "LagPage PendingWork SpanRates TimeSpan TrafficRates",
     "client.consumer.options": "Orderly Sql Tags",
     "client.consumer.outcome": "COMMIT Decision ROLLBACK",
     "client.consumer.pull": "PullConsumer",
@@ -63,6 +65,7 @@ MODULES = {
         Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
         Strategy
     """,
+    "remoting.protocol.bodies.clients": "BrokerConnection ConnectionPage",
     "remoting.protocol.message.trace": "TraceRecord",
     "remoting.protocol.signing": "Credentials",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",

@@ -6,6 +6,7 @@ from client.admin.access import AccessRules as AccessRules
 from client.admin.access import AccessVersion as AccessVersion
 from client.admin.access import AccountInfo as AccountInfo
 from client.admin.base import BrokerInfo as BrokerInfo
+from client.admin.browsing import BrowsePage as BrowsePage
 from client.admin.descriptions import GroupDescription as GroupDescription
 from client.admin.descriptions import Member as Member
 from client.admin.groups import Lag as Lag
@@ -14,6 +15,11 @@ from client.admin.messages import DeadMessage as DeadMessage
 from client.admin.messages import Redrive as Redrive
 from client.admin.resets import Reset as Reset
 from client.admin.resets import ResetStep as ResetStep
+from client.admin.traffic import LagPage as LagPage
+from client.admin.traffic import PendingWork as PendingWork
+from client.admin.traffic import SpanRates as SpanRates
+from client.admin.traffic import TimeSpan as TimeSpan
+from client.admin.traffic import TrafficRates as TrafficRates
 from client.consumer.options import Orderly as Orderly
 from client.consumer.options import Sql as Sql
 from client.consumer.options import Tags as Tags
@@ -101,6 +107,8 @@ from client.producer.producer import Producer as Producer
 from client.producer.transactions import Transaction as Transaction
 from client.tracing.otel import OpenTelemetry as OpenTelemetry
 from client.tracing.trace import MessageTrace as MessageTrace
+from remoting.protocol.bodies.clients import BrokerConnection as BrokerConnection
+from remoting.protocol.bodies.clients import ConnectionPage as ConnectionPage
 from remoting.protocol.message.trace import TraceRecord as TraceRecord
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
@@ -123,11 +131,14 @@ __all__ = [
     "AlreadySettled",
     "Averagely",
     "AveragelyByCircle",
+    "BrokerConnection",
     "BrokerInfo",
     "BrokerUnreachable",
+    "BrowsePage",
     "BufferFull",
     "ByConfig",
     "ByMachineRoom",
+    "ConnectionPage",
     "ConsistentHash",
     "ConsumerFailed",
     "ConsumerStopped",
@@ -147,6 +158,7 @@ __all__ = [
     "InterceptedPart",
     "Interceptor",
     "Lag",
+    "LagPage",
     "LockLost",
     "LoopBlocked",
     "MachineRoomNearby",
@@ -170,6 +182,7 @@ __all__ = [
     "OpenTransaction",
     "Orderly",
     "Outcome",
+    "PendingWork",
     "PhysicalOffset",
     "Place",
     "PocketMQError",
@@ -198,6 +211,7 @@ __all__ = [
     "SendError",
     "SendStatus",
     "ServiceNotAvailable",
+    "SpanRates",
     "Sql",
     "Start",
     "Sticky",
@@ -206,10 +220,12 @@ __all__ = [
     "SubscriptionUnstable",
     "SystemBusy",
     "Tags",
+    "TimeSpan",
     "Tls",
     "TopicDeleted",
     "TopicNotFound",
     "TraceRecord",
+    "TrafficRates",
     "Transaction",
     "TransactionState",
     "Unavailable",

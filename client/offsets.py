@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import datetime
 from functools import partial
+from typing import Final
 from weakref import WeakValueDictionary
 
 from client.errors import UsageError
@@ -34,11 +35,14 @@ from remoting.protocol.headers.pull import (
     OffsetResponseHeader,
     QueueRequestHeader,
 )
+from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.clock import SystemClock
 from remoting.runtime.log import Log, RateLimitedLog
 
 _log = Log("client")
+
+EVERY_TAG: Final = TagExpression.parse(None)
 
 
 class Offsets:
@@ -196,14 +200,29 @@ class Offsets:
                 break
         return offset
 
-    async def page(self, queue: MessageQueue, group: str, offset: int, messages: int) -> RecordPage:
+    async def page(
+        self,
+        queue: MessageQueue,
+        group: str,
+        offset: int,
+        messages: int,
+        wanted: TagExpression = EVERY_TAG,
+    ) -> RecordPage:
         """Return the messages from an offset on, without waiting for new ones.
 
         Args:
             group: the consumer group to pull as.
             messages: the maximum number of messages.
+            wanted: what the broker filters by.
         """
-        header = pull_header(queue, group, offset, messages=messages)
+        header = pull_header(
+            queue,
+            group,
+            offset,
+            messages=messages,
+            expression=wanted.text,
+            expression_type=wanted.kind,
+        )
         answer = await self._ask(queue, RequestCode.PULL_MESSAGE, header, accept=PULL_ANSWERS)
         return read_answer(answer, partial(read_page, offset=offset), queue)
 

@@ -32,7 +32,7 @@ MOST_LOOSE = 12
 CIRCLE = 3
 """Largest number of files that may import each other in a cycle."""
 
-MOST = {"files": 420, "code lines": 64_100, "classes": 1_002, "functions": 5_200}
+MOST = {"files": 422, "code lines": 64_700, "classes": 1_017, "functions": 5_230}
 """What the product may have; a new feature makes room for itself."""
 
 LASTING = {

@@ -411,10 +411,14 @@ class ConsumerTable:
 
     def closed(self, connection: Connection) -> list[str]:
         """Remove a closed connection from its groups; return their names."""
-        names = sorted(self._joined.get(connection, ()))
+        names = self.joined(connection)
         for name in names:
             self.unregister(name, connection)
         return names
+
+    def joined(self, connection: Connection) -> list[str]:
+        """Return the names of the groups that a connection is in, sorted."""
+        return sorted(self._joined.get(connection, ()))
 
     def scan(self, now_ms: int) -> tuple[list[Connection], list[str]]:
         """Remove members whose heartbeats have expired.

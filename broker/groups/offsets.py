@@ -8,7 +8,7 @@ messages will be delivered again. The table is saved in ``config/consumerOffset.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from broker.errors import LimitReached
 from broker.limits import LIMITS
@@ -25,7 +25,7 @@ class ConsumerOffsets:
         version: counts the changes. ``SavedTables`` compares it with the version last written.
     """
 
-    __slots__ = ("_count", "_limit", "table", "version")
+    __slots__ = ("_count", "_limit", "_topics", "table", "version")
 
     def __init__(
         self,
@@ -36,6 +36,10 @@ class ConsumerOffsets:
         self.table: dict[str, dict[int, int]] = {
             key: dict(queues) for key, queues in (table or {}).items()
         }
+        self._topics: dict[str, set[str]] = {}
+        for key in self.table:
+            topic, _, group = key.partition(SEPARATOR)
+            self._topics.setdefault(group, set()).add(topic)
         self._count = sum(map(len, self.table.values()))
         self._limit = limit
         self.version = 0
@@ -64,6 +68,7 @@ class ConsumerOffsets:
                 )
             self._count += 1
             queues = self.table.setdefault(key, {})
+            self._topics.setdefault(group, set()).add(topic)
         if before == offset:
             return None
         assert queues is not None
@@ -82,25 +87,16 @@ class ConsumerOffsets:
 
     def topics_of(self, group: str) -> set[str]:
         """Return the topics in which a group has offsets."""
-        return {topic for topic, owner in self._keys() if owner == group}
-
-    def topics_by_group(self) -> dict[str, list[str]]:
-        """Return the topics in which each group has offsets."""
-        topics: dict[str, list[str]] = {}
-        for topic, group in self._keys():
-            topics.setdefault(group, []).append(topic)
-        return topics
+        return set(self._topics.get(group, ()))
 
     def groups_of(self, topic: str) -> set[str]:
         """Return the groups that have offsets in a topic."""
-        return {group for name, group in self._keys() if name == topic}
+        return {group for group, topics in self._topics.items() if topic in topics}
 
     def remove_group(self, group: str) -> int:
         """Delete all offsets of a group; return how many there were."""
-        removed = 0
-        for key in list(self.table):
-            if key.partition(SEPARATOR)[2] == group:
-                removed += len(self.table.pop(key))
+        topics = self._topics.pop(group, set())
+        removed = sum(len(self.table.pop(f"{topic}{SEPARATOR}{group}")) for topic in topics)
         self._count -= removed
         self.version += bool(removed)
         return removed
@@ -109,9 +105,7 @@ class ConsumerOffsets:
         """Delete the offsets of all groups in a topic."""
         for group in self.groups_of(topic):
             self._count -= len(self.table.pop(f"{topic}{SEPARATOR}{group}"))
+            self._topics[group].discard(topic)
+            if not self._topics[group]:
+                del self._topics[group]
             self.version += 1
-
-    def _keys(self) -> Iterator[tuple[str, str]]:
-        for key in self.table:
-            topic, _, group = key.partition(SEPARATOR)
-            yield topic, group

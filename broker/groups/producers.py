@@ -95,6 +95,10 @@ class ProducerTable:
         group = next(iter(self._joined[connection]))
         return self.groups[group][connection].account
 
+    def joined(self, connection: Connection) -> list[str]:
+        """Return the names of the groups that a connection is in, sorted."""
+        return sorted(self._joined.get(connection, ()))
+
     def unregister(self, group: str, connection: Connection) -> bool:
         """End a membership; return False if there was none."""
         members = self.groups.get(group)
@@ -118,7 +122,7 @@ class ProducerTable:
 
     def closed(self, connection: Connection) -> None:
         """End the memberships of a closed connection."""
-        for group in list(self._joined.get(connection, ())):
+        for group in self.joined(connection):
             self.unregister(group, connection)
 
     def scan(self, now_ms: int) -> list[Connection]:

@@ -1,4 +1,6 @@
-"""Clients and their groups: codes 34, 35, 38 and 46 (cf. ClientManageProcessor).
+"""Clients and their groups (cf. ClientManageProcessor).
+
+Handles LIST_CONNECTIONS and the codes 34, 35, 38 and 46.
 
 A heartbeat registers a connection as a producer and consumer of groups. When the members or topics
 of a consumer group change, all its members are notified, including the one that caused the change.
@@ -25,17 +27,19 @@ from broker.group_monitor import GroupMonitor, GroupNotifier
 from broker.groups.consumers import ConsumerMember, HeartbeatExtras, member_of
 from broker.groups.health import conflicts_of_newcomer, same_id
 from broker.groups.producers import ClientChannel
-from broker.limits import MAX_HEARTBEAT_BYTES
+from broker.limits import MAX_CONNECTIONS_LISTED, MAX_HEARTBEAT_BYTES
 from broker.processors.groups import retry_topic
 from broker.state import BrokerState
 from broker.traffic.quotas import AccountOf
 from remoting.protocol import names
 from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.clients import BrokerConnection, ConnectionPage
 from remoting.protocol.bodies.description import FindingKind, GroupFinding
 from remoting.protocol.bodies.heartbeat import CheckClientRequestBody, ConsumerData, HeartbeatData
 from remoting.protocol.bodies.stats import GetConsumerListByGroupResponseBody
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import PageRequestHeader
 from remoting.protocol.headers.group import (
     ConsumerGroupRequestHeader,
     UnregisterClientRequestHeader,
@@ -174,6 +178,20 @@ class ClientProcessor:
             raise _unparsable(error) from None
         return command.reply()
 
+    def list_connections(self, command: Command, _: Connection) -> Command:
+        """Handle LIST_CONNECTIONS: return the next open connections, by their addresses."""
+        header = command.read(PageRequestHeader)
+        state = self._state
+        every = {connection.remote_text: connection for connection in state.connections()}
+        later = sorted(address for address in every if address > header.after)
+        page = later[: min(max(header.limit, 0), MAX_CONNECTIONS_LISTED)]
+        body = ConnectionPage(
+            connections=[_described(state, every[address]) for address in page],
+            total=len(every),
+            next=page[-1] if page and len(page) < len(later) else None,
+        )
+        return command.reply(body=encode(body))
+
     def closed(self, connection: Connection) -> None:
         """Remove the parked pulls and memberships of a closed connection."""
         self._state.long_polls.forget(connection)
@@ -279,6 +297,27 @@ class ClientProcessor:
         return command.reply(
             ResponseCode.SYSTEM_ERROR, finding.text, extra=((CONFLICT, encode(finding).decode()),)
         )
+
+
+def _described(state: BrokerState, connection: Connection) -> BrokerConnection:
+    producing = state.producers.joined(connection)
+    consuming = state.consumers.joined(connection)
+    channel = (
+        state.producers.groups[producing[0]][connection]
+        if producing
+        else state.consumers.groups[consuming[0]].members[connection]
+        if consuming
+        else None
+    )
+    return BrokerConnection(
+        address=connection.remote_text,
+        tls=connection.is_tls,
+        client_id=None if channel is None else channel.client_id,
+        language=None if channel is None else channel.language,
+        version=0 if channel is None else channel.version,
+        producer_groups=producing,
+        consumer_groups=consuming,
+    )
 
 
 async def _after(changes: Iterable[Awaitable[bool]], reply: Command) -> Command:

@@ -82,6 +82,8 @@ _ACCOUNT_ONLY: Final = (
     RequestCode.QUERY_CONSUME_TIME_SPAN,
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO,
     OwnRequestCode.DESCRIBE_CONSUMER_GROUP,
+    OwnRequestCode.GET_GROUP_PROGRESS,
+    OwnRequestCode.LIST_CONNECTIONS,
 )
 """Requests that read what administrators look at: every account may, as in RocketMQ."""
 

@@ -1,4 +1,6 @@
-"""Statistics of the broker, its topics and groups: codes 28, 45, 202, 208, 315, 317 and 907.
+"""Statistics of the broker, its topics and groups.
+
+Handles GET_GROUP_PROGRESS and the codes 28, 45, 202, 208, 315, 317 and 907.
 
 Administration tools print the table of GET_BROKER_RUNTIME_INFO. It has all keys of RocketMQ 4.9
 and 5.x, because RocketMQ's tools fail if one is missing. PocketMQ has no thread pools, so their
@@ -8,11 +10,14 @@ queues are reported as empty.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from broker.errors import RequestRefused
+from broker.limits import MAX_QUEUES_DESCRIBED
 from broker.processors.offload import Answer, Offload, sliced, sliced_by_size
 from broker.replication.master import MAX_GAP_BYTES
 from broker.sampler import Rates
@@ -26,17 +31,19 @@ from remoting.protocol.bodies.stats import (
     BrokerStatsData,
     ConsumeStats,
     ConsumeStatsList,
+    GroupProgress,
     HAClientInfo,
     HAConnectionInfo,
     HARuntimeInfo,
     KVTable,
     OffsetWrapper,
     TopicOffset,
+    TopicProgress,
     TopicStatsTable,
 )
 from remoting.protocol.codes import VERSION, ResponseCode, name_of
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.headers.admin import PageRequestHeader, TopicRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsInBrokerHeader,
     GetConsumeStatsRequestHeader,
@@ -199,17 +206,10 @@ class StatsProcessor:
         """
         header = command.read(GetConsumeStatsRequestHeader)
         group = header.consumer_group
-        online = self._state.consumers.groups.get(group)
         queues = [
             (name, queue_id)
-            for name in self._topics_of(header)
-            if (topic := self._state.topics.get(name)) is not None
-            # Leave out topics that an online group no longer subscribes to.
-            and (online is None or not online.subscriptions or name in online.subscriptions)
-            for queue_id in self._queue_ids(name, topic.read_queue_nums)
-            if queue_id < topic.read_queue_nums
-            or self._state.offsets.query(group, name, queue_id)
-            < self._state.store.queries.max_offset(name, queue_id)
+            for name, ids in self._queues_of(group, self._topics_of(header))
+            for queue_id in ids
         ]
         tps = sum(self._state.traffic.get_tps(group, name) for name in {name for name, _ in queues})
         return self._offload.answer(
@@ -220,6 +220,29 @@ class StatsProcessor:
                 {self._queue(*key): self._progress(group, *key) for key in some}, tps
             ),
         )
+
+    def _queues_of(self, group: str, names: Iterable[str]) -> Iterator[tuple[str, list[int]]]:
+        """Yield the topics of a group, and the queues in which it has, or had, something to read.
+
+        Leaves out topics that an online group no longer subscribes to.
+        """
+        state = self._state
+        online = state.consumers.groups.get(group)
+        for name in names:
+            topic = state.topics.get(name)
+            if topic is not None and (
+                online is None or not online.subscriptions or name in online.subscriptions
+            ):
+                yield (
+                    name,
+                    [
+                        queue_id
+                        for queue_id in self._queue_ids(name, topic.read_queue_nums)
+                        if queue_id < topic.read_queue_nums
+                        or state.offsets.query(group, name, queue_id)
+                        < state.store.queries.max_offset(name, queue_id)
+                    ],
+                )
 
     def _queue_ids(self, topic: str, count: int) -> list[int]:
         return [*range(count), *self._state.store.queues.beyond(topic, count)]
@@ -238,12 +261,12 @@ class StatsProcessor:
     async def all_consume_stats(self, command: Command, connection: Connection) -> Command | None:
         """Handle GET_BROKER_CONSUME_STATS: return the progress of all groups in all topics."""
         is_order = command.read(GetConsumeStatsInBrokerHeader).is_order
-        topics = self._state.offsets.topics_by_group()
+        topics_of = self._state.offsets.topics_of
         lag = 0
 
         def read(groups: Sequence[str]) -> bytes:
             progress = {
-                group: list(self._stats_of(group, sorted(topics.get(group, ())), is_order=is_order))
+                group: list(self._stats_of(group, sorted(topics_of(group)), is_order=is_order))
                 for group in groups
             }
             nonlocal lag
@@ -258,7 +281,9 @@ class StatsProcessor:
             )
 
         try:
-            parts = await self._offload.each(connection, self._slices(topics), read)
+            parts = await self._offload.each(
+                connection, self._slices(self._state.groups.table), read
+            )
         except ConnectionLost:
             return None
         empty = encode(ConsumeStatsList(broker_addr=self._state.address, total_diff=lag))
@@ -266,15 +291,57 @@ class StatsProcessor:
         assert brackets
         return command.reply(body=b"".join((head, b"[", b",".join(parts), b"]", tail)))
 
-    def _slices(self, topics: Mapping[str, Sequence[str]]) -> list[list[str]]:
-        """Return all groups in slices, by the queues of their topics."""
+    async def group_progress(self, command: Command, connection: Connection) -> Command | None:
+        """Handle GET_GROUP_PROGRESS: return the progress of the next groups, by their names.
+
+        There are fewer than asked for if they have more than ``MAX_QUEUES_DESCRIBED`` queues.
+        """
+        header = command.read(PageRequestHeader)
+        later = sorted(name for name in self._state.groups.table if name > header.after)
+        page, room = [], MAX_QUEUES_DESCRIBED
+        for group in later[: max(header.limit, 0)]:
+            if room <= 0:
+                break
+            page.append(group)
+            room -= self._size_of(group)
+
+        def read(groups: Sequence[str]) -> bytes:
+            return msgspec.json.encode([self._progress_of(group) for group in groups])[1:-1]
+
+        try:
+            parts = await self._offload.each(connection, self._slices(page), read)
+        except ConnectionLost:
+            return None
+        following = page[-1] if page and len(page) < len(later) else None
+        tail = b'],"next":' + msgspec.json.encode(following) + b"}"
+        return command.reply(body=b'{"groups":[' + b",".join(parts) + tail)
+
+    def _slices(self, groups: Iterable[str]) -> list[list[str]]:
+        """Return groups in slices, by the queues of their topics."""
+        return sliced_by_size((group, self._size_of(group)) for group in groups)
+
+    def _size_of(self, group: str) -> int:
+        """Return about how many queues a group reads."""
         table = self._state.topics.table
+        names = self._state.offsets.topics_of(group)
+        return 1 + sum(table[name].write_queue_nums for name in names if name in table)
 
-        def size(group: str) -> int:
-            names = topics.get(group, ())
-            return 1 + sum(table[name].write_queue_nums for name in names if name in table)
-
-        return sliced_by_size((group, size(group)) for group in self._state.groups.table)
+    def _progress_of(self, group: str) -> GroupProgress:
+        state = self._state
+        found = GroupProgress(group)
+        for name, ids in self._queues_of(group, sorted(state.offsets.topics_of(group))):
+            rows = [self._progress(group, name, queue_id) for queue_id in ids]
+            found.topics.append(
+                TopicProgress(
+                    name,
+                    [
+                        (queue_id, row.broker_offset, row.consumer_offset, row.last_timestamp)
+                        for queue_id, row in zip(ids, rows, strict=True)
+                    ],
+                )
+            )
+            found.tps += state.traffic.get_tps(group, name)
+        return found
 
     def _stats_of(
         self, group: str, topics: Sequence[str], *, is_order: bool

@@ -123,7 +123,7 @@ class Processors:
         they don't block the event loop.
         """
         offload = self.offload.wrap
-        return {
+        return self._own_table() | {
             RequestCode.SEND_MESSAGE: self.send.send,
             RequestCode.SEND_MESSAGE_V2: self.send.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send.send,
@@ -189,7 +189,13 @@ class Processors:
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.topics.clean_queues,
             RequestCode.CLEAN_UNUSED_TOPIC: self.topics.clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.topics.delete_old,
+        }
+
+    def _own_table(self) -> dict[int, Handler]:
+        return {
             OwnRequestCode.DESCRIBE_CONSUMER_GROUP: self.groups.describe,
+            OwnRequestCode.GET_GROUP_PROGRESS: self.stats.group_progress,
+            OwnRequestCode.LIST_CONNECTIONS: self.clients.list_connections,
             OwnRequestCode.GET_REPLICATION_TOKEN: self.stats.replication_token,
         }
 

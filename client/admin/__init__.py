@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from client.admin.access import AccessAdmin
 from client.admin.base import sharing
+from client.admin.browsing import BrowsingAdmin
 from client.admin.cluster import ClusterAdmin
 from client.admin.groups import Lag, QueueLag
 from client.admin.messages import MessageAdmin
 from client.admin.resets import ResetAdmin
+from client.admin.traffic import TrafficAdmin
 from client.network.context import ClientContext
 
 __all__ = ["Admin", "Lag", "QueueLag"]
 
 
-class Admin(ClusterAdmin, ResetAdmin, MessageAdmin, AccessAdmin):
+class Admin(ClusterAdmin, ResetAdmin, MessageAdmin, BrowsingAdmin, TrafficAdmin, AccessAdmin):
     """Administers a cluster; used as ``async with Admin("127.0.0.1:9876") as admin``.
 
     Every method may raise ``UsageError`` (the call is wrong), ``Unavailable`` (a name server or

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Awaitable, Hashable, Iterable, Mapping
 from typing import NamedTuple, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
-from client.errors import ErrorSubject, NoRoute, UsageError, remote_error
+from client.errors import (
+    ErrorSubject,
+    NoRoute,
+    PocketMQError,
+    RemoteError,
+    Unavailable,
+    UsageError,
+    remote_error,
+)
 from client.lifecycle import LifecycleState
 from client.network.context import ClientContext, ClientPart
 from client.network.name_servers import NameServers, RouteKeeper
@@ -21,6 +30,8 @@ from remoting.protocol.errors import BodyError
 
 A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 
 
 class BrokerInfo(NamedTuple):
@@ -189,3 +200,20 @@ def decoded(kind: type[B], answer: Command, code: int, broker: str | None = None
         raise remote_error(
             ResponseCode.SYSTEM_ERROR, str(error), f"the answer to {name_of(code)}", broker=broker
         ) from error
+
+
+async def gathered(
+    asked: Mapping[K, Awaitable[T]],
+) -> tuple[dict[K, T], dict[K, PocketMQError]]:
+    """Await all answers; return them, and why brokers gave none: they are down or refuse."""
+    outcomes = await asyncio.gather(*asked.values(), return_exceptions=True)
+    answers: dict[K, T] = {}
+    failures: dict[K, PocketMQError] = {}
+    for key, outcome in zip(asked, outcomes, strict=True):
+        if isinstance(outcome, RemoteError | Unavailable):
+            failures[key] = outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            answers[key] = outcome
+    return answers, failures

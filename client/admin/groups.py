@@ -83,10 +83,16 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a group is behind, per queue and in total."""
+    """How far a group is behind, per queue and in total.
+
+    Attributes:
+        per_second: the messages that it gets per second, by the brokers' counts of the last minute;
+            only ``Admin.lags`` finds it.
+    """
 
     group: str
     queues: dict[MessageQueue, QueueLag] = field(default_factory=dict)
+    per_second: float = 0.0
 
     @property
     def total(self) -> int:

@@ -4,16 +4,16 @@ A message has two ids. The producer's id, which stays the same when a send is re
 the index of the topic; the broker's offset id contains the message's position.
 
 The dead letters of a group are in the topic ``%DLQ%<group>``. The offset committed there under the
-group's own name records how far they have been sent back, so that no later call sends them again.
-It is committed after the broker has acknowledged each message: if the caller is killed between the
-two, that message is sent twice.
+group's own name records how far they have been sent back. Letters that were chosen are beyond it,
+and the caller may be killed between a send and its commit. So the copy of a letter has a property
+that names it, and a letter whose copy is found in the index of its topic is not sent again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -21,7 +21,14 @@ from typing import Final, NamedTuple
 
 from client.admin.base import AdminBase
 from client.consumer.received import ReceivedMessage
-from client.errors import NoRoute, NotFound, TopicNotFound, UsageError, remote_error
+from client.errors import (
+    NoPermission,
+    NoRoute,
+    NotFound,
+    TopicNotFound,
+    UsageError,
+    remote_error,
+)
 from client.network.remote import FOUND_OR_NOT, read_header
 from client.network.routes import Route, by_sharding_key
 from client.positions import check_group, check_topic_name, instant, milliseconds
@@ -59,7 +66,7 @@ _DELIVERY_PROPERTIES: Final = frozenset(
     {
         *(properties.DELAY, properties.REAL_TOPIC, properties.REAL_QID, properties.RETRY_TOPIC),
         *(properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS, properties.TIMER_DELIVER_MS),
-        properties.TIMER_OUT_MS,
+        *(properties.TIMER_OUT_MS, properties.REDRIVEN),
         *(properties.RECONSUME_TIME, properties.MAX_RECONSUME_TIMES, properties.CONSUME_START_TIME),
         *(properties.MIN_OFFSET, properties.MAX_OFFSET, properties.WAIT, properties.CLUSTER),
         *(properties.TRAN_MSG, properties.PGROUP, properties.MSG_REGION, properties.TRACE_ON),
@@ -230,7 +237,14 @@ class MessageAdmin(AdminBase):
         return sorted(records, key=lambda record: record.time_ms)
 
     async def _find(
-        self, topic: str, key: str, limit: int, span: tuple[int, int], *, unique: bool = False
+        self,
+        topic: str,
+        key: str,
+        limit: int,
+        span: tuple[int, int],
+        brokers: Mapping[str, str] | None = None,
+        *,
+        unique: bool = False,
     ) -> list[FoundMessage]:
         check_topic_name(topic)
         if not key:
@@ -238,12 +252,13 @@ class MessageAdmin(AdminBase):
         header = QueryMessageRequestHeader(
             topic=topic, key=key, max_num=limit, begin_timestamp=span[0], end_timestamp=span[1]
         )
-        brokers = await self._readers(topic)
+        if brokers is None:
+            brokers = await self._readers(topic)
         answers = await asyncio.gather(
             *(self._query(address, header, unique=unique) for address in brokers.values())
         )
         messages = [
-            _received(record, name)
+            received(record, name)
             for name, answer in zip(brokers, answers, strict=True)
             for record in _records(answer, name)
             # Apache's brokers compare only hashes, which may collide.
@@ -288,7 +303,7 @@ class MessageAdmin(AdminBase):
         if answer.code != ResponseCode.SUCCESS:
             return None
         records = _records(answer, name)
-        return _received(records[0], name) if records else None
+        return received(records[0], name) if records else None
 
     # Dead letters
 
@@ -309,11 +324,12 @@ class MessageAdmin(AdminBase):
         for queue in await self._dead_queues(group):
             committed = await self._offsets.committed(queue, group) or 0
             begin = 0 if redriven else committed
-            async with aclosing(self._dead(queue, begin)) as records:
-                async for record in records:
+            async with aclosing(self._dead(group, queue, begin, committed)) as found:
+                async for dead, _ in found:
                     if len(letters) >= limit:
                         return letters
-                    letters.append(_dead_message(record, queue, committed))
+                    if redriven or not dead.redriven:
+                        letters.append(dead)
         return letters
 
     async def redrive(
@@ -322,42 +338,58 @@ class MessageAdmin(AdminBase):
         *,
         limit: int | None = None,
         topic: str | None = None,
+        ids: Collection[str] | None = None,
         dry_run: bool = False,
     ) -> Redrive:
         """Send dead letters to the topics they came from, with the same body, tag, keys and id.
 
-        Every group that subscribes to such a topic gets them, not only this one. The broker stores
-        the progress, so that the next call continues after the last message sent. If the caller is
-        killed between a send and its commit, that message is sent twice.
+        Every group that subscribes to such a topic gets them, not only this one. None is sent
+        twice, also if the caller is killed, as long as the broker's index has the copies that were
+        sent; it has them unless ``messageIndexEnable`` is off.
 
         Args:
             limit: the maximum number.
             topic: send all of them to this topic instead.
+            ids: only the letters with these ids.
             dry_run: send nothing and return what would be sent.
 
         Raises:
-            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given.
+            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given; or
+                ``ids`` are to go to another topic, where a later call wouldn't look for them.
             PocketMQError: a message could not be sent; those before it were sent.
         """
         check_group(group)
         if topic is not None:
             check_topic_name(topic)
+            if ids is not None:
+                raise UsageError(
+                    "chosen letters go to the topics they came from",
+                    group=group,
+                    hint="leave out topic or ids",
+                )
         sent: list[Redriven] = []
         left = 0
         for queue in await self._dead_queues(group):
             committed = await self._offsets.committed(queue, group) or 0
-            async with aclosing(self._dead(queue, committed)) as records:
-                async for record in records:
+            done = reached = max(committed, await self._offsets.minimum(queue))
+            letters = self._dead(group, queue, committed, committed, topic=topic, ids=ids)
+            async with aclosing(letters) as found:
+                async for dead, record in found:
                     if limit is not None and len(sent) >= limit:
                         break
-                    dead = _dead_message(record, queue, committed)
-                    place: tuple[MessageQueue | None, int | None] = (None, None)
-                    if not dry_run:
-                        place = await self._send_back(group, dead, record, topic, len(sent))
-                        await self._offsets.commit(queue, group, dead.offset + 1)
-                    sent.append(Redriven(dead, *place))
-                    committed = dead.offset + 1
-            left += max(0, await self._offsets.maximum(queue) - committed)
+                    reached = dead.offset + 1
+                    if not dead.redriven:
+                        if ids is not None and dead.id not in ids:
+                            left += 1
+                            continue
+                        place: tuple[MessageQueue | None, int | None] = (None, None)
+                        if not dry_run:
+                            place = await self._send_back(group, dead, record, topic, len(sent))
+                        sent.append(Redriven(dead, *place))
+                    if dead.offset == done and not dry_run:
+                        done = reached
+                        await self._offsets.commit(queue, group, done)
+            left += max(0, await self._offsets.maximum(queue) - reached)
         return Redrive(group, tuple(sent), left)
 
     async def _dead_queues(self, group: str) -> Sequence[MessageQueue]:
@@ -366,16 +398,62 @@ class MessageAdmin(AdminBase):
         except TopicNotFound:
             return []
 
-    async def _dead(self, queue: MessageQueue, begin: int) -> AsyncGenerator[RecordView, None]:
-        """Yield the records of a queue from an offset up to the queue's end."""
+    async def _dead(
+        self,
+        group: str,
+        queue: MessageQueue,
+        begin: int,
+        committed: int,
+        *,
+        topic: str | None = None,
+        ids: Collection[str] | None = None,
+    ) -> AsyncGenerator[tuple[DeadMessage, RecordView], None]:
+        """Yield the dead letters of a queue from an offset up to the queue's end.
+
+        Args:
+            committed: the offset below which they were sent back.
+            topic: where to look for the copies of others; by default in their own topics.
+            ids: look for the copies of these only.
+        """
         offset = max(begin, await self._offsets.minimum(queue))
+        homes: dict[str, dict[str, str]] = {}
         while True:
             page = await self._offsets.page(queue, TOOLS_CONSUMER_GROUP, offset, WALK_MESSAGES)
             if not page.records:
                 return
-            for record in page.records:
-                yield record
+            letters = [_dead_message(record, queue, committed) for record in page.records]
+            unsure = [
+                (letter, target)
+                for letter in letters
+                if not letter.redriven
+                and (target := topic or letter.topic)
+                and (ids is None or letter.id in ids)
+            ]
+            for name in {target for _, target in unsure}.difference(homes):
+                try:
+                    homes[name] = await self._readers(name)
+                except (TopicNotFound, UsageError):
+                    homes[name] = {}
+            copied = await asyncio.gather(
+                *(self._has_copy(group, letter, name, homes[name]) for letter, name in unsure)
+            )
+            sent = {
+                letter.offset for (letter, _), found in zip(unsure, copied, strict=True) if found
+            }
+            for letter, record in zip(letters, page.records, strict=True):
+                yield replace(letter, redriven=letter.redriven or letter.offset in sent), record
             offset = page.next_offset
+
+    async def _has_copy(
+        self, group: str, letter: DeadMessage, topic: str, brokers: Mapping[str, str]
+    ) -> bool:
+        """Return whether a topic has a copy of a letter that was sent back."""
+        try:
+            found = await self._find(topic, letter.id, MAX_FOUND, _ALWAYS, brokers, unique=True)
+        except NoPermission:
+            return False
+        mark = _mark_of(group, letter)
+        return any(copy.properties.get(properties.REDRIVEN) == mark for copy in found)
 
     async def _send_back(
         self, group: str, dead: DeadMessage, record: RecordView, topic: str | None, turn: int
@@ -417,7 +495,8 @@ def _records(answer: Command, broker: str) -> list[RecordView]:
         ) from error
 
 
-def _received(record: RecordView, broker: str) -> FoundMessage:
+def received(record: RecordView, broker: str) -> FoundMessage:
+    """Return a record of a broker as a message."""
     queue = MessageQueue(record.topic, broker, record.queue_id)
     return ReceivedMessage(bytes(record.raw), 0, queue, raw)
 
@@ -451,6 +530,8 @@ def _send_header(
     kept = {
         name: value for name, value in dead.properties.items() if name not in _DELIVERY_PROPERTIES
     }
+    kept.setdefault(properties.UNIQ_KEY, dead.id)
+    kept[properties.REDRIVEN] = _mark_of(group, dead)
     return SendMessageRequestHeaderV2(
         producer_group=group,
         topic=queue.topic,
@@ -464,6 +545,11 @@ def _send_header(
         reconsume_times=0,
         bname=queue.broker_name,
     )
+
+
+def _mark_of(group: str, dead: DeadMessage) -> str:
+    """Return the name of a dead letter, which its copy has."""
+    return f"{group}~{dead.queue.broker_name}~{dead.queue.queue_id}~{dead.offset}"
 
 
 def _dead_message(record: RecordView, queue: MessageQueue, committed: int) -> DeadMessage:

@@ -7,10 +7,12 @@ from typing import Generic, Self, TypeVar, Unpack, overload
 
 from client.admin.access import AccessRules, AccessVersion
 from client.admin.base import BrokerInfo
+from client.admin.browsing import BrowsePage
 from client.admin.descriptions import GroupDescription, Member
 from client.admin.groups import Lag
 from client.admin.messages import DeadMessage, Redrive
 from client.admin.resets import Reset
+from client.admin.traffic import LagPage, PendingWork, TimeSpan, TrafficRates
 from client.config import Addresses, ClientArguments, ConsumerArguments, ProducerArguments
 from client.consumer.options import Handler, PushArguments, Subscribe, Wanted
 from client.consumer.received import ReceivedMessage
@@ -24,6 +26,7 @@ from client.producer.transactions import Transactions
 from client.serde import Serde
 from remoting.protocol.bodies.clients import (
     ConnectionInfo,
+    ConnectionPage,
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerInfo,
@@ -410,23 +413,90 @@ class Admin:
         *,
         limit: int | None = None,
         topic: str | None = None,
+        ids: Collection[str] | None = None,
         dry_run: bool = False,
     ) -> Redrive:
         """Send dead letters to the topics they came from, with the same body, tag, keys and id.
 
-        Every group that subscribes to such a topic gets them, not only this one. The broker stores
-        the progress, so that the next call continues after the last message sent. If the caller is
-        killed between a send and its commit, that message is sent twice.
+        Every group that subscribes to such a topic gets them, not only this one. None is sent
+        twice, also if the caller is killed, as long as the broker's index has the copies that were
+        sent; it has them unless ``messageIndexEnable`` is off.
 
         Args:
             limit: the maximum number.
             topic: send all of them to this topic instead.
+            ids: only the letters with these ids.
             dry_run: send nothing and return what would be sent.
 
         Raises:
-            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given.
+            UsageError: a message doesn't contain its original topic, and ``topic`` isn't given; or
+                ``ids`` are to go to another topic, where a later call wouldn't look for them.
             PocketMQError: a message could not be sent; those before it were sent.
         """
+
+    def browse(
+        self,
+        topic: str,
+        start: Position | str = ...,
+        *,
+        limit: int = 100,
+        scan_limit: int = ...,
+        tags: Wanted = "*",
+        queues: Collection[MessageQueue] | None = None,
+    ) -> BrowsePage:
+        """Return a page of a topic's messages. It commits nothing, and no group is involved.
+
+        The order goes on from page to page, except after a page that ``scan_limit`` ended.
+
+        Args:
+            start: the cursor of the page before. Or a position: an end, a time, an offset of each
+                queue; a negative number: that many messages before each queue's end.
+            limit: the most messages of the page.
+            scan_limit: the most messages that brokers look at; with a filter, the last request may
+                exceed it.
+            tags: which messages, as in ``subscribe=``.
+            queues: only these queues; by default all readable ones. A cursor has its own.
+
+        Raises:
+            UsageError: ``start`` is no position and no cursor, or a queue doesn't exist.
+        """
+
+    def lags(self, *, after: str = "", limit: int = ..., internal: bool = False) -> LagPage:
+        """Return how far all groups are behind, with one request to each broker.
+
+        Args:
+            after: the name of a group: only those whose names come after it.
+            limit: the most groups. There may be fewer, because a broker answers with the groups
+                of about 20,000 queues at most.
+            internal: include system groups and the groups of command-line tools.
+        """
+
+    def rates(self, topic: str, group: str | None = None) -> TrafficRates:
+        """Return how much producers send to a topic or, with ``group``, how much the group gets.
+
+        The brokers count since their start, and sample every 10 s, 10 min and 1 h.
+        """
+
+    def topics_of(self, group: str) -> list[str]:
+        """Return the topics in which a group has offsets, sorted.
+
+        Apache's brokers before 5.0 can't say it (NotSupported).
+        """
+
+    def time_span(self, group: str, topic: str) -> dict[MessageQueue, TimeSpan]:
+        """Return when the messages of each queue were stored, and how long a group's wait."""
+
+    def connections(self, address: str, *, after: str = "", limit: int = ...) -> ConnectionPage:
+        """Return the open connections of one broker. Only PocketMQ's brokers list them.
+
+        Args:
+            address: the broker's.
+            after: the address of a connection: only those whose addresses, as texts, come after it.
+            limit: the most connections; a broker lists at most 1,000.
+        """
+
+    def pending(self, address: str) -> PendingWork:
+        """Return what one broker still has to deliver: delayed, timed and half messages."""
 
     def access_rules(self, address: str) -> AccessRules:
         """Return the accounts and the white list of the broker at an address."""

@@ -64,7 +64,10 @@ def pull_header(
 
 
 class RecordPage(NamedTuple):
-    """Consecutive messages of a queue, and the offset after them; empty at the queue's end."""
+    """Consecutive messages of a queue, and the offset after them.
+
+    At the queue's end there are none, and the offset is the one asked for.
+    """
 
     records: list[RecordView]
     next_offset: int
@@ -79,7 +82,8 @@ def read_page(answer: Command, offset: int) -> RecordPage:
     following = answer.read(PullMessageResponseHeader).next_begin_offset
     if answer.code == ResponseCode.SUCCESS:
         return RecordPage(list(iter_records(answer.body)), following)
-    return RecordPage([], following if answer.code == ResponseCode.PULL_OFFSET_MOVED else offset)
+    at_end = answer.code == ResponseCode.PULL_NOT_FOUND
+    return RecordPage([], offset if at_end else following)
 
 
 def search_header(queue: MessageQueue, timestamp_ms: int) -> SearchOffsetRequestHeader:

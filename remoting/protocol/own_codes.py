@@ -13,6 +13,11 @@ Consumer groups. DESCRIBE_CONSUMER_GROUP asks a broker for everything it has abo
 members, the conflicts between them, and its queues (``bodies.description``). Apache's broker
 answers REQUEST_CODE_NOT_SUPPORTED, and the client falls back to GET_CONSUMER_CONNECTION_LIST.
 
+GET_GROUP_PROGRESS asks for the progress of all groups, as GET_BROKER_CONSUME_STATS does, but for a
+page of them, and in JSON without objects as keys, which is read much faster. With Apache's broker
+the client falls back to GET_BROKER_CONSUME_STATS. LIST_CONNECTIONS asks for the open connections,
+by pages too (``headers.admin.PageRequestHeader``).
+
 A PocketMQ consumer sends in the ext field ``ON_CONFLICT`` of its heartbeat how the broker has to
 treat it if it conflicts with the members of its group. ``reject``: the heartbeat is answered
 SYSTEM_ERROR, the ext field ``CONFLICT`` of the answer holds the ``GroupFinding`` as JSON, and the
@@ -54,7 +59,9 @@ class OwnRequestCode(IntEnum):
     ROUTE_CHANGED = 20002
     """From a name server to a client, oneway."""
     DESCRIBE_CONSUMER_GROUP = 20010
-    """From any client to a broker."""
+    """From any client to a broker, as the next two."""
+    GET_GROUP_PROGRESS = 20011
+    LIST_CONNECTIONS = 20012
     GET_REPLICATION_TOKEN = 20020
     """From a slave to its master."""
     HAND_OVER = 20021

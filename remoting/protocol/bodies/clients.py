@@ -19,6 +19,39 @@ class ConnectionInfo(Body):
     version: Int = 0
 
 
+class BrokerConnection(Body):
+    """An open connection of a broker.
+
+    Attributes:
+        address: ``ip:port`` as seen by the broker.
+        client_id: None until a heartbeat has arrived: administrators and tools send none.
+        language: the name of the ``Language``.
+        version: ordinal of the RocketMQ version; 0: not known.
+        producer_groups, consumer_groups: the groups that it is in.
+    """
+
+    address: str
+    tls: bool = False
+    client_id: str | None = None
+    language: str | None = None
+    version: Int = 0
+    producer_groups: list[str] = field(default_factory=list)
+    consumer_groups: list[str] = field(default_factory=list)
+
+
+class ConnectionPage(Body):
+    """Answer to LIST_CONNECTIONS (PocketMQ's own): connections in the order of their addresses.
+
+    Attributes:
+        total: the number of all open connections.
+        next: the address after which the next page begins; None after the last connection.
+    """
+
+    connections: list[BrokerConnection] = field(default_factory=list)
+    total: Int = 0
+    next: str | None = None
+
+
 class ConsumerConnection(Body):
     """Answer to GET_CONSUMER_CONNECTION_LIST."""
 

@@ -51,6 +51,31 @@ class ConsumeStatsList(Body):
     """5.x."""
 
 
+class TopicProgress(Body):
+    """A group's progress in the queues of a topic."""
+
+    topic: str
+    queues: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Of each queue its id, end and committed offset, and when the last consumed message was
+    stored, or 0."""
+
+
+class GroupProgress(Body):
+    """A group's progress in all its topics; ``tps``: messages that it gets per second."""
+
+    group: str
+    tps: float = 0.0
+    topics: list[TopicProgress] = field(default_factory=list)
+
+
+class GroupProgressPage(Body):
+    """Answer to GET_GROUP_PROGRESS (PocketMQ's own): the groups in the order of their names."""
+
+    groups: list[GroupProgress] = field(default_factory=list)
+    next: str | None = None
+    """The name after which the next page begins; None after the last group."""
+
+
 class BrokerStatsItem(Body):
     """One statistic over one span of time."""
 

@@ -35,6 +35,14 @@ class TopicRequestHeader(Header):
 
 
 @header
+class PageRequestHeader(Header):
+    """GET_GROUP_PROGRESS, LIST_CONNECTIONS: ``limit`` entries at most, those after a name."""
+
+    after: str = ""
+    limit: Int = 0
+
+
+@header
 class HandOverRequestHeader(Header):
     """HAND_OVER: which slave becomes the master; the old one gets its id."""
 

@@ -255,6 +255,38 @@ async def test_what_was_sent_back_is_not_sent_again(cluster: Any, dead: client.A
     assert len(await received(cluster, "T", 3)) == 3
 
 
+async def test_chosen_letters_are_sent_back_once(cluster: Any, dead: client.Admin):
+    planned = await dead.redrive("g", ids=["id-1"], dry_run=True)
+    assert ([one.message.id for one in planned.sent], planned.left) == (["id-1"], 2)
+    done = await dead.redrive("g", ids=["id-1"])
+    assert ([one.message.id for one in done.sent], done.left) == (["id-1"], 2)
+    assert (await dead.redrive("g", ids=["id-1", "unknown"])).sent == ()
+    assert [one.id for one in await dead.dead_letters("g")] == ["id-0", "id-2"]
+    assert [one.redriven for one in await dead.dead_letters("g", redriven=True)] == [
+        *(False, True, False)
+    ]
+    # The letters before and after it go back once, in whatever order.
+    assert [one.message.id for one in (await dead.redrive("g", ids=["id-0"])).sent] == ["id-0"]
+    assert (await dead.committed("g", DLQ.topic))[DLQ] == 1
+    assert [one.message.id for one in (await dead.redrive("g")).sent] == ["id-2"]
+    assert (await dead.committed("g", DLQ.topic))[DLQ] == 3
+    assert len(await received(cluster, "T", 3)) == 3
+    with pytest.raises(client.UsageError, match="topics they came from"):
+        await dead.redrive("g", ids=["id-1"], topic="T")
+
+
+async def test_a_letter_that_was_sent_back_but_not_committed_is_not_sent_again(
+    cluster: Any, dead: client.Admin
+):
+    await dead.redrive("g", limit=2)
+    await dead.commit("g", {DLQ: 0})  # as after a kill between the send and the commit
+    assert [one.message.id for one in (await dead.redrive("g")).sent] == ["id-2"]
+    # A copy that dies again is another letter.
+    [copy, *_] = sorted(await received(cluster, "T", 3), key=lambda message: message.id)
+    await store_dead_letter(dead, b"again", {**letter(0), **copy.properties})
+    assert [one.message.body for one in (await dead.redrive("g")).sent] == [b"again"]
+
+
 async def test_compressed_bodies_stay_as_they_are(cluster: Any, admin: client.Admin):
     await admin.create_topic(DLQ.topic, queues=1)
     body = b"again and " * 1000
