@@ -40,6 +40,25 @@ USER pocketmq
 WORKDIR /var/lib/pocketmq
 ENTRYPOINT []
 
+# RocketMQ's controller, for the profile "ha".
+FROM ${PYTHON} AS controller-build
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends maven default-jdk-headless \
+ && rm -rf /var/lib/apt/lists/*
+COPY deploy/controller/pom.xml /src/
+RUN mvn --batch-mode --quiet -f /src/pom.xml -DoutputDirectory=/opt/rocketmq/lib dependency:copy-dependencies
+
+FROM ${PYTHON} AS controller
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends default-jre-headless \
+ && rm -rf /var/lib/apt/lists/* \
+ && useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq
+COPY --from=controller-build /opt/rocketmq/lib /opt/rocketmq/lib
+COPY deploy/controller/run.sh /opt/rocketmq/
+USER pocketmq
+WORKDIR /var/lib/pocketmq
+ENTRYPOINT []
+
 FROM ${PYTHON}
 RUN useradd --system --uid 10001 --create-home --home-dir /var/lib/pocketmq pocketmq
 COPY --from=build /opt/pocketmq /opt/pocketmq

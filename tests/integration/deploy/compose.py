@@ -34,6 +34,7 @@ STOPPED_WITHIN = 30.0
 PROGRAMS = {
     "pocketmq": [sys.executable, "-P", "-m", "pocketmq"],
     "python": [sys.executable],
+    "sh": ["sh"],
     "sleep": ["sleep"],
     "spark-class": [str(SCRIPTS / "spark-class")],
     "spark-submit": [str(SCRIPTS / "spark-submit")],
@@ -129,6 +130,15 @@ def replication_ports(document: Mapping[str, Any]) -> list[int]:
     return [int(word.partition("=")[2]) for word in words if word.startswith("haListenPort=")]
 
 
+def controller_ports(document: Mapping[str, Any]) -> list[int]:
+    """Return the ports of the controllers."""
+    words = {
+        str(word) for facts in document["services"].values() for word in facts.get("command", [])
+    }
+    (addresses,) = {word.partition("=")[2] for word in words if "controllerAddr=" in word}
+    return [int(address.partition(":")[2]) for address in addresses.split(";")]
+
+
 def published(document: Mapping[str, Any]) -> list[int]:
     """Return the host ports that the file publishes; each equals the container's port."""
     ports = []
@@ -147,11 +157,13 @@ class Deployment:
 
     document: Mapping[str, Any]
     home: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
     distance: int = field(default_factory=lambda: random.randrange(10_000, 20_000))
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._ports = [*published(self.document), *replication_ports(self.document)]
+        inside = [*replication_ports(self.document), *controller_ports(self.document)]
+        self._ports = [*published(self.document), *inside]
         self._hosts = [
             name for name, facts in self.document["services"].items() if "network_mode" not in facts
         ]
@@ -163,6 +175,7 @@ class Deployment:
         for volume, target in service.volumes:
             text = text.replace(target, str(self.home / volume))
         text = text.replace("/opt/pocketmq/examples", str(HOME / "examples"))
+        text = text.replace("/opt/rocketmq", str(HOME / "deploy" / "controller"))
         text = re.sub(rf"\b({'|'.join(self._hosts)})\b", "127.0.0.1", text)
         numbers = "|".join(str(port) for port in self._ports)
         return re.sub(
@@ -189,7 +202,7 @@ class Deployment:
             # These JVMs run for seconds: better code would not pay.
             "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
-        return {**kept, **image, **own}
+        return {**kept, **image, **self.variables, **own}
 
     def start(self, service: Service) -> None:
         """Start a service whose dependencies have been started."""
@@ -249,15 +262,19 @@ class Deployment:
 
 @contextmanager
 def deployed(
-    home: Path, *only: str, commands: Mapping[str, list[str]] | None = None
+    home: Path,
+    *only: str,
+    commands: Mapping[str, list[str]] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[Deployment]:
     """Run the file's default services, or some services with their dependencies.
 
     Args:
         only: these services.
         commands: other arguments for some services, to make less work.
+        variables: further ones of all services.
     """
-    deployment = Deployment(load(), home)
+    deployment = Deployment(load(), home, variables or {})
     for name, command in (commands or {}).items():
         deployment.document["services"][name]["command"] = command
     document = deployment.document

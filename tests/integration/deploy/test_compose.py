@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import client
-from remoting.blocking import BlockingConnection
-from remoting.protocol.bodies import decode
-from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.command import Command
 from tests.integration.deploy.compose import (
     Deployment,
     Service,
+    controller_ports,
     deployed,
     load,
     needed,
@@ -26,12 +22,14 @@ from tests.integration.deploy.compose import (
     replication_ports,
     services,
 )
+from tests.interop.apache import jars
 from tests.support.tour import take
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
 
-PAIR = ("broker-c", "broker-c-slave")
+GROUP = ("broker-c-1", "broker-c-2", "broker-c-3")
+CONTROLLERS = ("controller-1", "controller-2", "controller-3")
 """The services of the profile "ha"."""
 
 
@@ -76,48 +74,55 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
     assert set(codes.values()) == {0}, codes
 
 
-async def test_with_the_profile_ha_a_client_reads_on_while_the_master_is_dead(
+@pytest.mark.interop
+async def test_with_the_profile_ha_another_broker_goes_on_when_the_master_is_dead(
     tmp_path: Path,
 ) -> None:
-    with deployed(tmp_path, *PAIR) as deployment:
-        (slave,) = [one for one in needed(deployment.document, *PAIR) if one.name == PAIR[1]]
-        address = deployment.environment(slave)["NAMESRV_ADDR"]
+    library = {"ROCKETMQ_LIB": jars("5.3.3").removesuffix("/*")}
+    with deployed(tmp_path, *GROUP, variables=library) as deployment:
+        (broker,) = [one for one in needed(deployment.document, *GROUP) if one.name == GROUP[0]]
+        address = deployment.environment(broker)["NAMESRV_ADDR"]
+
+        async def master() -> str | None:
+            return (await brokers_of(address)).get("broker-c")
+
+        await until(master, 60)
         async with client.Admin(address) as admin:
             await admin.create_topic("orders", queues=4)
-        sent = {b"%d" % number for number in range(40)}
-        async with client.Producer(address) as producer:
-
-            async def acknowledged() -> bool:
-                return (await producer.send("orders", b"0")).status is client.SendStatus.OK
-
-            await until(acknowledged, 60)
-            receipts = [await producer.send("orders", body) for body in sent]
-        assert {receipt.status for receipt in receipts} == {client.SendStatus.OK}
-        await until(lambda: asyncio.to_thread(has_orders, 10951 + deployment.distance), 60)
-        deployment.running["broker-c"].kill()
-        read: set[bytes] = set()
-        async with client.PullConsumer(address, group="g", start_from=client.BEGIN) as consumer:
-            await consumer.subscribe("orders")
-            async with asyncio.timeout(60):
-                while read != sent:
-                    read |= {message.body for message in await consumer.get_many(10, timeout=1)}
+        async with client.Producer(address, require_durable=True) as producer:
+            await until(partial(acknowledged, producer), 60)
+            old = await master()
+            assert old is not None
+            port = int(old.partition(":")[2]) - deployment.distance
+            name = GROUP[[10941, 10951, 10961].index(port)]
+            deployment.running[name].kill()
+            await until(partial(acknowledged, producer), 60)
+        assert await master() != old
         codes = deployment.stop()
-    assert codes["broker-c"] == -signal.SIGKILL
-    assert codes["broker-c-slave"] == 0
+    assert codes[name] == -signal.SIGKILL
+    assert {codes[other] for other in GROUP if other != name} == {0}
 
 
-def has_orders(port: int) -> bool:
-    """Return whether a broker has the settings of the topic, which a slave copies after a while."""
-    with BlockingConnection(f"127.0.0.1:{port}", timeout=30) as connection:
-        answer = connection.request(Command.request(RequestCode.GET_ALL_TOPIC_CONFIG))
-    return "orders" in decode(TopicConfigSerializeWrapper, answer.body).topic_config_table
+async def acknowledged(producer: client.Producer[bytes]) -> bool:
+    """Return whether a message is accepted."""
+    try:
+        await producer.send("orders", b"0")
+    except client.SendError:
+        return False
+    return True
 
 
-def test_the_pair_runs_only_when_it_is_requested_and_no_service_needs_it() -> None:
+def test_the_group_runs_only_when_it_is_requested_and_no_other_service_needs_it() -> None:
     document = load()
-    assert {document["services"][name]["profiles"][0] for name in PAIR} == {"ha"}
-    needs = {other for name in document["services"] for other in needs_of(document, name)}
-    assert not needs & set(PAIR)
+    own = {name for name, facts in document["services"].items() if facts.get("profiles") == ["ha"]}
+    assert own == {*GROUP, *CONTROLLERS}
+    needs = {
+        other
+        for name in document["services"]
+        if name not in own
+        for other in needs_of(document, name)
+    }
+    assert not needs & own
 
 
 def needs_of(document: dict[str, Any], name: str) -> set[str]:
@@ -128,8 +133,8 @@ def needs_of(document: dict[str, Any], name: str) -> set[str]:
 def test_every_port_that_a_server_listens_on_is_published_under_its_own_number() -> None:
     document = load()
     ports = set(published({"services": by_default(document)}))
-    assert not ports & set(replication_ports(document))
-    for service in [*services(document), *needed(document, *PAIR)]:
+    assert not ports & {*replication_ports(document), *controller_ports(document)}
+    for service in [*services(document), *needed(document, *GROUP)]:
         if "--port" in service.argv:
             port = int(service.argv[service.argv.index("--port") + 1])
             workers = 2 if "--workers" in service.argv else 1
@@ -145,7 +150,7 @@ def by_default(document: dict[str, Any]) -> dict[str, Any]:
 
 def test_what_needs_brokers_shares_the_network_of_one_that_does_nothing_else() -> None:
     document = load()
-    for service in [*services(document), *needed(document, "delays", *PAIR)]:
+    for service in [*services(document), *needed(document, "delays", *GROUP)]:
         if service.name == "network":
             assert service.argv == ["sleep", "infinity"]
         elif service.name == "spark-master":
@@ -163,7 +168,7 @@ def test_what_keeps_data_keeps_it_on_a_volume() -> None:
             assert any(target in word for word in service.argv)
     assert set(document["volumes"]) - {"spark"} == {
         volume
-        for service in [*services(document), *needed(document, *PAIR)]
+        for service in [*services(document), *needed(document, *GROUP)]
         for volume, _ in service.volumes
     }
     kept = [service.name for service in services(document) if service.volumes]
@@ -199,9 +204,10 @@ def test_each_image_is_built_by_one_service_and_never_pulled_from_a_registry() -
     builds = [(one["image"], one["build"]) for one in facts if "build" in one]
     assert builds == [
         ("pocketmq", "."),
+        ("pocketmq-controller", {"context": ".", "target": "controller"}),
         ("pocketmq-spark", {"context": ".", "target": "spark"}),
     ]
-    assert {one["image"] for one in facts} == {"pocketmq", "pocketmq-spark"}
+    assert {one["image"] for one in facts} == {image for image, _ in builds}
     assert {one.get("pull_policy") for one in facts if "build" not in one} == {"never"}
 
 
