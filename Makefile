@@ -15,7 +15,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.0.1
 
-.PHONY: help setup demo unit test spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo unit test spark older-spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
 
 help:                     ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -56,21 +56,18 @@ unit: setup               ## the unit tests
 	$(PYTEST) tests/unit
 
 test: setup               ## the tests in their small size; the last lines list the skipped ones
-ifdef CI
-	$(PYTEST) --ignore=tests/spark
-	$(MAKE) spark
-else
 	$(PYTEST)
-endif
 
-# Tests of the examples, of Apache's brokers, and of kills: they say nothing about Spark's interfaces.
-SPARK_ONCE := pipelines test_apache.py test_exactly_once.py
+# Tests of examples, benchmarks, tools, Apache's brokers and kills: they say nothing about Spark's interfaces.
+SPARK_ONCE := pipelines test_apache.py test_benchmark.py test_exactly_once.py test_lag.py test_secrets.py
 
 # PySpark 4.0 leaves its own sockets to the garbage collector.
 OLD_SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
 
-spark: setup $(OLDER_SPARK) ## the tests that start Spark, with the newest PySpark and an older one
+spark: setup older-spark  ## the tests that start Spark, with an older PySpark and the newest
 	$(PYTEST) tests/spark
+
+older-spark: setup $(OLDER_SPARK) ## the tests of Spark's interfaces with PySpark 4.0
 	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) -m "not newer_spark" $(OLD_SOCKETS) tests/spark $(SPARK_ONCE:%=--ignore=tests/spark/%)
 
 $(OLDER_SPARK): requirements-spark-4.0.lock

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,11 @@ class Environment:
     Spark is as large as all else together, and comes as sources that have to be built.
     """
 
-    def __init__(self, home: Path, wheel: Path, lock: str) -> None:
+    def __init__(self, home: Path, wheel: Path, lock: str, *, ready: bool = False) -> None:
         self.home = home
         self.python = home / "bin" / "python"
+        if ready:
+            return
         run([sys.executable, "-m", "venv", str(home)], home.parent)
         install = [str(self.python), "-m", "pip", "install", "--quiet"]
         install += ["--disable-pip-version-check", "--no-warn-script-location"]
@@ -95,18 +98,24 @@ def run(arguments: list[str], cwd: Path, *, ok: bool = True) -> subprocess.Compl
     return done
 
 
+@contextmanager
+def made_once(name: str, factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yield a path that all test processes share, while no other of them makes what it names."""
+    root = factory.getbasetemp()
+    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    with (shared / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield shared / name
+
+
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the wheel and the source archive, built once for all test processes."""
-    root = tmp_path_factory.getbasetemp()
-    shared = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    target = shared / "dist"
-    with (shared / "dist.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """A directory with the wheel and the source archive."""
+    with made_once("dist", tmp_path_factory) as target:
         if not target.exists():
-            made = root / "dist-made"
+            made = tmp_path_factory.getbasetemp() / "dist-made"
             command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(made)]
-            run([*command, str(HOME)], root)
+            run([*command, str(HOME)], made.parent)
             made.rename(target)
     return target
 
@@ -118,10 +127,13 @@ def wheel(built: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
-    directory = tmp_path_factory.mktemp("installed")
-    yield Environment(directory / "venv", wheel, "requirements.lock")
-    shutil.rmtree(directory)
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with all of the lock file, which no test changes."""
+    with made_once("installed", tmp_path_factory) as home:
+        complete = home / "complete"
+        made = Environment(home, wheel, "requirements.lock", ready=complete.exists())
+        complete.touch()
+    return made
 
 
 @pytest.fixture
@@ -224,8 +236,8 @@ def test_the_clone_can_be_installed_as_the_readme_says(
 ) -> None:
     # Without a network: what it needs is there. Nothing is asked of the speed of its core.
     monkeypatch.setenv("POCKETMQ_CORE_FLAGS", "-O0 -fwrapv")
-    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", "."]
-    done = environment.run(*install, cwd=clone(tmp_path))
+    install = ["-m", "pip", "install", "--no-index", "--no-build-isolation", "--no-deps"]
+    done = environment.run(*install, "--target", str(tmp_path / "site"), ".", cwd=clone(tmp_path))
     assert "Successfully installed pocketmq" in done.stdout
 
 

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sizes import size
+
 HOME = Path(__file__).parents[2]
-PARTS = ("store", "tcp", "sink", "stream")
+PARTS = size(ci=("tcp", "stream"), soak=("store", "tcp", "sink", "stream"))
 """All but the comparison with Kafka's source, which installs another Spark."""
 
 
