@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks import beside, chart, environments, machine, replication, report, resting
+from benchmarks import beside, chart, environments, groups, machine, replication, report, resting
 from benchmarks.beside import Plan
 from benchmarks.figures import Outcome, spread
 from benchmarks.scenarios import PREFILL, SCENARIOS, Scenario
@@ -33,7 +33,7 @@ from benchmarks.tools import BenchmarkError, check, fill, load, say
 from pocketmq.server.process import private_megabytes
 
 SAID = {"ours": "PocketMQ", "theirs": "Apache", "pure": "PocketMQ's Python path"}
-PARTS = {**beside.PARTS, **replication.PARTS}
+PARTS = {**beside.PARTS, **replication.PARTS, **groups.PARTS}
 NAMES = (*(scenario.name for scenario in SCENARIOS), *PARTS)
 
 

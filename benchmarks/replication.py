@@ -38,7 +38,8 @@ SHOWN: Final = {
 Slave = Callable[[Path, Target], AbstractContextManager[str]]
 
 
-def _load(name: str) -> Scenario:
+def sends(name: str) -> Scenario:
+    """Return the load of pairs and groups."""
     shape = {"conns": 4, "inflight": 64, "topics": 1, "size": KIB, "vary": 1, "forms": 1}
     text = "send 256-1,792 B, tags, keys, four clients' headers, 4 x 64"
     return Scenario(name=name, text=text, mode="send", options=shape, bars={})
@@ -98,7 +99,7 @@ def asynchronous(plan: Plan) -> Beside:
     """Compare a master that has a slave with a broker that has none."""
     made = Beside(
         name="replica-async",
-        text=f"{_load('').text}, ASYNC_MASTER",
+        text=f"{sends('').text}, ASYNC_MASTER",
         sides=("with a slave", "alone"),
         shown=SHOWN,
         bars={"per_s": 0.85},
@@ -114,7 +115,7 @@ def asynchronous(plan: Plan) -> Beside:
 
         def loaded(side: str) -> Figures:
             wait_until_equal(paired.broker, slave)
-            return load(_load("async"), targets[side], seconds=plan.seconds, warm=plan.settle)
+            return load(sends("async"), targets[side], seconds=plan.seconds, warm=plan.settle)
 
         made.measure(plan.rounds, loaded)
     return made
@@ -124,7 +125,7 @@ def synchronous(plan: Plan) -> Beside:
     """Compare our SYNC_MASTER and its slave with Apache's."""
     made = Beside(
         name="replica-sync",
-        text=f"{_load('').text}, SYNC_MASTER and a slave",
+        text=f"{sends('').text}, SYNC_MASTER and a slave",
         sides=("PocketMQ", "Apache"),
         shown=SHOWN,
         bars={"per_s": 2.0},
@@ -139,12 +140,12 @@ def synchronous(plan: Plan) -> Beside:
         for side, target in targets.items():
             fill(target, "first", FIRST_MESSAGES)
             wait_until_equal(target.broker, addresses[side])
-        load(_load("warm-up"), targets["Apache"], seconds=plan.warm_up, warm=0.0)
+        load(sends("warm-up"), targets["Apache"], seconds=plan.warm_up, warm=0.0)
 
         def loaded(side: str) -> Figures:
             for each, target in targets.items():
                 wait_until_equal(target.broker, addresses[each])
-            return load(_load("sync"), targets[side], seconds=plan.seconds, warm=plan.settle)
+            return load(sends("sync"), targets[side], seconds=plan.seconds, warm=plan.settle)
 
         made.measure(plan.rounds, loaded)
     return made

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from remoting.blocking import BlockingConnection
 from remoting.errors import RemotingError
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.controller import GetMetaDataResponseHeader
@@ -90,13 +92,15 @@ class Controllers:
         leader = max(told, key=told.count, default=None)
         return leader if told.count(leader) > len(self._hosts) // 2 else None
 
-    def ask(self, request: Command) -> Command | None:
-        """Return the first answer to a request that says yes: the leader's."""
+    def replicas(self, name: str) -> ReplicasInfo:
+        """Return what they know of the brokers of a name; empty if none tells."""
+        request = Command.request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode([name]))
         for address in self.addresses:
             answer = self._ask(address, request)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                return answer
-        return None
+                table = decode(BrokerReplicasInfo, answer.body).replicas_info_table
+                return table.get(name) or ReplicasInfo()
+        return ReplicasInfo()
 
     @staticmethod
     def _ask(address: str, request: Command) -> Command | None:

@@ -7,10 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import client
-from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
-from remoting.protocol.codes import RequestCode
-from remoting.protocol.command import Command
+from remoting.protocol.bodies.controller import ReplicasInfo
 from tests.chaos.alterations import environment
 from tests.chaos.controllers import Controllers
 from tests.chaos.load import PATIENCE
@@ -121,12 +118,7 @@ class Trio(Pair):
 
     def group(self) -> ReplicasInfo:
         """Return what the controller knows of the group."""
-        ask = Command.request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode([NAME]))
-        answer = self.controllers.ask(ask)
-        if answer is None:
-            return ReplicasInfo()
-        table = decode(BrokerReplicasInfo, answer.body).replicas_info_table
-        return table.get(NAME) or ReplicasInfo()
+        return self.controllers.replicas(NAME)
 
     def members(self) -> set[str]:
         """Return the addresses of the replicas in sync."""
