@@ -171,7 +171,11 @@ class Broker:
     @property
     def address(self) -> str:
         """The address that clients connect to: ``host:port``."""
-        return address_text((self._host, self.port))
+        return address_text((self._host, self._advertised_port))
+
+    @property
+    def _advertised_port(self) -> int:
+        return self.config.advertised_port or self.port
 
     @property
     def failed(self) -> asyncio.Future[None]:
@@ -247,7 +251,7 @@ class Broker:
             self.config, role = await loop.run_in_executor(
                 None, load_role, self._settings, self._files
             )
-        address = (await numeric(self._host), self.port)
+        address = (await numeric(self._host), self._advertised_port)
         self.store = make_store(self.config, address, self._files, self._clock)
         await open_store(self.store, cut=None if group is None else group.cut)
         self._store_open = True

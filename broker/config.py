@@ -298,6 +298,8 @@ class BrokerConfig(TlsServerSettings):
     bind_host: str = setting("pocketmqBindHost", host, "127.0.0.1")
     broker_ip1: str | None = setting("brokerIP1", host, None)
     """The host that clients connect to; see ``advertised_host``."""
+    advertised_port: int | None = setting("pocketmqAdvertisedPort", integer(1, 65535), None)
+    """The port that clients connect to, where it isn't the one that the broker listens on."""
     broker_ip2: str | None = setting("brokerIP2", host, None)
     listen_port: int = setting("listenPort", integer(0, 65535), DEFAULT_PORT)
     ha_listen_port: int | None = setting("haListenPort", integer(0, 65535), None)
@@ -545,6 +547,11 @@ class BrokerConfig(TlsServerSettings):
             raise ConfigError(
                 "a SYNC_MASTER acknowledges what a slave has: set haListenPort, to which slaves"
                 " connect"
+            )
+        if self.advertised_port is not None and not self.listen_port:
+            raise ConfigError(
+                "pocketmqAdvertisedPort needs listenPort: the other end of the mapping has to"
+                " know the port that the broker listens on"
             )
         self._check_disk_bounds()
         account_rates = self.max_account_messages_per_second, self.max_account_bytes_per_second

@@ -113,7 +113,7 @@ class Announcement:
             cluster=config.cluster_name,
             broker_name=config.broker_name,
             broker_id=config.broker_id,
-            address=address_text((host, port)),
+            address=address_text((host, config.advertised_port or port)),
             ha_address=address_text((config.broker_ip2 or host, ha_port)),
             permission=config.broker_permission,
             compressed=config.compressed_register,

@@ -65,7 +65,9 @@ MODULES = {
         Averagely AveragelyByCircle ByConfig ByMachineRoom ConsistentHash MachineRoomNearby Sticky
         Strategy
     """,
-    "remoting.protocol.bodies.clients": "BrokerConnection ConnectionPage",
+    "remoting.protocol.bodies.clients": """
+        BrokerConnection ConnectionPage ConsumeMessageDirectlyResult
+    """,
     "remoting.protocol.message.trace": "TraceRecord",
     "remoting.protocol.signing": "Credentials",
     "remoting.protocol.queue": "MessageQueue PhysicalOffset QueueOffset",

@@ -109,6 +109,9 @@ from client.tracing.otel import OpenTelemetry as OpenTelemetry
 from client.tracing.trace import MessageTrace as MessageTrace
 from remoting.protocol.bodies.clients import BrokerConnection as BrokerConnection
 from remoting.protocol.bodies.clients import ConnectionPage as ConnectionPage
+from remoting.protocol.bodies.clients import (
+    ConsumeMessageDirectlyResult as ConsumeMessageDirectlyResult,
+)
 from remoting.protocol.message.trace import TraceRecord as TraceRecord
 from remoting.protocol.queue import MessageQueue as MessageQueue
 from remoting.protocol.queue import PhysicalOffset as PhysicalOffset
@@ -140,6 +143,7 @@ __all__ = [
     "ByMachineRoom",
     "ConnectionPage",
     "ConsistentHash",
+    "ConsumeMessageDirectlyResult",
     "ConsumerFailed",
     "ConsumerStopped",
     "ConsumptionPaused",

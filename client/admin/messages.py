@@ -36,9 +36,11 @@ from client.serde import raw
 from client.wire.offsets import WALK_MESSAGES
 from client.wire.send_verdict import STORED_CODES
 from remoting.addresses import parse_address
+from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.errors import BodyError, RecordError
+from remoting.protocol.headers.group import ConsumeMessageDirectlyResultRequestHeader
 from remoting.protocol.headers.query import (
     UNIQUE_KEY_QUERY,
     QueryMessageRequestHeader,
@@ -54,6 +56,8 @@ from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, TRACE_TOPIC, dlq_topic
 from remoting.protocol.queue import MessageQueue
 
+DIRECT_TIMEOUT: Final = 15.0
+"""Seconds; a broker waits 10 for the member's answer."""
 MAX_FOUND: Final = 64
 """Most messages that one query of a broker returns (cf. maxMsgsNumBatch)."""
 
@@ -207,6 +211,41 @@ class MessageAdmin(AdminBase):
         if message is None or topic not in {None, message.topic}:
             raise _not_found(message_id, topic)
         return message
+
+    async def consume_directly(
+        self, group: str, client_id: str, message_id: str, *, topic: str | None = None
+    ) -> ConsumeMessageDirectlyResult:
+        """Have a member of a group handle a message now, and return what became of it.
+
+        Nothing is committed, and the message isn't retried, whatever the outcome.
+
+        Args:
+            client_id: the member's; see ``members``.
+            message_id: as in ``message``.
+            topic: the topic that the message is stored in.
+
+        Raises:
+            NotFound: no broker has the message.
+            RemoteError: the member isn't connected to the message's broker, or doesn't answer it.
+        """
+        check_group(group)
+        message = await self.message(message_id, topic=topic)
+        broker = message.queue.broker_name
+        header = ConsumeMessageDirectlyResultRequestHeader(
+            consumer_group=group,
+            client_id=client_id,
+            msg_id=message.offset_id,
+            broker_name=broker,
+            topic=message.topic,
+        )
+        return await self._ask(
+            ConsumeMessageDirectlyResult,
+            (await self._readers())[broker],
+            RequestCode.CONSUME_MESSAGE_DIRECTLY,
+            header,
+            timeout=DIRECT_TIMEOUT,
+            group=group,
+        )
 
     async def trace(self, message_id: str, *, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
         """Return what clients with message trace did with a message, by the time of their clocks.

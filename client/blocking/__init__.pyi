@@ -27,6 +27,7 @@ from client.serde import Serde
 from remoting.protocol.bodies.clients import (
     ConnectionInfo,
     ConnectionPage,
+    ConsumeMessageDirectlyResult,
     ConsumerConnection,
     ConsumerRunningInfo,
     ProducerInfo,
@@ -381,6 +382,23 @@ class Admin:
             NotFound: no broker has it.
             UsageError: ``topic`` isn't given, and the id doesn't contain the address of a
                 registered broker.
+        """
+
+    def consume_directly(
+        self, group: str, client_id: str, message_id: str, *, topic: str | None = None
+    ) -> ConsumeMessageDirectlyResult:
+        """Have a member of a group handle a message now, and return what became of it.
+
+        Nothing is committed, and the message isn't retried, whatever the outcome.
+
+        Args:
+            client_id: the member's; see ``members``.
+            message_id: as in ``message``.
+            topic: the topic that the message is stored in.
+
+        Raises:
+            NotFound: no broker has the message.
+            RemoteError: the member isn't connected to the message's broker, or doesn't answer it.
         """
 
     def trace(self, message_id: str, *, topic: str = ...) -> list[TraceRecord]:
@@ -1121,6 +1139,17 @@ class PushConsumer(Generic[T]):
 
     def resume(self) -> None:
         """Continue after ``suspend``, or after the circuit breaker paused consumption."""
+
+    def get(self, timeout: Duration | None = None) -> ReceivedMessage[T] | None:
+        """Wait for the next message, as the iteration does; return None if none arrives in time.
+
+        Args:
+            timeout: seconds; None: without limit.
+
+        Raises:
+            ConsumerStopped: the consumer was stopped, or a background task failed.
+            UsageError: the consumer has a handler, or is not subscribed to any topic.
+        """
 
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReceivedMessage[T]:

@@ -384,6 +384,24 @@ class PushConsumer(ClientPart, Generic[T]):
 
     # Iteration
 
+    async def get(self, timeout: Duration | None = None) -> ReceivedMessage[T] | None:
+        """Wait for the next message, as the iteration does; return None if none arrives in time.
+
+        Args:
+            timeout: seconds; None: without limit.
+
+        Raises:
+            ConsumerStopped: the consumer was stopped, or a background task failed.
+            UsageError: the consumer has a handler, or is not subscribed to any topic.
+        """
+        try:
+            async with asyncio.timeout(None if timeout is None else seconds(timeout)):
+                return await self.__anext__()
+        except TimeoutError:
+            return None
+        except StopAsyncIteration:
+            raise ConsumerStopped("the consumer was stopped", group=self.group) from None
+
     def __aiter__(self) -> Self:
         return self
 

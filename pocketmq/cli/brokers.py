@@ -1,4 +1,4 @@
-"""``pocketmq broker config``, ``drain``, ``switch`` and ``promote``: changes of running brokers."""
+"""``pocketmq broker config``, ``drain``, ``switch`` and the like: what concerns running brokers."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from pocketmq.cli.running import (
     parse_pairs,
     yes_option,
 )
+from pocketmq.formats import iso
+from remoting.protocol.codes import name_of
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.runtime import DOCS
 from remoting.runtime.settings import ConfigError, nearest
@@ -113,6 +115,68 @@ def _check(broker: str, table: Mapping[str, str], assignments: Mapping[str, str]
         now.changes(values)
     except ConfigError as problem:
         raise click.ClickException(f"{broker}: {problem}") from problem
+
+
+@click.command(epilog="Example: pocketmq broker connections broker-a")
+@click.argument("name", shell_complete=broker_names)
+@call_options
+def connections(name: str, call: Call) -> None:
+    """List the open connections of broker NAME, with their clients and groups."""
+
+    async def ask(admin: client.Admin) -> list[client.BrokerConnection]:
+        address = (await _master(admin, name)).address
+        found: list[client.BrokerConnection] = []
+        after: str | None = ""
+        while after is not None:
+            page = await admin.connections(address, after=after)
+            found += page.connections
+            after = page.next
+        return found
+
+    rows = [
+        {
+            "address": one.address,
+            "client_id": one.client_id,
+            "language": one.language,
+            "version": name_of(one.version) if one.client_id is not None else None,
+            "tls": one.tls,
+            "producer_groups": one.producer_groups,
+            "consumer_groups": one.consumer_groups,
+        }
+        for one in call.ask(ask)
+    ]
+    columns = ["address", "client_id", "language", "version", "tls"]
+    columns += ["producer_groups", "consumer_groups"]
+    call.show_rows(rows, columns, spare=["version", "tls", "language"])
+
+
+@click.command(epilog="Example: pocketmq broker pending")
+@brokers_option
+@call_options
+def pending(brokers: tuple[str, ...], call: Call) -> None:
+    """Show what each master still has to deliver: delayed, timed and half messages."""
+
+    async def ask(admin: client.Admin) -> list[dict[str, object]]:
+        found = await admin.brokers(names=brokers or None)
+        masters = [broker for broker in found if broker.id == MASTER_ID]
+        return [
+            {
+                "broker": broker.name,
+                "delayed": waiting.delayed,
+                "timers": waiting.timers,
+                "late_s": waiting.late.total_seconds(),
+                "half": waiting.half,
+                "oldest_half": iso(waiting.oldest_half_at),
+            }
+            for broker, waiting in zip(
+                masters,
+                await gather_limited(masters, lambda one: admin.pending(one.address)),
+                strict=True,
+            )
+        ]
+
+    columns = ["broker", "delayed", "timers", "late_s", "half", "oldest_half"]
+    call.show_rows(call.ask(ask), columns)
 
 
 @click.command(epilog="Example: pocketmq broker drain broker-a-1")
@@ -268,25 +332,17 @@ async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:
 async def _waiting(admin: client.Admin, name: str) -> list[str]:
     """Return what a broker still has to deliver, as words; empty if nothing."""
     broker = await _master(admin, name)
-    groups, runtime = await asyncio.gather(admin.groups(), admin.broker_runtime(broker.address))
+    groups, work = await asyncio.gather(admin.groups(), admin.pending(broker.address))
     lags = await gather_limited(groups, admin.lag)
     waiting = []
     for lag in lags:
         unread = sum(one.messages for queue, one in lag.queues.items() if queue.broker_name == name)
         if unread > 0:
             waiting.append(f"{output.count(unread, 'message')} of group {lag.group}")
-    delayed = sum(
-        int(end) - int(delivered)
-        for key, value in runtime.items()
-        if key.startswith("scheduleMessageOffset_")
-        for delivered, _, end in [value.partition(",")]
-    )
-    timed = int(runtime.get("timerCongestNum", "0"))
-    half = int(runtime.get("pocketmqTransactionsOpen", "0"))
     for number, what in (
-        (delayed, "delayed message"),
-        (timed, "timed message"),
-        (half, "open transaction"),
+        (work.delayed, "delayed message"),
+        (work.timers, "timed message"),
+        (work.half, "open transaction"),
     ):
         if number > 0:
             waiting.append(output.count(number, what))

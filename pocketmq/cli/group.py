@@ -38,14 +38,19 @@ group.add_command(group_reset.skip)
 @click.option("--all", "internal", is_flag=True, help="Include system and tool groups.")
 @call_options
 def list_(internal: bool, call: Call) -> None:
-    """List the consumer groups: members, lag and state.
+    """List the consumer groups: members, lag, messages per second in the last minute, and state.
 
     A group is online, offline (it has no member), or troubled: `pocketmq group show` says why.
     """
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
-        names = await admin.groups(internal=internal)
-        return await gather_limited(names, lambda name: _overview_row(admin, name))
+        lags: list[client.Lag] = []
+        after: str | None = ""
+        while after is not None:
+            page = await admin.lags(after=after, internal=internal)
+            lags += page.groups
+            after = page.next
+        return await gather_limited(lags, lambda lag: _overview_row(admin, lag))
 
     def colour(row: output.Row) -> str:
         if row["state"] == "offline" and row["lag"]:
@@ -53,17 +58,17 @@ def list_(internal: bool, call: Call) -> None:
         return "" if row["state"] in {"online", "offline"} else "yellow"
 
     rows = call.ask(ask)
-    columns = ["group", "members", "topics", "lag", "state"]
+    columns = ["group", "members", "topics", "lag", "per_s", "state"]
     call.show_rows(rows, columns, colour=colour)
 
 
-async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
+async def _overview_row(admin: client.Admin, lag: client.Lag) -> dict[str, object]:
     try:
-        description, lag = await admin.describe_group(name), await admin.lag(name)
+        description = await admin.describe_group(lag.group)
     except client.PocketMQError as problem:
-        # A group deleted meanwhile, or an unreachable broker, must not hide the other groups.
-        unknown = dict.fromkeys(("members", "topics", "lag"))
-        return {"group": name, **unknown, "state": str(problem)}
+        # An unreachable broker must not hide what the others know.
+        unknown = dict.fromkeys(("members", "topics", "lag", "per_s"))
+        return {"group": lag.group, **unknown, "state": str(problem)}
     topics = {topic for member in description.members for topic in member.subscriptions}
     topics |= {queue.topic for queue in lag.queues}
     state = "troubled" if description.problems else "online" if description.online else "offline"
@@ -72,6 +77,7 @@ async def _overview_row(admin: client.Admin, name: str) -> dict[str, object]:
         "members": len(description.members),
         "topics": sorted(topic for topic in topics if not topic.startswith(RETRY_PREFIX)),
         "lag": lag.total,
+        "per_s": round(lag.per_second, 1),
         "state": state,
     }
 

@@ -17,12 +17,15 @@ from pocketmq.cli.completion import group_names, topic_names
 from pocketmq.cli.read import POLL_SECONDS, PORTION, ends_of, has_read
 from pocketmq.cli.running import (
     PLACE,
+    PLACE_HELP,
     Call,
     call_options,
+    choose_queues,
     confirm,
     dry_run_option,
     end_on_broken_pipe,
     filter_options,
+    queues_option,
     run,
     wanted_messages,
     yes_option,
@@ -158,6 +161,110 @@ async def _tail(
                 write(messages)
 
 
+@message.command(epilog="Example: pocketmq message browse orders --from -1h --tags paid")
+@click.argument("topic", shell_complete=topic_names)
+@click.option("--from", "start", type=PLACE, help=PLACE_HELP + "  [default: begin]")
+@click.option("--cursor", help="Go on where a page ended, which printed this.")
+@limit_option(20)
+@click.option(
+    "--scan",
+    "scan_limit",
+    type=click.IntRange(1),
+    default=10_000,
+    show_default=True,
+    help="Let brokers look at this many messages at most.",
+)
+@filter_options
+@queues_option
+@call_options
+def browse(
+    topic: str,
+    start: client.Place | datetime | int | None,
+    cursor: str | None,
+    limit: int,
+    scan_limit: int,
+    tags: str,
+    sql: str | None,
+    queues: tuple[str, ...],
+    call: Call,
+) -> None:
+    """Show a page of the messages of TOPIC in the order in which they were stored.
+
+    It commits nothing. --json shows properties too.
+    """
+    if cursor is not None and (start is not None or queues):
+        raise click.UsageError("--cursor says where to go on: give no --from and no --queue")
+
+    async def ask(admin: client.Admin) -> client.BrowsePage:
+        chosen = choose_queues(await admin.queues(topic), queues, topic) if queues else None
+        return await admin.browse(
+            topic,
+            cursor or (client.BEGIN if start is None else start),
+            limit=limit,
+            scan_limit=scan_limit,
+            tags=wanted_messages(tags, sql),
+            queues=chosen,
+        )
+
+    page = call.ask(ask)
+    rows = [facts(message) for message in page.messages]
+    if call.as_json:
+        output.show_json(
+            {
+                "messages": rows,
+                "cursor": page.cursor,
+                "complete": page.complete,
+                "scanned": page.scanned,
+                "unreachable": {name: str(error) for name, error in page.unreachable.items()},
+            }
+        )
+        return
+    call.show_rows(rows, _COLUMNS, spare=_SPARE)
+    for name, error in page.unreachable.items():
+        click.echo(f"without {name}: {error}", err=True)
+    if not page.complete:
+        looked_at = output.count(page.scanned, "message")
+        click.echo(f"looked at {looked_at}; go on with --cursor {page.cursor}", err=True)
+
+
+@message.command(epilog="Example: pocketmq message consume 7F00000100002A9F --group billing")
+@click.argument("message_id", metavar="ID")
+@click.option("--group", required=True, shell_complete=group_names, help="Whose member handles it.")
+@click.option("--client", "client_id", help="The member's client id.  [default: the first member]")
+@click.option(
+    "--topic", shell_complete=topic_names, help="Its topic; needed for an id of a producer."
+)
+@call_options
+def consume(
+    message_id: str, group: str, client_id: str | None, topic: str | None, call: Call
+) -> None:
+    """Have a member of a group handle the message with an ID now, and show the outcome.
+
+    Nothing is committed, and the message is not retried. The exit code is 1 unless it succeeded.
+    """
+
+    async def ask(admin: client.Admin) -> tuple[str, client.ConsumeMessageDirectlyResult]:
+        member = client_id
+        if member is None:
+            online = await admin.members(group)
+            if not online:
+                raise client.UsageError("no member is online", group=group, hint="start one")
+            member = online[0].client_id
+        return member, await admin.consume_directly(group, member, message_id, topic=topic)
+
+    member, done = call.ask(ask)
+    call.show_facts(
+        {
+            "client_id": member,
+            "outcome": done.consume_result,
+            "remark": done.remark,
+            "spent_ms": done.spent_time_mills,
+        }
+    )
+    if done.consume_result not in {"CR_SUCCESS", "CR_COMMIT"}:
+        raise click.exceptions.Exit(1)
+
+
 @message.command(epilog="Example: pocketmq message recall djEgb3JkZXJzIGJyb2tlci1hIDE3ODAwMDAw")
 @click.argument("handle")
 @call_options
@@ -217,22 +324,30 @@ def list_(name: str, limit: int, redriven: bool, call: Call) -> None:
     metavar="TOPIC",
     help="Send all to this topic instead.",
 )
+@click.option(
+    "--id", "ids", multiple=True, metavar="ID", help="Only the letter with this id; repeatable."
+)
 @dry_run_option
 @yes_option
 @call_options
 def redrive(
-    name: str, limit: int | None, topic: str | None, dry_run: bool, yes: bool, call: Call
+    name: str,
+    limit: int | None,
+    topic: str | None,
+    ids: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    call: Call,
 ) -> None:
     """Send the dead letters of GROUP back to the topics they came from.
 
     They keep body, tag, keys and id, and every group that subscribes to such a topic gets them. The
-    progress is stored at the broker, so the next call continues after the last message sent. If the
-    command is killed, one message may be sent twice.
+    progress is stored at the broker, so that no call sends a letter that was sent already.
     """
     confirm(f"Send the dead letters of {name} back?", yes=yes or dry_run)
 
     async def send_back(admin: client.Admin) -> client.Redrive:
-        done = await admin.redrive(name, limit=limit, topic=topic, dry_run=dry_run)
+        done = await admin.redrive(name, limit=limit, topic=topic, ids=ids or None, dry_run=dry_run)
         if not done.sent:
             await admin.group_config(name)  # as in list
         return done

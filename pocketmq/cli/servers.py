@@ -27,7 +27,8 @@ from pocketmq.server.serving import (
     standalone_parts,
 )
 from remoting.access.audit import own_file
-from remoting.errors import RemotingError
+from remoting.addresses import parse_address
+from remoting.errors import ConnectFailed, RemotingError
 from remoting.runtime import process_limits as descriptors
 from remoting.runtime.settings import ConfigError
 from remoting.security.server_tls import TlsServerSettings
@@ -191,7 +192,7 @@ class _BrokerGroup(SuggestingGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Return their names."""
-        return ["config", "drain", "promote", "switch"]
+        return ["config", "connections", "drain", "pending", "promote", "switch"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command."""
@@ -215,7 +216,11 @@ class _BrokerGroup(SuggestingGroup):
     help="The broker id: 0 for a master, more for a slave.  [default: 0]",
 )
 @click.option("--port", type=click.IntRange(0, 65535), help="[default: 10911]")
-@click.option("--advertise", metavar="HOST", help="The host that clients connect to.")
+@click.option(
+    "--advertise",
+    metavar="HOST[:PORT]",
+    help="Where clients connect to, if that isn't where the broker listens.",
+)
 @click.option(
     "--workers",
     type=click.IntRange(1, MAX_WORKERS),
@@ -245,13 +250,15 @@ def broker(
             if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
                 raise click.UsageError("give the options of `broker config` after its command")
         return
+    host, advertised_port = _advertised(advertise)
     settings = _settings(
         options,
         namesrvAddr=nameserver,
         brokerName=name,
         brokerId=broker_id,
         listenPort=port,
-        brokerIP1=advertise,
+        brokerIP1=host,
+        pocketmqAdvertisedPort=advertised_port,
         storePathRootDir=store,
         pocketmqBindHost=options["host"],
     )
@@ -263,6 +270,16 @@ def broker(
             _serve([BrokerPart(config)], options)
         else:
             _serve_workers(config, workers, settings, options)
+
+
+def _advertised(text: str | None) -> tuple[str | None, int | None]:
+    """Return host and port of ``--advertise``; an IPv6 address with a port is in brackets."""
+    if text is None or (text.count(":") != 1 and "]:" not in text):
+        return text, None
+    try:
+        return parse_address(text)
+    except ConnectFailed as error:
+        raise click.BadParameter(str(error), param_hint="--advertise") from None
 
 
 def _serve_workers(

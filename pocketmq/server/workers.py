@@ -79,7 +79,7 @@ class WorkerPlan:
     def command(self, addresses: Mapping[str, str]) -> list[str]:
         """Return the command line, with the ports of the previous process if there was one."""
         settings, options = dict(self.settings), list(self.options)
-        if "broker" in addresses:
+        if "broker" in addresses and settings.get("listenPort", "0") == "0":
             settings["listenPort"] = _port(addresses["broker"])
         if "metrics" in addresses:
             options += ["--metrics-port", _port(addresses["metrics"])]
@@ -126,6 +126,8 @@ def plans(
             own["storePathCommitLog"] = str(config.store_path_commit_log / name)
         if config.listen_port:
             own["listenPort"] = str(config.listen_port + PORT_STEP * number)
+        if config.advertised_port is not None:
+            own["pocketmqAdvertisedPort"] = str(config.advertised_port + PORT_STEP * number)
         if config.ha_listen_port:
             own["haListenPort"] = str(config.ha_listen_port + PORT_STEP * number)
         if config.ha_master_address:

@@ -16,7 +16,8 @@ from tests.support.tour import HOME, blocks
 PAGE = (HOME / "docs" / "operating.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]
 IN_WORDS = {
-    *("brokerName", "brokerIP1", "namesrvAddr", "pocketmqAclFile", "pocketmqCredentials"),
+    *("brokerName", "brokerIP1", "pocketmqAdvertisedPort", "namesrvAddr"),
+    *("pocketmqAclFile", "pocketmqCredentials"),
     *("storePathCommitLog", "haListenPort", "haMasterAddress", "pocketmqSlaveAddresses"),
 }
 """Settings whose default depends on others, or on the machine."""

@@ -15,6 +15,9 @@ from client.network.context import ClientContext
 from client.network.remote import Remote
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from tests.harness.cluster import Cluster
+from tests.support.ports import free_port
+from tests.support.relay import Relay
 
 
 def queue(number: int, broker: str = "broker-a") -> client.MessageQueue:
@@ -252,3 +255,17 @@ async def test_use_before_the_start_or_after_the_close_is_an_error(cluster: Any)
         await admin.topics()
     with pytest.raises(client.UsageError, match="closed"):
         await admin.start()
+
+
+async def test_clients_use_the_port_that_a_broker_advertises(empty_cluster: Cluster):
+    port = free_port()
+    async with Relay(f"127.0.0.1:{port}") as relay:
+        published = relay.address.rpartition(":")[2]
+        settings = {"listenPort": str(port), "pocketmqAdvertisedPort": published}
+        await empty_cluster.start(**settings)
+        async with client.Instance(empty_cluster.nameserver, request_timeout=10.0) as mq:
+            admin = mq.admin()
+            assert [broker.address for broker in await admin.brokers()] == [relay.address]
+            receipt = await mq.producer().send("T", b"x")
+            assert receipt.offset_id is not None
+            assert (await admin.message(receipt.offset_id)).body == b"x"

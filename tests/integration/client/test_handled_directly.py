@@ -97,6 +97,23 @@ async def test_the_handler_gets_the_message_and_its_outcome_is_answered(
         assert (dead["consumeResult"], dead["remark"]) == ("CR_LATER", "unknown")
 
 
+async def test_the_admin_takes_either_id_and_names_what_is_missing(cluster: Any) -> None:
+    offset_id = await sent(cluster, b"good")
+    async with (
+        client.Admin(cluster.nameserver) as admin,
+        consumer(cluster, lambda _: None, subscribe=NOTHING),
+    ):
+        [member] = await admin.members("g")
+        own_id = (await admin.message(offset_id)).id
+        for message_id, topic in ((offset_id, None), (own_id, "T")):
+            done = await admin.consume_directly("g", member.client_id, message_id, topic=topic)
+            assert done.consume_result == "CR_SUCCESS"
+        with pytest.raises(client.RemoteError, match="not online"):
+            await admin.consume_directly("g", "nobody", offset_id)
+        with pytest.raises(client.NotFound):
+            await admin.consume_directly("g", member.client_id, "0" * 32, topic="T")
+
+
 async def test_an_orderly_handler_in_a_thread_may_answer_too(cluster: Any, ask: Ask) -> None:
     def handle(message: client.ReceivedMessage[bytes]) -> object:
         return client.ROLLBACK if message.body == b"back" else client.COMMIT

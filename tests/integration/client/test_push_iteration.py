@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import client
+from client import blocking
+from pocketmq import testing
 from tests.integration.client.pulling import FaultyStrategy
 from tests.integration.client.pushing import Bodies, consumer, fill, lag, numbers
 from tests.support.waiting import until
@@ -120,3 +122,31 @@ async def test_iteration_counts_as_consuming_for_administrators(cluster: Any, pr
             if max(consumed) > min(consumed) + 1:
                 break
             assert message.body != b"19"
+
+
+async def test_the_next_message_can_be_awaited_for_a_time(cluster: Any, producer: Any):
+    async with consumer(cluster) as made:
+        assert await made.get(0.05) is None
+        await fill(producer, 2)
+        async with asyncio.timeout(30):
+            for _ in range(2):
+                message = await made.get()
+                assert message is not None
+                message.ack()
+            await made.stop()
+        with pytest.raises(client.ConsumerStopped):
+            await made.get(1.0)
+    assert await lag(cluster) == 0
+
+
+def test_the_blocking_consumer_has_the_same_get():
+    with testing.broker() as server, blocking.Producer(server.nameserver) as producer:
+        producer.send("T", b"x")
+        with blocking.PushConsumer(
+            server.nameserver, group="g", subscribe={"T": "*"}, start_from=client.FIRST
+        ) as made:
+            message = made.get(timeout=30.0)
+            assert message is not None
+            with message:
+                assert message.body == b"x"
+            assert made.get(timeout=0) is None

@@ -133,6 +133,9 @@ def test_every_command_prints_numbers_as_numbers(
     call("topic", "status", arguments=[name])
     call("message", "tail", arguments=[name])
     (found,) = json.loads(call("message", "find", arguments=[name, "o-1"]))
+    page = json.loads(call("message", "browse", arguments=[name, "--max", "1"]))
+    assert [message["id"] for message in page["messages"]] == [found["id"]]
+    assert cli.json("message", "browse", name, "--cursor", page["cursor"])["complete"]
     call("message", "get", arguments=["--topic", name, found["id"]])
     await_trace(server.nameserver, found["id"])
     call("message", "trace", arguments=[found["id"]])
@@ -148,6 +151,16 @@ def test_every_command_prints_numbers_as_numbers(
     with blocking.Producer(server.nameserver, group="shop") as producer:
         producer.send(f"{name}-copy", b"tea")
         call("producer", "list")
+    member = f"{group}-4"
+    with blocking.PushConsumer(
+        server.nameserver, group=member, handler=lambda _: None, subscribe={f"{name}-copy": "*"}
+    ):
+        chosen = ["--topic", name, found["id"], "--group", member]
+        handled = json.loads(call("message", "consume", arguments=chosen))
+        assert handled["outcome"] == "CR_SUCCESS"
+        open_ones = json.loads(call("broker", "connections", arguments=["broker-a"]))
+        assert [member] in [one["consumer_groups"] for one in open_ones]
+    call("broker", "pending")
     call("group", "update", arguments=[group, "--max-retries", "1"])
     call("group", "list")
     with consumer_that_gave_up(server.nameserver, name, group):
@@ -157,7 +170,9 @@ def test_every_command_prints_numbers_as_numbers(
         call("topic", "describe", arguments=[name])
         call("doctor", arguments=["--topic", name, "--group", group])
     call("message", "dlq", "list", arguments=[group])
-    call("message", "dlq", "redrive", arguments=[group])
+    (letter,) = json.loads(seen["message", "dlq", "list"])
+    call("message", "dlq", "redrive", arguments=[group, "--id", letter["id"]])
+    assert cli.json("message", "dlq", "redrive", group)["sent"] == []
     call("group", "reset", arguments=[group, "--topic", name, "--to", "begin", "--yes"])
     call("group", "skip", arguments=[group, f"{name}/{found['broker']}/0", "--yes"])
     call("cluster", "list")

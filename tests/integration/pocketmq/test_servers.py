@@ -166,6 +166,8 @@ def test_a_store_with_files_of_another_size_is_refused(tmp_path: Path) -> None:
         (["--id", "1"], 1, "brokerId=1"),
         (["--config", "/no/such/file"], 2, "does not exist"),
         (["--advertise", "no such host"], 1, "brokerIP1"),
+        (["--advertise", "broker.example:x"], 2, "this is not host:port"),
+        (["--advertise", "127.0.0.1:31911", "--port", "0"], 1, "needs listenPort"),
     ],
 )
 def test_bad_settings_are_refused(

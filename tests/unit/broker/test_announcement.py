@@ -112,3 +112,6 @@ def test_the_period_keeps_within_rocketmqs_bounds() -> None:
 
 def test_an_ipv6_address_is_advertised_in_brackets() -> None:
     assert apaches_broker(brokerIP1="::1").address == "[::1]:20911"
+    published = apaches_broker(pocketmqAdvertisedPort="31911")
+    assert published.address == "127.0.0.1:31911"
+    assert published.ha_address == "127.0.0.1:20912"

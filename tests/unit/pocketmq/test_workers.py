@@ -40,6 +40,12 @@ def test_each_worker_has_a_name_a_port_and_a_store_of_its_own() -> None:
     assert second.settings["storePathRootDir"] == "/data/b-1"
 
 
+def test_each_worker_advertises_a_port_of_its_own_and_keeps_its_own_at_a_restart() -> None:
+    second = plans(replace(CONFIG, advertised_port=31911), 2, settings={})[1]
+    assert second.settings["pocketmqAdvertisedPort"] == "31921"
+    assert "--set=listenPort=10921" in second.command({"broker": "127.0.0.1:31921"})
+
+
 def test_each_worker_of_a_slave_copies_the_masters_worker_of_its_number() -> None:
     config = replace(CONFIG, ha_master_address="10.0.0.2:10912")
     assert [plan.settings["haMasterAddress"] for plan in plans(config, 2, settings={})] == [
