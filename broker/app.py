@@ -54,7 +54,7 @@ from remoting.access.patterns import parse as parse_pattern
 from remoting.addresses import address_text, parse_address
 from remoting.connection import Connection
 from remoting.counters import Counters
-from remoting.endpoint import Handler
+from remoting.endpoint import Endpoint, Handler
 from remoting.errors import BindFailed
 from remoting.limits import ServerLimits
 from remoting.pool import ConnectionPool
@@ -205,6 +205,31 @@ class Broker:
         for server in (self._server, self._vip):
             if server is not None and server.endpoint.handler is not None:
                 server.endpoint.handler = around(server.endpoint.handler)
+
+    @property
+    def endpoints(self) -> list[Endpoint]:
+        """The endpoints of its ports."""
+        return [server.endpoint for server in (self._server, self._vip) if server is not None]
+
+    async def catch_up(self, milliseconds: int) -> None:
+        """Do what is due, after the wall clock was set forward by a test.
+
+        Messages are delivered before it returns; transactions are checked, locks of queues expire,
+        and old files are deleted soon. The monotonic clock, by which peers are alive, goes on as
+        before.
+
+        Raises:
+            OSError: the store can't be synced.
+        """
+        self.state.locks.age(milliseconds)
+        await self._delays.catch_up()
+        if self._timers is not None:
+            await self._timers.catch_up()
+        await self.state.transactions.catch_up(self.processors.transactions.ask)
+        if len(self.store.log.files) > 1:
+            # Only what is synced is deleted; it would have been within that time.
+            self.store.flush()
+            self.store.retention.ask()
 
     # start
 

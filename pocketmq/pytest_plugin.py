@@ -55,7 +55,7 @@ class _Brokers:
 
         wanted = {**arguments, "settings": {**self._settings, **(arguments.get("settings") or {})}}
         kept = self._running.get(bool(arguments))
-        if kept is not None and kept[0] == wanted:
+        if kept is not None and kept[0] == wanted and not kept[2].clock.ahead:
             if not kept[2].alive:
                 kept[2].restart()
             return kept[2]
@@ -109,6 +109,7 @@ def pocketmq(
             patch.setenv(name, os.environ.get(name, value))
         yield server
     if server.alive:
+        server.clear_faults()
         for topic in set(server.admin.topics()) - topics:
             server.admin.delete_topic(topic)
         for group in set(server.admin.groups()) - groups:

@@ -94,6 +94,23 @@ class Endpoint:
         self.tasks = Supervisor(self.name)
         self.peer_log = RateLimitedLog(self.clock)
 
+    def intercept(self, around: Callable[[Handler], Handler]) -> Callable[[], None]:
+        """Pass every request through a handler around the present one, none through a feed.
+
+        Returns:
+            A function that ends this; open connections stay without a feed.
+        """
+        before = self.handler, self.feed_factory
+        assert self.handler is not None
+        self.handler, self.feed_factory = around(self.handler), None
+        for connection in self.connections:
+            connection.stop_requests()
+
+        def end() -> None:
+            self.handler, self.feed_factory = before
+
+        return end
+
     def began(self, connection: Connection) -> None:
         """Add an open connection."""
         self.connections.add(connection)

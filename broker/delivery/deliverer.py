@@ -77,6 +77,7 @@ class Delays:
         self._schedule: Schedule
         self._progress: DeliveryProgress
         self._woken = asyncio.Event()
+        self._delivering = asyncio.Lock()
         # Level -> offset below which records are read one at a time, to isolate an unreadable one.
         self._one_by_one_until: dict[int, int] = {}
 
@@ -133,19 +134,26 @@ class Delays:
             await self._sleep()
             await self.deliver_due()
 
+    async def catch_up(self) -> None:
+        """Deliver what is due, after the clock was set forward."""
+        await self.deliver_due()
+        # The task sleeps until a time of the old clock.
+        self._woken.set()
+
     async def deliver_due(self) -> None:
         """Deliver until nothing is due."""
-        while (level := self._schedule.level_due(self._clock.now_ms())) is not None:
-            try:
-                await self._check_level(level)
-            except StoreError as error:
-                _log.warning(
-                    "delayed messages can't be read; retrying",
-                    level=level,
-                    reason=str(error),
-                )
-                self._schedule.settle(level, self._clock.now_ms() + RETRY_MS)
-            await asyncio.sleep(0)
+        async with self._delivering:
+            while (level := self._schedule.level_due(self._clock.now_ms())) is not None:
+                try:
+                    await self._check_level(level)
+                except StoreError as error:
+                    _log.warning(
+                        "delayed messages can't be read; retrying",
+                        level=level,
+                        reason=str(error),
+                    )
+                    self._schedule.settle(level, self._clock.now_ms() + RETRY_MS)
+                await asyncio.sleep(0)
 
     async def _sleep(self) -> None:
         self._woken.clear()

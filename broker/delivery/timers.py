@@ -94,6 +94,7 @@ class Timers:
         self._rolled: set[tuple[bytes, int]] = set()  # of the messages of lost files
         self._retry_at = 0.0  # monotonic seconds
         self._woken = asyncio.Event()
+        self._delivering = asyncio.Lock()
         self._warnings = RateLimitedLog(clock, _log.warning)
 
     def open(self, directory: Path, files: Files) -> None:
@@ -124,21 +125,28 @@ class Timers:
             await self.deliver_due()
             await self._sleep()
 
+    async def catch_up(self) -> None:
+        """Deliver what is due, after the clock was set forward."""
+        await self.deliver_due()
+        # The task sleeps until a time of the old clock.
+        self._woken.set()
+
     async def deliver_due(self) -> None:
         """Read, load and deliver until nothing can be done now."""
-        while True:
-            self._woken.clear()
-            try:
-                busy = await self._step()
-            except (StoreError, OSError) as error:
-                self._retry_later("the timers can't be read or written; retrying", str(error))
-                return
-            except WheelDamaged as damaged:
-                await self.wheel.rebuild(str(damaged))
-                busy = True
-            if not busy:
-                return
-            await asyncio.sleep(0)
+        async with self._delivering:
+            while True:
+                self._woken.clear()
+                try:
+                    busy = await self._step()
+                except (StoreError, OSError) as error:
+                    self._retry_later("the timers can't be read or written; retrying", str(error))
+                    return
+                except WheelDamaged as damaged:
+                    await self.wheel.rebuild(str(damaged))
+                    busy = True
+                if not busy:
+                    return
+                await asyncio.sleep(0)
 
     async def _step(self) -> bool:
         """Do one step; return whether there is more to do at once."""

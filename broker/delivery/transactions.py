@@ -95,6 +95,8 @@ class TransactionEngine:
         self._late_ops: deque[int] = deque()
         self._unsaved = False
         self._log = RateLimitedLog(clock, _log.warning)
+        self._checking = asyncio.Lock()
+        self._checked_ms = clock.now_ms()
         self.oldest_ms = 0
 
     @property
@@ -264,8 +266,19 @@ class TransactionEngine:
             await asyncio.sleep(self._config().transaction_check_interval_ms / 1000)
             await self.check(ask)
 
+    async def catch_up(self, ask: Ask) -> None:
+        """Check if the next check is due, after the clock was set forward."""
+        since_ms = self._clock.now_ms() - self._checked_ms
+        if since_ms >= self._config().transaction_check_interval_ms:
+            await self.check(ask)
+
     async def check(self, ask: Ask) -> None:
         """Look at the half messages that are open, and ask producers about the late ones."""
+        async with self._checking:
+            self._checked_ms = self._clock.now_ms()
+            await self._check(ask)
+
+    async def _check(self, ask: Ask) -> None:
         store, half = self._store, self._half
         try:
             while self._late_ops:

@@ -65,6 +65,13 @@ class LockTable:
         """Give queues to no other clients until this monotonic time: their owners are unknown."""
         self._closed_until_ms = until_ms
 
+    def age(self, milliseconds: int) -> None:
+        """Let time pass for all locks, as if nobody had refreshed them."""
+        for locks in self._groups.values():
+            for queue, (client_id, refreshed_ms) in locks.items():
+                locks[queue] = client_id, refreshed_ms - milliseconds
+        self._closed_until_ms -= milliseconds
+
     def lock(
         self,
         group: str,

@@ -104,8 +104,12 @@ def root() -> None:
     """PocketMQ: a message broker with RocketMQ's semantics."""
 
 
-def main() -> None:
-    """Run the command line; the entry point of the ``pocketmq`` script."""
+def main(make_parts: object = None) -> None:
+    """Run the command line; the entry point of the ``pocketmq`` script.
+
+    Args:
+        make_parts: makes the parts of ``standalone``; see ``pocketmq.server.test_door``.
+    """
     # Search directories last that contain modules with the names of PocketMQ's packages, e.g. a
     # client.py in the current directory. multiprocessing passes sys.path to its processes.
     sys.path[:] = sorted(sys.path, key=_hides_ours)
@@ -114,7 +118,7 @@ def main() -> None:
     output.adopt_standard_streams()
     try:
         try:
-            root(prog_name="pocketmq")
+            root(prog_name="pocketmq", obj=make_parts)
         finally:
             # At exit Python would report an error with a traceback and its own exit code.
             sys.stdout.flush()

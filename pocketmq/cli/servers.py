@@ -171,7 +171,9 @@ def standalone(
                 "tls.server.mode=enforcing needs useTLS=true and tls.client.trustCertPath here, "
                 "because the broker registers with the name server"
             )
-        _serve(standalone_parts(nameserver, broker), options)
+        # The process of a test's broker makes its own parts.
+        make = click.get_current_context().obj or standalone_parts
+        _serve(make(nameserver, broker), options)
 
 
 @click.command(epilog="Example: pocketmq nameserver --port 9876")

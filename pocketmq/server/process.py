@@ -173,6 +173,17 @@ _FAMILIES: Final[dict[str, tuple[RequestCode, ...]]] = {
     ),
 }
 _FAMILY_OF: Final = {int(code): name for name, codes in _FAMILIES.items() for code in codes}
+
+
+def codes_of(name: str) -> tuple[int, ...]:
+    """Return the request codes of a family, such as ``send``, or of one of RocketMQ's names.
+
+    Raises:
+        KeyError: there is no such family or name.
+    """
+    return _FAMILIES.get(name) or (RequestCode[name],)
+
+
 OTHER: Final = "admin"
 """The family of all other requests."""
 

@@ -16,7 +16,6 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
@@ -210,6 +209,7 @@ class BrokerPart:
         name_server: the name server in this process to register with. It starts before the broker,
             so its address is then known. A new store gets the default name, because this is the
             only broker.
+        given: clock and files of ``Broker``, from tests.
     """
 
     def __init__(
@@ -218,10 +218,13 @@ class BrokerPart:
         room: ConnectionRoom | None = None,
         *,
         name_server: NameServerPart | None = None,
+        **given: Any,
     ) -> None:
         from broker.app import Broker  # noqa: PLC0415 - see above
 
-        self._create = partial(Broker, room=room)
+        self._create: Callable[[BrokerConfig], Broker] = lambda config: Broker(
+            config, room=room, **given
+        )
         self._config = config
         self._name_server = name_server
         self._server: Broker | None = None
@@ -264,13 +267,18 @@ class BrokerPart:
         return [self.server.failed]
 
 
-def standalone_parts(nameserver: NameServerConfig, broker: BrokerConfig) -> list[ServerPart]:
-    """Return a name server, and a broker that registers with it, for one event loop."""
+def standalone_parts(
+    nameserver: NameServerConfig, broker: BrokerConfig, **given: Any
+) -> list[ServerPart]:
+    """Return a name server, and a broker that registers with it, for one event loop.
+
+    ``given`` are arguments of ``BrokerPart``.
+    """
     from broker.app import connection_room  # noqa: PLC0415 - see above
 
     room = connection_room()
     first = NameServerPart(nameserver, room)
-    return [first, BrokerPart(broker, room, name_server=first)]
+    return [first, BrokerPart(broker, room, name_server=first, **given)]
 
 
 def servers_of(parts: Sequence[ServerPart]) -> tuple[list[NameServer], list[Broker]]:

@@ -23,7 +23,7 @@ from pocketmq.testing.processes import (
     ServerError,
     ServerProcess,
 )
-from pocketmq.testing.standalone import AsyncServer, StandaloneServer, broker
+from pocketmq.testing.standalone import AsyncServer, BrokerClock, StandaloneServer, broker
 
 __all__ = [
     "LOGS_VARIABLE",
@@ -31,6 +31,7 @@ __all__ = [
     "START_TIMEOUT",
     "STOP_TIMEOUT",
     "AsyncServer",
+    "BrokerClock",
     "FakeBlockingProducer",
     "FakeProducer",
     "ServerError",

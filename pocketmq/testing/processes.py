@@ -17,6 +17,9 @@ from typing import IO, Final
 START_TIMEOUT: Final = 30.0
 """Seconds until a server must be ready; a busy CI machine needs a few."""
 
+ANSWER_TIMEOUT: Final = 20.0
+"""Seconds until a test's broker must have done what a test asks."""
+
 STOP_TIMEOUT: Final = 20.0
 """Seconds for a clean stop, after which the process is killed."""
 
@@ -26,7 +29,7 @@ LOGS_VARIABLE: Final = "POCKETMQ_TEST_LOGS"
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
     "diskSpaceCleanForciblyRatio": "100",
-    "diskSpaceWarningLevelRatio": "100",
+    "pocketmqDiskFullFreeBytes": "1",
 }
 """A test's store uses log files of 64 MiB instead of RocketMQ's 1 GiB, and works on a nearly full
 disk."""
@@ -44,17 +47,24 @@ class ServerProcess:
     Args:
         command: ``standalone``, ``nameserver`` or ``broker`` with its options.
         environment: variables added to this process's.
+        program: the module that runs, and its own arguments.
     """
 
     def __init__(
-        self, command: Sequence[str], *, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = ("pocketmq",),
     ) -> None:
         self.command = list(command)
+        self.program = program
         self.addresses: dict[str, str] = {}
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[str] | None = None
         self._log: deque[str] = deque(maxlen=_LOG_LINES_KEPT)
         self._reader: threading.Thread | None = None
+        self._asking = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -84,7 +94,7 @@ class ServerProcess:
                 sys.executable,
                 "-P",
                 "-m",
-                "pocketmq",
+                *self.program,
                 *self.command,
                 "--json",
                 "--until-stdin-closes",
@@ -112,6 +122,25 @@ class ServerProcess:
         self.addresses = {
             name: address for name, address in ready.items() if name not in {"event", "pid"}
         }
+
+    def ask(self, request: Mapping[str, object]) -> None:
+        """Let a test's broker do something, and wait until it is done; for the kit itself.
+
+        Raises:
+            ServerError: it doesn't run, can't do it, or does not answer in time.
+        """
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with self._asking:
+            try:
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                answer = json.loads(_read_line(process.stdout, ANSWER_TIMEOUT))
+            except (OSError, ValueError):
+                raise ServerError(self._complaint(f"does not answer {request}")) from None
+        if answer:
+            raise ServerError(f"the broker can't {request['do']}: {answer['error']}")
 
     def stop(self) -> None:
         """Stop cleanly (SIGTERM) and wait.

@@ -7,8 +7,9 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ from client.positions import FIRST
 from pocketmq import certificates
 from pocketmq.testing.processes import SMALL_STORE, ServerProcess
 from remoting.access.accounts import dump
-from remoting.protocol.names import TOOLS_CONSUMER_GROUP, retry_topic
+from remoting.protocol.names import TOOLS_CONSUMER_GROUP, dlq_topic, retry_topic
 from remoting.protocol.signing import Credentials
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ _READ_SECONDS: Final = 10.0
 
 _POLL_SECONDS: Final = 0.005
 
+_MS: Final = timedelta(milliseconds=1)
+
 
 class StandaloneServer(ServerProcess):
     """A name server and a broker in one child process; see ``broker()``.
@@ -44,6 +47,7 @@ class StandaloneServer(ServerProcess):
 
     Attributes:
         store: its directory.
+        clock: sets the broker's clock forward.
         credentials: the keys of the accounts by access key; also of ``pocketmq-broker``, an
             administrator with whose keys the broker registers at its name server.
         tls: the option ``tls`` for clients; None without TLS.
@@ -62,7 +66,8 @@ class StandaloneServer(ServerProcess):
         self._settings = {**SMALL_STORE, **settings}
         self._lock = threading.Lock()
         self._clients: tuple[Instance[bytes], Admin] | None = None
-        super().__init__(self._arguments("0", "0"))
+        self.clock = BrokerClock(self.ask)
+        super().__init__(self._arguments("0", "0"), program=self.clock.program)
 
     @property
     def nameserver(self) -> str:
@@ -78,6 +83,8 @@ class StandaloneServer(ServerProcess):
         """Start again at the same addresses, after ``stop()`` or ``kill()``."""
         ports = [address.rpartition(":")[2] for address in (self.nameserver, self.broker)]
         self.command = self._arguments(*ports)
+        # A store's clock doesn't go back.
+        self.program = self.clock.program
         self.start()
 
     def stop(self) -> None:
@@ -111,7 +118,7 @@ class StandaloneServer(ServerProcess):
             TimeoutError: the broker doesn't return what it has.
         """
         instance, admin = self._connected()
-        if topic not in admin.topic_configs(self.broker):
+        if not self._has(topic):
             return []
         stats = admin.topic_stats(topic)
         queues = {queue: at for queue, at in stats.items() if at.max_offset > at.min_offset}
@@ -134,6 +141,8 @@ class StandaloneServer(ServerProcess):
 
     def dead_letters(self, group: str) -> list[DeadMessage]:
         """Return the dead letters of a group, the oldest first; also those sent back since."""
+        if not self._has(dlq_topic(group)):
+            return []
         letters = self.admin.dead_letters(group, redriven=True)
         return sorted(letters, key=lambda letter: (letter.died_at is not None, letter.died_at))
 
@@ -155,15 +164,66 @@ class StandaloneServer(ServerProcess):
                 )
             time.sleep(_POLL_SECONDS)
 
+    # faults
+
+    def refuse(
+        self,
+        request: str,
+        *,
+        code: str = "SYSTEM_BUSY",
+        remark: str = "the test refuses this",
+        times: int | None = None,
+    ) -> None:
+        """Refuse requests, without serving them, until ``clear_faults``.
+
+        Args:
+            request: ``send``, ``pull``, ``offset``, ``client``, or a name of RocketMQ's RequestCode
+                such as ``CONSUMER_SEND_MSG_BACK``.
+            code: a name of RocketMQ's ResponseCode.
+            remark: the text of the answer.
+            times: the next so many only.
+        """
+        self._fail([request], times, refusal=(code, remark))
+
+    def delay(self, request: str, seconds: float, *, times: int | None = None) -> None:
+        """Serve requests so many seconds later; see ``refuse``."""
+        self._fail([request], times, seconds=seconds)
+
+    def lose_ack(self, request: str = "send", *, times: int = 1) -> None:
+        """Serve the next requests, and end their connections without the answer; see ``refuse``.
+
+        A message that is sent is stored, and its producer does not know it.
+        """
+        self._fail([request], times, silent=True)
+
+    def drop_connections(self) -> None:
+        """End all connections to the broker; clients may connect again."""
+        self.ask({"do": "drop_connections"})
+
+    def fill_disk(self, *, full: bool = True) -> None:
+        """Let the broker find its disk full, or no longer: a full one takes no messages."""
+        self.ask({"do": "fill_disk", "full": full})
+
+    def clear_faults(self) -> None:
+        """End all faults."""
+        self.ask({"do": "clear"})
+
+    def _fail(self, requests: list[str], times: int | None, **what: object) -> None:
+        self.ask({"do": "fail", "requests": requests, "times": times, **what})
+
     def _left(self, group: str, topic: str) -> list[str]:
         """Return a text for each queue of a topic with messages that are not consumed."""
-        if topic not in self.admin.topic_configs(self.broker):
+        if not self._has(topic):
             return []
         return [
             f"queue {queue.queue_id} of {topic} is consumed up to {at.committed} of {at.end}"
             for queue, at in self.admin.lag(group, topic=topic).queues.items()
             if at.messages
         ]
+
+    def _has(self, topic: str) -> bool:
+        # Unlike the search for a route, which waits for a topic that may be about to exist.
+        return topic in self.admin.topic_configs(self.broker)
 
     def _connected(self) -> tuple[Instance[bytes], Admin]:
         with self._lock:
@@ -191,6 +251,45 @@ class StandaloneServer(ServerProcess):
         ]
 
 
+class BrokerClock:
+    """The clock by which a test's broker delivers, retries, checks and deletes.
+
+    Args:
+        ask: asks the broker's process.
+    """
+
+    def __init__(self, ask: Callable[[Mapping[str, object]], None]) -> None:
+        self._ask = ask
+        self.ahead = timedelta()
+
+    @property
+    def program(self) -> tuple[str, str]:
+        """The module that runs a broker with this clock, and its argument."""
+        return "pocketmq.server.test_door", str(self.ahead // _MS)
+
+    def now(self) -> datetime:
+        """Return the broker's time, for ``deliver_at`` of a message."""
+        return datetime.now(UTC) + self.ahead
+
+    def advance(
+        self, *, days: float = 0, hours: float = 0, minutes: float = 0, seconds: float = 0
+    ) -> None:
+        """Set the clock forward, and wait until the broker has delivered what is due by then.
+
+        Transactions that are late by then are checked, locks of queues expire, and files that are
+        too old are deleted soon. Connections and requests in progress keep their time.
+
+        Raises:
+            ValueError: a clock can't go back.
+            ServerError: the broker doesn't run.
+        """
+        step = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+        if step < timedelta():
+            raise ValueError(f"the broker's clock can't go back by {-step}")
+        self._ask({"do": "advance", "milliseconds": step // _MS})
+        self.ahead += step
+
+
 class AsyncServer:
     """The methods of a server that ask the broker, for tests on an event loop."""
 
@@ -209,6 +308,10 @@ class AsyncServer:
         """See ``StandaloneServer.wait_until_consumed``."""
         wait = self._server.wait_until_consumed
         await asyncio.to_thread(wait, group, topic, timeout=timeout)
+
+    async def advance(self, **step: float) -> None:
+        """See ``BrokerClock.advance``."""
+        await asyncio.to_thread(self._server.clock.advance, **step)
 
 
 @contextmanager

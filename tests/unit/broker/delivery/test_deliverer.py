@@ -105,6 +105,17 @@ def late(make: Callable[..., Late]) -> Late:
     return make()
 
 
+async def test_after_a_step_of_the_clock_all_that_is_due_is_delivered_once(late: Late) -> None:
+    for number in range(500):
+        late.send(b"%d" % number)
+    task = asyncio.create_task(late.delays.run())
+    await asyncio.sleep(0)
+    late.clock.advance(10)
+    await asyncio.wait_for(asyncio.gather(late.delays.catch_up(), late.delays.catch_up()), 10)
+    assert bodies(late.store) == [b"%d" % number for number in range(500)]
+    task.cancel()
+
+
 async def test_messages_of_a_deleted_topic_are_not_delivered_to_a_new_one(
     make: Callable[..., Late],
 ) -> None:

@@ -37,6 +37,17 @@ def test_groups_lock_independently():
     assert locks.lock("h", "b", [Q0], 0) == [Q0]
 
 
+def test_locks_age_though_the_clock_stands_still():
+    locks = LockTable()
+    locks.lock("g", "a", [Q0], 0)
+    locks.age(LOCK_LIVE_MS)
+    assert locks.owner("g", Q0, 0) == "a"
+    locks.lock("g", "a", [Q1], 0)
+    locks.age(1)
+    assert (locks.owner("g", Q0, 0), locks.owner("g", Q1, 0)) == (None, "a")
+    assert locks.lock("g", "b", [Q0, Q1], 0) == [Q0]
+
+
 def test_a_lock_lasts_60_seconds_and_no_longer():
     locks = LockTable()
     locks.lock("g", "a", [Q0], 0)
