@@ -21,7 +21,16 @@ import client
 from client import blocking
 from pocketmq import testing
 from tests.support.ports import free_ports
-from tests.support.tour import DOCUMENTS, HOME, README, empty, environment, run_python
+from tests.support.tour import (
+    DOCUMENTS,
+    HOME,
+    README,
+    empty,
+    environment,
+    holds_test,
+    run_python,
+    run_tests,
+)
 
 ELSEWHERE = {
     "docker": "tests/integration/deploy reads the files: there is no engine to rely on",
@@ -190,8 +199,14 @@ def test_the_readme_runs_in_its_order_with_the_installed_script(tmp_path: Path) 
 
 def run_all(made: World, document: Path) -> None:
     """Run a document's blocks, those of commands in the directory of another application."""
+    tests = [each for each in scripts(document) if isinstance(each, str) and holds_test(each)]
+    if tests:
+        # Together: they need nothing of other blocks, and pytest takes a second to start.
+        run_tests(tests, made.server.nameserver, made.home)
     for script in scripts(document):
         if isinstance(script, str):
+            if script in tests:
+                continue
             run_python(script, made.server.nameserver, made.home)
             continue
         cwd = empty(made.home)

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def run(arguments: list[str], nameserver: str, directory: Path) -> subprocess.Co
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done
@@ -52,17 +53,28 @@ def empty(directory: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=directory))
 
 
+def holds_test(block: str) -> bool:
+    """Return whether a block of Python is for pytest."""
+    return re.search(r"^(async )?def test_", block, re.MULTILINE) is not None
+
+
+def run_tests(blocks: Iterable[str], nameserver: str, directory: Path) -> None:
+    """Run blocks that hold tests, from an empty directory, in one run of pytest."""
+    home = empty(directory)
+    for number, block in enumerate(blocks):
+        (home / f"test_block_{number:02}.py").write_text(block.replace(DEFAULT, nameserver))
+    settings = ["asyncio_mode=auto", "asyncio_default_fixture_loop_scope=function"]
+    options = ["-p", "no:cacheprovider", "-q", *(f"--override-ini={each}" for each in settings)]
+    run([sys.executable, "-m", "pytest", *options, str(home)], nameserver, empty(directory))
+
+
 def run_python(block: str, nameserver: str, directory: Path) -> None:
     """Run a block of Python from an empty directory, with pytest if it holds a test."""
-    text = block.replace(DEFAULT, nameserver)
-    if re.search(r"^(async )?def test_", text, re.MULTILINE):
-        file = empty(directory) / "test_block.py"
-        file.write_text(text)
-        options = ["-p", "no:cacheprovider", "-p", "no:asyncio", "-q"]
-        run([sys.executable, "-m", "pytest", *options, str(file)], nameserver, empty(directory))
+    if holds_test(block):
+        run_tests([block], nameserver, directory)
     else:
         file = empty(directory) / "block.py"
-        file.write_text(text)
+        file.write_text(block.replace(DEFAULT, nameserver))
         run([sys.executable, str(file)], nameserver, empty(directory))
 
 
