@@ -384,7 +384,7 @@ class MessageAdmin(AdminBase):
 
         Every group that subscribes to such a topic gets them, not only this one. None is sent
         twice, also if the caller is killed, as long as the broker's index has the copies that were
-        sent; it has them unless ``messageIndexEnable`` is off.
+        sent: Apache's has them a moment later, and none does with ``messageIndexEnable=false``.
 
         Args:
             limit: the maximum number.

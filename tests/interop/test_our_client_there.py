@@ -12,6 +12,7 @@ import pytest
 import client
 from client import blocking
 from tests.interop.apache import Apache, JavaClient, shown
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -223,6 +224,81 @@ async def test_lists_producers_clones_offsets_and_changes_settings(there: Apache
         (broker,) = await admin.brokers()
         await admin.update_broker_config(broker.address, {"fileReservedTime": "71"})
         assert (await admin.broker_config(broker.address))["fileReservedTime"] == "71"
+
+
+async def test_tells_what_goes_on_reads_pages_and_has_a_message_handled(there: Apache) -> None:
+    topic, group = await new_topic(there, "watched"), "watchers"
+    handled = asyncio.Event()
+
+    async def handle(_: client.ReceivedMessage[bytes]) -> None:
+        handled.set()
+
+    async with client.Instance(there.nameserver) as mq:
+        admin, producer = mq.admin(), mq.producer(group="writer")
+        await admin.create_group(group)
+        for number in range(40):
+            await producer.send(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd")
+        first = await admin.browse(topic, limit=30)
+        rest = await admin.browse(topic, first.cursor, limit=30)
+        assert sorted(int(message.body) for message in [*first.messages, *rest.messages]) == [
+            *range(40)
+        ]
+        assert rest.complete
+        even = await admin.browse(topic, tags="even")
+        assert {int(message.body) % 2 for message in even.messages} == {0}
+        queues = await admin.queues(topic)
+        await admin.commit(group, dict.fromkeys(queues, 4))
+        lag = next(lag for lag in (await admin.lags()).groups if lag.group == group)
+        assert {queue: one.messages for queue, one in lag.queues.items()} == {
+            queue: one.messages for queue, one in (await admin.lag(group)).queues.items()
+        }
+        assert lag.total == 40 - 4 * QUEUES
+        assert (await admin.rates(topic)).messages.day >= 0
+        assert (await admin.rates(topic, group)).dead == client.SpanRates(0, 0, 0)
+        spans = await admin.time_span(group, topic)
+        assert all(span.oldest is not None for span in spans.values())
+        [broker] = await admin.brokers()
+        assert (await admin.pending(broker.address)).half == 0
+        with pytest.raises(client.NotSupported):
+            await admin.connections(broker.address)
+        member = mq.push_consumer(
+            group=group, subscribe={topic: "never"}, handler=handle, start_from=client.LAST
+        )
+        await member.start()
+        chosen = first.messages[0]
+        assert chosen.offset_id is not None
+        done = await admin.consume_directly(group, mq.client_id, chosen.offset_id)
+        assert (done.consume_result, handled.is_set()) == ("CR_SUCCESS", True)
+        await member.stop()
+
+
+async def test_sends_chosen_dead_letters_back_once(there: Apache) -> None:
+    topic, group = await new_topic(there, "regretted"), "regretters"
+
+    async def give_up(_: client.ReceivedMessage[bytes]) -> None:
+        raise client.DeadLetter("no such account")
+
+    async with client.Instance(there.nameserver) as mq:
+        admin, producer = mq.admin(), mq.producer(group="writer")
+
+        async def left(count: int) -> None:
+            async def reached() -> bool:
+                return len(await admin.dead_letters(group)) == count
+
+            async with asyncio.timeout(60):
+                await until(reached)
+
+        ids = [(await producer.send(topic, b"%d" % number)).id for number in range(3)]
+        member = mq.push_consumer(
+            group=group, subscribe={topic: "*"}, handler=give_up, start_from=client.FIRST
+        )
+        await member.start()
+        await left(3)
+        await member.stop()
+        done = await admin.redrive(group, ids=[ids[1]])
+        assert [one.message.id for one in done.sent] == [ids[1]]
+        await left(2)  # Apache's index lags behind
+        assert {one.message.id for one in (await admin.redrive(group)).sent} == {ids[0], ids[2]}
 
 
 async def test_a_broker_without_accounts_is_a_clear_error(there: Apache) -> None:

@@ -7,6 +7,7 @@ import itertools
 
 import pytest
 
+from broker.limits import MAX_QUEUES_DESCRIBED
 from broker.processors.offload import SLICE_ENTRIES
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.body import MapParts
@@ -18,16 +19,17 @@ from remoting.protocol.bodies.group import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
-from remoting.protocol.bodies.stats import ConsumeStats, TopicStatsTable
+from remoting.protocol.bodies.stats import ConsumeStats, GroupProgressPage, TopicStatsTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.admin import TopicRequestHeader
+from remoting.protocol.headers.admin import PageRequestHeader, TopicRequestHeader
 from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from remoting.protocol.headers.query import (
     GetConsumeStatsRequestHeader,
     QueryConsumeTimeSpanRequestHeader,
 )
+from remoting.protocol.own_codes import OwnRequestCode
 from remoting.protocol.queue import MessageQueue
 from tests.support.virtual_time import virtual
 from tests.unit.broker.harness import Bench, FakeConnection
@@ -113,6 +115,20 @@ async def test_each_loop_iteration_makes_one_slice(many, slices, command):
     assert 0 < max(slices) <= MOST_BYTES
     between = "".join("t" if size == 0 else "s" for size in slices)
     assert "ss" not in between
+
+
+@virtual
+async def test_a_page_of_the_progress_of_groups_ends_after_many_queues(many):
+    seen: list[str] = []
+    for _ in range(2):
+        header = PageRequestHeader(after=seen[-1] if seen else "", limit=1000)
+        reply = await asked(many, Command.request(OwnRequestCode.GET_GROUP_PROGRESS, header))
+        page = decode(GroupProgressPage, reply.body)
+        seen += [progress.group for progress in page.groups]
+        queues = sum(len(topic.queues) for progress in page.groups for topic in progress.topics)
+        assert MAX_QUEUES_DESCRIBED - MANY < queues < MAX_QUEUES_DESCRIBED + MANY
+        assert page.next == seen[-1]
+    assert seen == sorted(many.state.groups.table)[: len(seen)]
 
 
 @virtual
