@@ -223,7 +223,7 @@ def type_(made: World, line: str, cwd: Path) -> None:
         return
     if program in {"make", "python"}:
         check_in_clone(line)
-    elif program == "pocketmq" and words[:2] == ["broker", "config"]:
+    elif program == "pocketmq" and words[0] == "broker" and words[1][0] != "-":
         made.run(line, cwd)
     elif program == "pocketmq" and words[0] in {"standalone", "nameserver", "broker"}:
         made.run_until_it_prints(f"{line} {small(words)}", cwd)
