@@ -30,6 +30,7 @@ from broker.store.append import EntryDispatcher
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.follow import LogFollower
 from broker.store.os_files import Files, Region
+from broker.store.sync import Syncer
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.view import RecordView
 from remoting.runtime.clock import SystemClock
@@ -109,6 +110,14 @@ class EagerSlave(SlaveStream):
 
     def report(self, safe: int, now: float) -> bytes:
         return super().report(max(safe, self.end), now)
+
+
+class Revealing(Syncer):
+    """Shows consumers what is not confirmed."""
+
+    @property
+    def confirmed(self) -> int:
+        return self.safe_end
 
 
 class LazyFollower(LogFollower):
@@ -258,6 +267,7 @@ _ALTERATIONS: Final[dict[str, list[tuple[ModuleType, str, type]]]] = {
         (broker.replication.slave, "SlaveStream", EagerSlave),
         (broker.store.engine, "LogFollower", LazyFollower),
     ],
+    "revealing-master": [(broker.store.engine, "Syncer", Revealing)],
     "reordering": [(broker.store.engine, "EntryDispatcher", Reordering)],
     "dropping": [(broker.store.engine, "EntryDispatcher", Dropping)],
     "committing": [(broker.state, "TransactionEngine", Committing)],
