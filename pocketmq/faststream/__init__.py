@@ -21,23 +21,11 @@ except ImportError as error:
 from faststream import AckPolicy
 
 import pocketmq.server.own_client  # noqa: F401 - first: it imports ours if a module hides it
-from client.consumer.options import Orderly, Sql, Tags
-from pocketmq.faststream.broker import PocketBroker
-from pocketmq.faststream.commands import PocketResponse
+from pocketmq import Orderly, Sql, Tags
+from pocketmq.faststream.broker import PocketBroker, PocketPublisher, PocketRoute, PocketRouter
 from pocketmq.faststream.message import PocketMessage
-from pocketmq.faststream.registrator import PocketPublisher, PocketRoute, PocketRouter
+from pocketmq.faststream.publishing import PocketResponse
 from pocketmq.faststream.testing import TestPocketBroker
 
-__all__ = [
-    "AckPolicy",
-    "Orderly",
-    "PocketBroker",
-    "PocketMessage",
-    "PocketPublisher",
-    "PocketResponse",
-    "PocketRoute",
-    "PocketRouter",
-    "Sql",
-    "Tags",
-    "TestPocketBroker",
-]
+__all__ = ["AckPolicy", "Orderly", "PocketBroker", "PocketMessage", "PocketPublisher"]
+__all__ += ["PocketResponse", "PocketRoute", "PocketRouter", "Sql", "Tags", "TestPocketBroker"]

@@ -1,155 +1,250 @@
-"""FastStream's broker for RocketMQ's protocol."""
+"""FastStream's broker for RocketMQ's protocol, and its routers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Unpack, cast
 
 from fast_depends import dependency_provider
+from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
+from faststream._internal.broker.registrator import Registrator
+from faststream._internal.broker.router import ArgsContainer, BrokerRouter, SubscriberRoute
 from faststream._internal.constants import EMPTY
 from faststream._internal.context.repository import ContextRepo
 from faststream._internal.di import FastDependsConfig
+from faststream._internal.parser import CodecProto
+from faststream._internal.types import CustomCallable
 from faststream.message import gen_cor_id
 from faststream.middlewares import AckPolicy
 from faststream.response import PublishType
 from faststream.specification.schema import BrokerSpec
 
 from client.config import NAME_SERVER_VARIABLE, Addresses, ClientArguments, ProducerArguments
-from client.errors import PocketMQError
-from client.instance import Instance
-from client.message import Receipt
-from client.positions import Duration
-from pocketmq.faststream.commands import MessageOptions, PocketPublishCommand
-from pocketmq.faststream.config import (
-    DEFAULT_APP,
-    DEFAULT_QUEUES,
-    PocketBrokerConfig,
-    logger_state,
-)
+from client.consumer.options import Wanted
+from pocketmq import Instance, PocketMQError, Receipt
+from pocketmq.faststream import endpoints
+from pocketmq.faststream.endpoints import TopicPublisher, TopicSubscriber, command_of
 from pocketmq.faststream.message import PocketMessage
-from pocketmq.faststream.producer import PocketProducer
-from pocketmq.faststream.registrator import PocketRegistrator
-from remoting.security.credentials import CredentialsSource
-from remoting.security.tls import TlsOption
+from pocketmq.faststream.publishing import PocketProducer, PublishOptions
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+BATCH_SIZE: Final = 32
+"""As many messages as RocketMQ's consumers pull at once (cf. pullBatchSize)."""
 
-    from fast_depends import Provider
-    from fast_depends.dependencies import Dependant
-    from fast_depends.library.serializer import SerializerProto
-    from faststream._internal.basic_types import LoggerProto
-    from faststream._internal.parser import CodecProto
-    from faststream._internal.types import BrokerMiddleware, CustomCallable
-    from faststream.specification.schema.extra import Tag, TagDict
+PocketRoute = SubscriberRoute
+"""A handler with the arguments of its subscriber, for ``PocketRouter(handlers=...)``."""
 
-PING_TIMEOUT = 5.0
+PocketPublisher = ArgsContainer
+"""The arguments of a publisher, for ``PocketRoute(publishers=...)``."""
 
 
-class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], PocketBrokerConfig]):
+class PocketRegistrator(Registrator[Any, endpoints.PocketBrokerConfig]):
+    """What a broker and a router have in common."""
+
+    def subscriber(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        group: str | None = None,
+        tags: Wanted = "*",
+        batch: bool = False,
+        ack_policy: AckPolicy = EMPTY,
+        no_reply: bool = False,
+        dependencies: Sequence[Any] = (),
+        parser: CustomCallable | None = None,
+        decoder: CustomCallable | None = None,
+        codec: CodecProto | None = None,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        include_in_schema: bool = True,
+        **options: Unpack[endpoints.SubscriberOptions],
+    ) -> TopicSubscriber:
+        """Subscribe a handler to a topic.
+
+        Args:
+            group: the consumer group; by default a group for the broker's ``app`` and this topic.
+                All members of a group subscribe to the same.
+            tags: which messages: ``"paid || refunded"``, ``Tags`` or ``Sql``.
+            batch: pass lists of messages to the handler, of up to ``batch_size``, which is 32 if it
+                isn't given.
+            ack_policy: what happens to a message whose handler or middleware raises; by default
+                ``NACK_ON_ERROR``: it is retried, and dead-lettered after ``max_retries``.
+            no_reply: don't answer requests, nor publish to ``reply_to``.
+            dependencies, parser, decoder, codec, persistent: see FastStream.
+            title, description, include_in_schema: of the AsyncAPI document.
+            options: see ``client.consumer.options.PushOptions``.
+
+        Raises:
+            SetupError: the options contradict each other.
+        """
+        if batch:
+            options.setdefault("batch_size", BATCH_SIZE)
+        subscriber = TopicSubscriber(
+            endpoints.TopicArguments(
+                _outer_config=cast(endpoints.PocketBrokerConfig, self.config),
+                _ack_policy=ack_policy,
+                no_reply=no_reply,
+                topic=topic,
+                group=group,
+                tags=tags,
+                batch=options.get("batch_size", 1) > 1,
+                consuming=options,
+                title_=title,
+                description_=description,
+                include_in_schema=include_in_schema,
+            )
+        )
+        super().subscriber(subscriber, persistent=persistent)
+        return subscriber.add_call(
+            parser_=parser or self._parser,
+            decoder_=decoder or self._decoder,
+            codec_=codec,
+            dependencies_=dependencies,
+        )
+
+    def publisher(  # type: ignore[override]
+        self,
+        topic: str,
+        *,
+        batch: bool = False,
+        persistent: bool = True,
+        title: str | None = None,
+        description: str | None = None,
+        schema: Any = None,
+        include_in_schema: bool = True,
+        **options: Unpack[PublishOptions],
+    ) -> TopicPublisher:
+        """Return a publisher, also as a decorator of handlers, whose results it publishes.
+
+        Args:
+            batch: publish sequences of messages, each as one batch.
+            persistent: see FastStream.
+            title, description, schema, include_in_schema: of the AsyncAPI document.
+            options: of each message, unless its handler sets them.
+        """
+        publisher = TopicPublisher(
+            endpoints.TopicArguments(
+                _outer_config=cast(endpoints.PocketBrokerConfig, self.config),
+                topic=topic,
+                batch=batch,
+                publishing=options,
+                title_=title,
+                description_=description,
+                schema_=schema,
+                include_in_schema=include_in_schema,
+            )
+        )
+        super().publisher(publisher, persistent=persistent)
+        return publisher
+
+
+class PocketRouter(PocketRegistrator, BrokerRouter[Any, endpoints.PocketBrokerConfig]):
+    """Subscribers and publishers to include in a broker or another router.
+
+    Args:
+        prefix: what their topics begin with.
+        handlers: handlers with their arguments.
+        routers: routers to include.
+        include_in_schema: False: leave them out of the AsyncAPI document.
+        options: see FastStream.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        handlers: Iterable[SubscriberRoute] = (),
+        *,
+        routers: Iterable[PocketRegistrator] = (),
+        include_in_schema: bool | None = None,
+        **options: Unpack[endpoints.SharedOptions],
+    ) -> None:
+        config = endpoints.PocketBrokerConfig(
+            prefix=prefix, include_in_schema=include_in_schema, **endpoints.shared(options)
+        )
+        super().__init__(handlers=handlers, routers=routers, config=config)
+
+
+class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], Any]):
     """FastStream's broker for PocketMQ and Apache RocketMQ.
 
     Args:
         nameservers: ``host:port;host:port``; default: the environment variable NAMESRV_ADDR.
         app: what the default groups begin with; give each application its own.
-        credentials: signs the requests; see ``client.config.ClientOptions``.
-        tls: connect with TLS; see ``client.config.ClientOptions``.
-        client, producer: further options, see ``client.config``.
+        client: options such as ``credentials`` and ``tls``; see ``client.config.ClientOptions``.
+        producer: options of its producer; see ``client.config.ProducerOptions``.
         declare: create topics that don't exist when the broker starts.
         queues: queues of such a topic, by RocketMQ broker.
         graceful_timeout: seconds for which running handlers may continue at a stop.
-        ack_policy: of the subscribers that have none.
-        decoder, parser, codec, dependencies, middlewares, routers, id_generator, logger, log_level,
-            apply_types, serializer, provider, context: see FastStream.
+        routers: routers to include.
         specification_url, protocol, protocol_version, description, tags: of the AsyncAPI document.
+        id_generator, logger, log_level, apply_types, serializer, provider, context, options: see
+            FastStream.
     """
 
     def __init__(
         self,
         nameservers: Addresses | None = None,
         *,
-        app: str = DEFAULT_APP,
-        credentials: CredentialsSource | None = None,
-        tls: TlsOption = None,
+        app: str = "faststream",
         client: ClientArguments | None = None,
         producer: ProducerArguments | None = None,
         declare: bool = True,
-        queues: int = DEFAULT_QUEUES,
+        queues: int = endpoints.DEFAULT_QUEUES,
         graceful_timeout: float | None = 15.0,
-        ack_policy: AckPolicy = EMPTY,
-        decoder: CustomCallable | None = None,
-        parser: CustomCallable | None = None,
-        codec: CodecProto | None = None,
-        dependencies: Sequence[Dependant] = (),
-        middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
         routers: Iterable[PocketRegistrator] = (),
         id_generator: Callable[[], str] = gen_cor_id,
         logger: LoggerProto | None = EMPTY,
         log_level: int = logging.INFO,
         apply_types: bool = True,
-        serializer: SerializerProto | None = EMPTY,
-        provider: Provider | None = None,
+        serializer: Any = EMPTY,
+        provider: Any = None,
         context: ContextRepo | None = None,
         specification_url: str | Iterable[str] | None = None,
-        protocol: str | None = None,
+        protocol: str = "rocketmq",
         protocol_version: str | None = None,
         description: str | None = None,
-        tags: Iterable[Tag | TagDict] = (),
+        tags: Iterable[Any] = (),
+        **options: Unpack[endpoints.SharedOptions],
     ) -> None:
         self._nameservers = nameservers
-        self._client_options: ClientArguments = {**(client or {})}
-        if credentials is not None:
-            self._client_options["credentials"] = credentials
-        if tls is not None:
-            self._client_options["tls"] = tls
+        self._client_options: ClientArguments = client or {}
         self._producer_options: ProducerArguments = producer or {}
+        context = context or ContextRepo()
+        injected: Any = {"use_fastdepends": apply_types, "serializer": serializer}
+        injected |= {"context": context, "provider": provider or dependency_provider}
+        given = specification_url or nameservers or os.environ.get(NAME_SERVER_VARIABLE, "")
+        urls = given.split(";") if isinstance(given, str) else list(given)
         super().__init__(
             routers=routers,
-            config=PocketBrokerConfig(
-                producer=PocketProducer(parser, decoder),
+            config=endpoints.PocketBrokerConfig(
+                producer=PocketProducer(options.get("parser"), options.get("decoder")),
                 app=app,
                 declare=declare,
                 queues=queues,
                 graceful_timeout=graceful_timeout,
-                ack_policy=ack_policy,
-                broker_middlewares=middlewares,
-                broker_parser=parser,
-                broker_decoder=decoder,
-                broker_codec=codec,
-                broker_dependencies=dependencies,
                 id_generator=id_generator,
-                logger=logger_state(logger=logger, log_level=log_level),
-                fd_config=FastDependsConfig(
-                    use_fastdepends=apply_types,
-                    serializer=serializer,
-                    provider=provider or dependency_provider,
-                    context=context or ContextRepo(),
-                ),
+                logger=endpoints.logger_state(logger, log_level, context),
+                fd_config=FastDependsConfig(**injected),
                 extra_context={"broker": self},
+                **endpoints.shared(options),
             ),
-            specification=BrokerSpec(
-                url=_urls(specification_url or nameservers),
-                protocol=protocol or "rocketmq",
-                protocol_version=protocol_version,
-                description=description,
-                tags=tags,
-                security=None,
-            ),
+            specification=BrokerSpec(urls, protocol, protocol_version, description, tags, None),
         )
+
+    def _use(self, instance: Instance[bytes] | None) -> None:
+        config = self.config.broker_config
+        config.instance = instance
+        client = None if instance is None else instance.producer(**self._producer_options)
+        config.producer.connect(client, config.fd_config, config.broker_codec)
 
     async def _connect(self) -> Instance[bytes]:
         instance = Instance(self._nameservers, **self._client_options)
         await instance.start()
-        config = self.config.broker_config
-        config.instance = instance
-        config.producer.connect(
-            instance.producer(**self._producer_options), config.fd_config, config.broker_codec
-        )
+        self._use(instance)
         return instance
 
     async def start(self) -> None:
@@ -162,58 +257,34 @@ class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], Pocket
         await self.connect()
         await super().start()
 
-    async def stop(
-        self,
-        exc_type: type[BaseException] | None = None,
-        exc_val: BaseException | None = None,
-        exc_tb: TracebackType | None = None,
-    ) -> None:
+    async def stop(self, *error: Any, **named: Any) -> None:
         """Stop the subscribers, send what is accepted, and close the connections."""
         try:
-            await super().stop(exc_type, exc_val, exc_tb)
+            await super().stop(*error, **named)
         finally:
             if self._connection is not None:
                 await self._connection.close()
             self._connection = None
-            config = self.config.broker_config
-            config.instance = None
-            config.producer.disconnect()
+            self._use(None)
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Return whether a name server answers.
-
-        Args:
-            timeout: seconds; 5 without it.
-        """
+        """Return whether a name server answers within ``timeout`` seconds, 5 by default."""
         if self._connection is None:
             return False
         try:
-            async with asyncio.timeout(timeout or PING_TIMEOUT):
+            async with asyncio.timeout(timeout or 5.0):
                 await self._connection.admin().brokers()
         except (PocketMQError, TimeoutError):
             return False
         return True
 
     async def publish(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        timeout: Duration | None = None,
-        **options: Unpack[MessageOptions],
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> Receipt:
         """Publish a message and wait for its acknowledgement.
 
         Args:
             message: bytes, text, or anything that can be JSON.
-            headers: properties of the message; an empty one isn't sent.
-            correlation_id: by default a new one.
-            reply_to: the topic for what the message's handler returns.
-            timeout: seconds; see ``client.Producer.send``.
-            options: see ``client.Message``.
 
         Returns:
             Where it is stored.
@@ -222,85 +293,26 @@ class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], Pocket
             UsageError: the message is invalid.
             SendError: it was not acknowledged.
         """
-        command = self._command(
-            (message,), topic, headers, correlation_id, reply_to, timeout, options
-        )
-        receipt: Receipt = await self._basic_publish(command, producer=self._producer)
-        return receipt
+        command = command_of(self.config, PublishType.PUBLISH, (message,), topic, options)
+        return cast(Receipt, await self._basic_publish(command, producer=self._producer))
 
     async def publish_batch(  # type: ignore[override]
-        self,
-        *messages: Any,
-        topic: str = "",
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        timeout: Duration | None = None,
-        **options: Unpack[MessageOptions],
+        self, *messages: Any, topic: str = "", **options: Unpack[PublishOptions]
     ) -> list[Receipt]:
         """Publish messages as one request: either all are stored, or none; else see ``publish``."""
-        command = self._command(
-            messages, topic, headers, correlation_id, reply_to, timeout, options
+        command = command_of(self.config, PublishType.PUBLISH, messages, topic, options)
+        return cast(
+            list[Receipt], await self._basic_publish_batch(command, producer=self._producer)
         )
-        receipts: list[Receipt] = await self._basic_publish_batch(command, producer=self._producer)
-        return receipts
 
     async def request(  # type: ignore[override]
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        timeout: Duration | None = None,
-        **options: Unpack[MessageOptions],
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> PocketMessage:
-        """Publish a message and wait for what its handler returns.
-
-        Args:
-            timeout: seconds for both; 3 without it.
+        """Publish a message and wait for what its handler returns, 3 seconds without a timeout.
 
         Raises:
             TimeoutError: no reply came in time; the message may still be handled.
             UsageError, SendError: as ``publish``.
         """
-        command = self._command(
-            (message,),
-            topic,
-            headers,
-            correlation_id,
-            "",
-            timeout,
-            options,
-            kind=PublishType.REQUEST,
-        )
-        reply: PocketMessage = await self._basic_request(command, producer=self._producer)
-        return reply
-
-    def _command(
-        self,
-        bodies: Sequence[Any],
-        topic: str,
-        headers: dict[str, Any] | None,
-        correlation_id: str | None,
-        reply_to: str,
-        timeout: Duration | None,
-        options: MessageOptions,
-        kind: PublishType = PublishType.PUBLISH,
-    ) -> PocketPublishCommand:
-        return PocketPublishCommand(
-            *(bodies or (None,)),
-            topic=topic,
-            headers=headers,
-            correlation_id=correlation_id or self.config.id_generator(),
-            reply_to=reply_to,
-            timeout=timeout,
-            options=options,
-            _publish_type=kind,
-        )
-
-
-def _urls(given: str | Iterable[str] | None) -> list[str]:
-    """Return the servers of the AsyncAPI document."""
-    given = given or os.environ.get(NAME_SERVER_VARIABLE, "")
-    return given.split(";") if isinstance(given, str) else list(given)
+        command = command_of(self.config, PublishType.REQUEST, (message,), topic, options)
+        return cast(PocketMessage, await self._basic_request(command, producer=self._producer))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypedDict, Unpack, cast
 
-from faststream._internal.configs import (
-    PublisherSpecificationConfig,
-    PublisherUsecaseConfig,
-    SubscriberSpecificationConfig,
-    SubscriberUsecaseConfig,
-)
+from faststream._internal.configs import BrokerConfig, SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
 from faststream._internal.endpoint.publisher import PublisherSpecification, PublisherUsecase
 from faststream._internal.endpoint.publisher.fake import FakePublisher
 from faststream._internal.endpoint.subscriber import SubscriberSpecification, SubscriberUsecase
 from faststream._internal.endpoint.subscriber.call_item import CallsCollection
 from faststream._internal.endpoint.utils import process_msg
+from faststream._internal.logger import DefaultLoggerStorage, LoggerState, make_logger_state
+from faststream._internal.logger.logging import get_broker_logger
+from faststream._internal.parser import CodecProto
+from faststream._internal.types import BrokerMiddleware, CustomCallable
 from faststream.exceptions import SetupError
 from faststream.message import StreamMessage
 from faststream.middlewares import AckPolicy
@@ -26,63 +25,150 @@ from faststream.response import PublishCommand, PublishType
 from faststream.specification.asyncapi.utils import resolve_payloads
 from faststream.specification.schema import Message, Operation, PublisherSpec, SubscriberSpec
 
-from client.consumer.options import Wanted
-from client.consumer.push import PushConsumer
-from client.errors import RemoteError
-from client.message import Receipt
-from client.positions import Duration
-from pocketmq.faststream.commands import MessageOptions, PocketPublishCommand
-from pocketmq.faststream.config import PocketBrokerConfig, SubscriberOptions
-from pocketmq.faststream.message import (
-    PocketMessage,
-    Received,
-    decode_batch,
-    decode_one,
-    parse_batch,
-    parse_message,
+import pocketmq
+from client.consumer.options import Model, Wanted
+from client.positions import Duration, StartFrom
+from pocketmq import Orderly, PushConsumer, Receipt, ReceivedMessage
+from pocketmq.faststream import message as received
+from pocketmq.faststream.message import PocketMessage, Received
+from pocketmq.faststream.publishing import (
+    PocketProducer,
+    PocketPublishCommand,
+    PublishOptions,
+    connected,
 )
 from remoting.protocol.message.properties import CORRELATION_ID
 
-if TYPE_CHECKING:
-    from faststream._internal.endpoint.publisher import PublisherProto
-    from faststream._internal.types import PublisherMiddleware
+DEFAULT_QUEUES = 8
+"""Queues of a topic that a start creates, by broker; RocketMQ's own default."""
+
+
+class SubscriberOptions(TypedDict, total=False):
+    """How a subscriber consumes; see ``client.consumer.options.PushOptions``."""
+
+    concurrency: int
+    batch_size: int
+    order: Orderly | None
+    model: Model
+    consume_timeout: Duration
+    max_retries: int
+    start_from: StartFrom
+
+
+class SharedOptions(TypedDict, total=False):
+    """Options of a broker or a router for its subscribers and publishers; see FastStream."""
+
+    dependencies: Sequence[Any]
+    middlewares: Sequence[BrokerMiddleware[Any, Any]]
+    parser: CustomCallable | None
+    decoder: CustomCallable | None
+    codec: CodecProto | None
+    ack_policy: AckPolicy
+
+
+def shared(options: SharedOptions) -> dict[str, Any]:
+    """Return them by the names of ``BrokerConfig``."""
+    return {
+        name if name == "ack_policy" else f"broker_{name}": value for name, value in options.items()
+    }
 
 
 @dataclass(kw_only=True)
-class TopicSubscriberConfig(SubscriberUsecaseConfig):
-    """The arguments of a subscriber; without a policy a message that fails is retried."""
+class PocketBrokerConfig(BrokerConfig):
+    """The configuration of a broker or router.
+
+    Attributes:
+        app: what the default groups begin with.
+        declare: create the topics that don't exist when their subscribers and publishers start.
+        queues: the number of queues of such a topic, by broker.
+        instance: the connections; None: the broker isn't connected.
+    """
+
+    producer: PocketProducer = field(default_factory=PocketProducer)
+    app: str = "faststream"
+    declare: bool = True
+    queues: int = DEFAULT_QUEUES
+    instance: pocketmq.Instance[bytes] | None = None
+
+    async def declare_topic(self, topic: str) -> None:
+        """Create a topic, unless it exists or topics aren't declared.
+
+        Raises:
+            AccessDenied: the account may not create topics.
+            Unavailable: no name server or broker could be asked.
+        """
+        if not self.declare:
+            return
+        admin = connected(self.instance).admin()
+        try:
+            await admin.topic_route(topic)
+        except pocketmq.TopicNotFound:
+            await admin.create_topic(topic, queues=self.queues)
+
+
+@dataclass(kw_only=True)
+class TopicArguments(SubscriberUsecaseConfig):
+    """The arguments of a subscriber or a publisher, and what the AsyncAPI document says of it."""
 
     _outer_config: PocketBrokerConfig
     topic: str
-    group: str | None
-    tags: Wanted
-    options: SubscriberOptions
+    title_: str | None
+    description_: str | None
+    include_in_schema: bool
+    schema_: Any = None
+    group: str | None = None
+    tags: Wanted = "*"
+    batch: bool = False
+    consuming: SubscriberOptions = field(default_factory=SubscriberOptions)
+    publishing: PublishOptions = field(default_factory=PublishOptions)
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """The subscriber's policy, or that of its router or broker."""
+        """The subscriber's policy, or that of its router or broker; by default failures retry."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not EMPTY:
                 return policy
         return AckPolicy.NACK_ON_ERROR
 
 
-@dataclass(kw_only=True)
-class TopicSubscriberDescription(SubscriberSpecificationConfig):
-    """What the AsyncAPI document says of a subscriber."""
+def logger_state(logger: Any, log_level: int, context: Any) -> LoggerState:
+    """Return the logger of a broker; ``EMPTY``: FastStream's own, None: none."""
+    if logger is EMPTY:
+        columns = "%(group)s | %(topic)s | %(message_id)s"
+        text = f"%(asctime)s %(levelname)-8s - {columns} - %(message)s"
+        names = {"topic": "", "group": ""}
+        logger = get_broker_logger("pocketmq", names, 10, text, context, log_level)
+    return make_logger_state(logger, log_level, cast(Any, DefaultLoggerStorage))
 
-    topic: str
+
+_UNSETTLED: Final[dict[AckPolicy, Callable[[Received], None]]] = {
+    AckPolicy.REJECT_ON_ERROR: ReceivedMessage.dead_letter,
+    AckPolicy.ACK: ReceivedMessage.ack,
+    AckPolicy.ACK_FIRST: ReceivedMessage.ack,
+}
+"""What happens to a message that isn't retried; not even FastStream's own parser could read it."""
 
 
-class TopicSubscriberSpecification(
-    SubscriberSpecification[PocketBrokerConfig, TopicSubscriberDescription]
-):
-    """A subscriber in the AsyncAPI document."""
+class TopicPart:
+    """What subscribers, publishers and their descriptions have in common."""
+
+    config: TopicArguments
+    _outer_config: Any
 
     @property
     def topic(self) -> str:
         """The topic with the prefixes of its routers."""
         return f"{self._outer_config.prefix}{self.config.topic}"
+
+    def _channel(self, kind: type[Any], name: str, description: str | None, payload: Any) -> Any:
+        """Return a channel of the AsyncAPI document."""
+        operation = Operation(Message(title=f"{name}:Message", payload=payload), None)
+        # FastStream 0.7.5 doesn't have the last field, the address.
+        return kind(*(description, operation, None, self.topic)[: len(fields(kind))])
+
+
+class TopicSubscriberSpecification(TopicPart, SubscriberSpecification[Any, Any]):
+    """A subscriber in the AsyncAPI document."""
 
     @property
     def channel_labels(self) -> list[str]:
@@ -97,53 +183,39 @@ class TopicSubscriberSpecification(
     def get_schema(self) -> dict[str, SubscriberSpec]:
         """Return its channel."""
         payload = resolve_payloads(self.get_payloads())
-        return {self.name: _channel(SubscriberSpec, self, self.description, payload)}
+        return {self.name: self._channel(SubscriberSpec, self.name, self.description, payload)}
 
 
-class TopicSubscriber(SubscriberUsecase[Any]):
+class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
     """Consumes a topic as a member of a group, with a ``client.PushConsumer``."""
 
-    _outer_config: PocketBrokerConfig
-
-    def __init__(
-        self,
-        config: TopicSubscriberConfig,
-        specification: SubscriberSpecification[Any, Any],
-        calls: CallsCollection[Any],
-    ) -> None:
-        order = config.options.get("order")
+    def __init__(self, config: TopicArguments) -> None:
+        order = config.consuming.get("order")
         if order is not None and not order.auto_commit:
             raise SetupError("Orderly(auto_commit=False) doesn't work here: use an AckPolicy")
-        self.is_batch = config.options.get("batch_size", 1) > 1
-        config.parser = parse_batch if self.is_batch else parse_message
-        config.decoder = decode_batch if self.is_batch else decode_one
+        config.parser = received.parse_batch if config.batch else received.parse_message
+        config.decoder = received.decode_batch if config.batch else received.decode_one
+        calls = CallsCollection[Any]()
+        specification = TopicSubscriberSpecification(config._outer_config, config, calls)
         super().__init__(config, specification, calls)
-        self._topic = config.topic
-        self._group = config.group
-        self.tags = config.tags
-        self._options = config.options
+        self.config = config
         self._consumer: PushConsumer[bytes] | None = None
-
-    @property
-    def topic(self) -> str:
-        """The topic with the prefixes of its routers."""
-        return f"{self._outer_config.prefix}{self._topic}"
 
     @property
     def group(self) -> str:
         """The consumer group; by default one for the application and the topic."""
-        return self._group or f"{self._outer_config.app}-{self.topic}"
+        return self.config.group or f"{self._outer_config.app}-{self.topic}"
 
     async def start(self) -> None:
         """Declare the topic and join the group; errors as ``client.PushConsumer.start``."""
-        client = self._outer_config.client
+        client = connected(self._outer_config.instance)
         await super().start()
         await self._outer_config.declare_topic(self.topic)
         self._consumer = client.push_consumer(
             group=self.group,
-            subscribe={self.topic: self.tags},
+            subscribe={self.topic: self.config.tags},
             handler=self._handle if self.calls else None,
-            **self._options,
+            **self.config.consuming,
         )
         # Before the consumer starts: it may call the handler at once.
         self._post_start()
@@ -156,19 +228,14 @@ class TopicSubscriber(SubscriberUsecase[Any]):
             await self._consumer.stop(self._outer_config.graceful_timeout or 0.0)
         await super().stop()
 
-    async def _handle(self, received: Received | list[Received]) -> None:
+    async def _handle(self, messages: Received | list[Received]) -> None:
         """Consume a message or a batch, and settle what FastStream has left without an outcome."""
         was_running = self.running
-        await self.consume(received)
-        for message in received if isinstance(received, list) else (received,):
-            if message.settled:
-                continue
-            if not was_running or self.ack_policy in _RETRIED:
-                message.retry_later()
-            elif self.ack_policy is AckPolicy.REJECT_ON_ERROR:
-                message.dead_letter("it could not be parsed")
-            else:
-                message.ack()
+        await self.consume(messages)
+        for message in messages if isinstance(messages, list) else (messages,):
+            if not message.settled:
+                policy = self.ack_policy if was_running else AckPolicy.MANUAL
+                _UNSETTLED.get(policy, ReceivedMessage.retry_later)(message)
 
     async def get_one(self, *, timeout: float = 5.0) -> PocketMessage | None:
         """Return the next message of a subscriber without handlers; None: none came in time.
@@ -178,7 +245,6 @@ class TopicSubscriber(SubscriberUsecase[Any]):
         Args:
             timeout: seconds.
         """
-        assert not self.calls, "get_one is for subscribers without handlers"
         try:
             async with asyncio.timeout(timeout):
                 return await anext(aiter(self))
@@ -186,31 +252,24 @@ class TopicSubscriber(SubscriberUsecase[Any]):
             return None
 
     async def __aiter__(self) -> AsyncIterator[PocketMessage]:
-        assert not self.calls, "iteration is for subscribers without handlers"
+        assert not self.calls, "only a subscriber without handlers gives messages one by one"
         assert self._consumer is not None, "start the subscriber first"
         context = self._outer_config.fd_config.context
         parser, decoder = self._get_parser_and_decoder()
-        async for received in self._consumer:
-            message = await process_msg(
-                msg=received,
-                middlewares=(each(received, context=context) for each in self._broker_middlewares),
-                parser=parser,
-                decoder=decoder,
-            )
-            assert isinstance(message, PocketMessage)
+        async for each in self._consumer:
+            middlewares = (make(each, context=context) for make in self._broker_middlewares)
+            parsing = process_msg(each, middlewares=middlewares, parser=parser, decoder=decoder)
+            message = cast(PocketMessage, await parsing)
             if self.ack_policy is AckPolicy.ACK_FIRST:
                 await message.ack()
             yield message
 
-    def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
+    def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[ReplyPublisher]:
         return (ReplyPublisher(self._outer_config, message),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Return what the log says besides the text."""
         return {**super().get_log_context(message), "topic": self.topic, "group": self.group}
-
-
-_RETRIED = (AckPolicy.NACK_ON_ERROR, AckPolicy.MANUAL)
 
 
 class ReplyPublisher(FakePublisher):
@@ -219,57 +278,28 @@ class ReplyPublisher(FakePublisher):
     def __init__(self, config: PocketBrokerConfig, message: StreamMessage[Any]) -> None:
         super().__init__(producer=config.producer)
         self._config = config
-        self._message = message
+        self._reply_to = message.reply_to
+        raw = message.raw_message
+        self._request = raw if CORRELATION_ID in raw.properties else None
 
     def patch_command(self, cmd: PublishCommand) -> PocketPublishCommand:
         """Address a result: to the requester, or to the topic of ``reply_to``."""
         command = PocketPublishCommand.from_cmd(super().patch_command(cmd))
-        if CORRELATION_ID in self._message.raw_message.properties:
-            command.request = self._message.raw_message
-        else:
-            command.destination = self._message.reply_to
+        command.request, command.destination = self._request, self._reply_to
         return command
 
-    async def _publish(
-        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
-    ) -> Any:
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
         try:
             return await super()._publish(cmd, _extra_middlewares=_extra_middlewares)
-        except RemoteError as error:
-            if CORRELATION_ID not in self._message.raw_message.properties:
+        except pocketmq.RemoteError as error:
+            if self._request is None:
                 raise
             # The requester is gone: to handle its request again wouldn't help.
             self._config.logger.log(f"nobody waits for the reply: {error}")
 
 
-@dataclass(kw_only=True)
-class TopicPublisherConfig(PublisherUsecaseConfig):
-    """The arguments of a publisher."""
-
-    _outer_config: PocketBrokerConfig
-    topic: str
-    headers: dict[str, Any]
-    reply_to: str
-    batch: bool
-    options: MessageOptions
-
-
-@dataclass(kw_only=True)
-class TopicPublisherDescription(PublisherSpecificationConfig):
-    """What the AsyncAPI document says of a publisher."""
-
-    topic: str
-
-
-class TopicPublisherSpecification(
-    PublisherSpecification[PocketBrokerConfig, TopicPublisherDescription]
-):
+class TopicPublisherSpecification(TopicPart, PublisherSpecification[Any, Any]):
     """A publisher in the AsyncAPI document."""
-
-    @property
-    def topic(self) -> str:
-        """The topic with the prefixes of its routers."""
-        return f"{self._outer_config.prefix}{self.config.topic}"
 
     @property
     def name(self) -> str:
@@ -279,28 +309,17 @@ class TopicPublisherSpecification(
     def get_schema(self) -> dict[str, PublisherSpec]:
         """Return its channel."""
         payload = resolve_payloads(self.get_payloads(), "Publisher")
-        return {self.name: _channel(PublisherSpec, self, self.config.description_, payload)}
+        description = self.config.description_
+        return {self.name: self._channel(PublisherSpec, self.name, description, payload)}
 
 
-class TopicPublisher(PublisherUsecase):
+class TopicPublisher(TopicPart, PublisherUsecase):
     """Publishes to a topic."""
 
-    _outer_config: PocketBrokerConfig
-
-    def __init__(
-        self, config: TopicPublisherConfig, specification: PublisherSpecification[Any, Any]
-    ) -> None:
-        super().__init__(config, specification)
-        self._topic = config.topic
-        self.headers = config.headers
-        self.reply_to = config.reply_to
-        self.batch = config.batch
-        self.options = config.options
-
-    @property
-    def topic(self) -> str:
-        """The topic with the prefixes of its routers."""
-        return f"{self._outer_config.prefix}{self._topic}"
+    def __init__(self, config: TopicArguments) -> None:
+        specification = TopicPublisherSpecification(config._outer_config, config)
+        super().__init__(cast(Any, config), specification)
+        self.config = config
 
     async def start(self) -> None:
         """Declare the topic, unless each message is published to a topic of its own."""
@@ -309,99 +328,54 @@ class TopicPublisher(PublisherUsecase):
             await self._outer_config.declare_topic(self.topic)
 
     async def publish(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        reply_to: str = "",
-        timeout: Duration | None = None,
-        **options: Unpack[MessageOptions],
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> Receipt | list[Receipt]:
         """Publish a message, or with ``batch=True`` a sequence of them; see ``PocketBroker``."""
-        command = self._command(
-            PublishType.PUBLISH, message, topic, headers, correlation_id, reply_to, timeout, options
-        )
-        receipts: Receipt | list[Receipt] = await self._send(command, ())
-        return receipts
+        bodies = message if self.config.batch else (message,)
+        command = self._command(PublishType.PUBLISH, bodies, topic, options)
+        return cast(Receipt | list[Receipt], await self._send(command, ()))
 
     async def request(
-        self,
-        message: Any = None,
-        topic: str = "",
-        *,
-        headers: dict[str, Any] | None = None,
-        correlation_id: str | None = None,
-        timeout: Duration | None = 3.0,
-        **options: Unpack[MessageOptions],
+        self, message: Any = None, topic: str = "", **options: Unpack[PublishOptions]
     ) -> PocketMessage:
         """Publish a message and return its reply; see ``PocketBroker.request``."""
-        command = self._command(
-            PublishType.REQUEST, message, topic, headers, correlation_id, "", timeout, options
-        )
-        reply = await self._basic_request(command, producer=self._outer_config.producer)
-        assert isinstance(reply, PocketMessage)
-        return reply
-
-    async def _publish(
-        self, cmd: PublishCommand, *, _extra_middlewares: Iterable[PublisherMiddleware]
-    ) -> Any:
-        command = PocketPublishCommand.from_cmd(cmd, batch=self.batch)
-        command.destination = command.destination or self.topic
-        command.reply_to = command.reply_to or self.reply_to
-        command.add_headers(self.headers, override=False)
-        command.options = {**self.options, **command.options}
-        return await self._send(command, _extra_middlewares)
+        command = self._command(PublishType.REQUEST, (message,), topic, options)
+        producer = self._outer_config.producer
+        return cast(PocketMessage, await self._basic_request(command, producer=producer))
 
     def _command(
-        self,
-        kind: PublishType,
-        message: Any,
-        topic: str,
-        headers: dict[str, Any] | None,
-        correlation_id: str | None,
-        reply_to: str,
-        timeout: Duration | None,
-        options: MessageOptions,
+        self, kind: PublishType, bodies: Sequence[Any], topic: str, options: PublishOptions
     ) -> PocketPublishCommand:
-        is_batch = self.batch and kind is PublishType.PUBLISH
-        return PocketPublishCommand(
-            *(message if is_batch else (message,)),
-            topic=topic or self.topic,
-            headers={**self.headers, **(headers or {})},
-            correlation_id=correlation_id or self._outer_config.id_generator(),
-            reply_to=reply_to or ("" if kind is PublishType.REQUEST else self.reply_to),
-            timeout=timeout,
-            options={**self.options, **options},
-            _publish_type=kind,
-        )
+        own = self.config.publishing
+        headers = {**(own.get("headers") or {}), **(options.get("headers") or {})}
+        every: PublishOptions = {**own, **options, "headers": headers}
+        return command_of(self._outer_config, kind, bodies, topic or self.topic, every)
 
-    async def _send(
-        self, command: PocketPublishCommand, middlewares: Iterable[PublisherMiddleware]
-    ) -> Any:
-        send = self._basic_publish_batch if self.batch else self._basic_publish
-        return await send(
-            command, producer=self._outer_config.producer, _extra_middlewares=middlewares
-        )
+    async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
+        command = PocketPublishCommand.from_cmd(cmd, batch=self.config.batch)
+        # What the handler has set takes precedence.
+        mine = self._command(PublishType.PUBLISH, (None,), command.destination, {})
+        command.destination = mine.destination
+        command.reply_to = command.reply_to or mine.reply_to
+        command.add_headers(mine.headers, override=False)
+        command.options = {**mine.options, **command.options}
+        return await self._send(command, _extra_middlewares)
+
+    async def _send(self, command: PocketPublishCommand, middlewares: Iterable[Any]) -> Any:
+        send = self._basic_publish_batch if self.config.batch else self._basic_publish
+        producer = self._outer_config.producer
+        return await send(command, producer=producer, _extra_middlewares=middlewares)
 
 
-def _channel(
-    kind: type[Any],
-    specification: TopicSubscriberSpecification | TopicPublisherSpecification,
-    description: str | None,
-    payload: dict[str, Any],
-) -> Any:
-    """Return a channel; FastStream 0.7.8 has requires its address, 0.7.5 doesn't know it."""
-    address = {"address": specification.topic} if "address" in _names(kind) else {}
-    message = Message(title=f"{specification.name}:Message", payload=payload)
-    return kind(
-        description=description,
-        operation=Operation(message=message, bindings=None),
-        bindings=None,
-        **address,
+def command_of(
+    config: Any,
+    kind: PublishType,
+    bodies: Sequence[Any],
+    topic: str,
+    options: PublishOptions,
+) -> PocketPublishCommand:
+    """Return a command; it gets a correlation id."""
+    options = {**options, "correlation_id": options.get("correlation_id") or config.id_generator()}
+    return PocketPublishCommand(
+        *(bodies or (None,)), _publish_type=kind, destination=topic, **options
     )
-
-
-def _names(kind: type[Any]) -> set[str]:
-    return {each.name for each in fields(kind)}

@@ -7,15 +7,14 @@ RocketMQ's own are the application's headers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 from faststream.message import StreamMessage, decode_message
 
-from client.consumer.received import ReceivedMessage
-from client.message import Reply
 from client.positions import Duration
 from client.producer.columns import RESERVED
+from pocketmq import ReceivedMessage, Reply
 from remoting.protocol.message.properties import REPLY_TO_CLIENT
 
 CONTENT_TYPE: Final = "content-type"
@@ -26,6 +25,8 @@ EMPTY_BODY: Final = "faststream-empty"
 """Marks an empty body, in whose place ``EMPTY`` is sent: RocketMQ refuses it."""
 
 EMPTY: Final = b"\0"
+
+_NO_HEADERS: Final = RESERVED | {EMPTY_BODY}
 
 Received: TypeAlias = ReceivedMessage[bytes]
 Raw: TypeAlias = "Received | list[Received] | Reply[bytes]"
@@ -43,17 +44,16 @@ class PocketMessage(StreamMessage[Any]):
     @property
     def received(self) -> list[Received]:
         """The messages to settle; none for a reply."""
-        raw = self.raw_message
-        if isinstance(raw, list):
-            return raw
-        return [raw] if isinstance(raw, ReceivedMessage) else []
+        return [each for each in parts_of(self) if isinstance(each, ReceivedMessage)]
+
+    def _settle(self, settle: Callable[[Received], None]) -> None:
+        for message in self.received if self.committed is None else ():
+            if not message.settled:
+                settle(message)
 
     async def ack(self) -> None:
         """Mark the message, or all of the batch, as done."""
-        if self.committed is None:
-            for message in self.received:
-                if not message.settled:
-                    message.ack()
+        self._settle(ReceivedMessage.ack)
         await super().ack()
 
     async def nack(self, delay: Duration | None = None) -> None:
@@ -62,10 +62,7 @@ class PocketMessage(StreamMessage[Any]):
         Args:
             delay: seconds, see ``client.ReceivedMessage.retry_later``; None: growing delays.
         """
-        if self.committed is None:
-            for message in self.received:
-                if not message.settled:
-                    message.retry_later(delay)
+        self._settle(lambda message: message.retry_later(delay))
         await super().nack()
 
     async def reject(self, reason: str = "") -> None:
@@ -74,12 +71,9 @@ class PocketMessage(StreamMessage[Any]):
         Args:
             reason: for the dead letter; by default the exception that is being handled.
         """
-        if self.committed is None:
-            error = sys.exception()
-            reason = reason or ("" if error is None else repr(error))
-            for message in self.received:
-                if not message.settled:
-                    message.dead_letter(reason)
+        error = sys.exception()
+        why = reason or ("" if error is None else repr(error))
+        self._settle(lambda message: message.dead_letter(why))
         await super().reject()
 
 
@@ -88,8 +82,8 @@ async def parse_message(message: Received | Reply[bytes]) -> PocketMessage:
     properties = message.properties
     return PocketMessage(
         message,
-        _body(message, properties),
-        headers=_headers(properties),
+        b"" if EMPTY_BODY in properties else message.body,
+        headers={name: value for name, value in properties.items() if name not in _NO_HEADERS},
         reply_to=properties.get(REPLY_TO) or properties.get(REPLY_TO_CLIENT, ""),
         content_type=properties.get(CONTENT_TYPE),
         correlation_id=properties.get(CORRELATION_ID),
@@ -99,16 +93,15 @@ async def parse_message(message: Received | Reply[bytes]) -> PocketMessage:
 
 async def parse_batch(messages: list[Received]) -> PocketMessage:
     """Read a batch; its headers and ids are those of the first message, and nobody is replied."""
-    batch = [message.properties for message in messages]
-    headers = [_headers(properties) for properties in batch]
+    parsed = [await parse_message(message) for message in messages]
     return PocketMessage(
         messages,
-        [_body(message, own) for message, own in zip(messages, batch, strict=True)],
-        headers=headers[0],
-        batch_headers=headers,
-        content_type=batch[0].get(CONTENT_TYPE),
-        correlation_id=batch[0].get(CORRELATION_ID),
-        message_id=messages[0].id,
+        [message.body for message in parsed],
+        headers=parsed[0].headers,
+        batch_headers=[message.headers for message in parsed],
+        content_type=parsed[0].content_type,
+        correlation_id=parsed[0].correlation_id,
+        message_id=parsed[0].message_id,
     )
 
 
@@ -123,13 +116,12 @@ async def decode_batch(message: StreamMessage[Any]) -> list[Any]:
     return [decode_message(await parse_message(each)) for each in message.raw_message]
 
 
-def _body(message: Received | Reply[bytes], properties: Mapping[str, str]) -> bytes:
-    return b"" if EMPTY_BODY in properties else message.body
+def parts_of(message: StreamMessage[Any]) -> list[Received | Reply[bytes]]:
+    """Return the messages of a batch, or the only one."""
+    raw = message.raw_message
+    return raw if isinstance(raw, list) else [raw]
 
 
-def _headers(properties: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in properties.items()
-        if name not in RESERVED and name != EMPTY_BODY
-    }
+def size_of(message: StreamMessage[Any]) -> int:
+    """Return the bytes of the body, or of all of a batch."""
+    return sum(map(len, message.body)) if isinstance(message.body, list) else len(message.body)

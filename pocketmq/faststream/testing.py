@@ -5,35 +5,27 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 from unittest.mock import MagicMock, patch
 
 from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
+import pocketmq
 from broker.filters.sql import SqlFilter
-from client.admin import Admin
 from client.config import ProducerOptions
 from client.consumer.options import expression_of
 from client.consumer.outcome import MessageOutcome
-from client.consumer.push import PushConsumer
-from client.consumer.received import ReceivedMessage
-from client.errors import AlreadySettled
-from client.instance import Instance
 from client.limits import REQUEST_REPLY_TIMEOUT
-from client.message import Message, Receipt, Reply, SendStatus
 from client.positions import seconds
 from client.producer.columns import Preparer
 from client.serde import raw
 from pocketmq.faststream.broker import PocketBroker
-from pocketmq.faststream.commands import PocketPublishCommand
-from pocketmq.faststream.config import PocketBrokerConfig
-from pocketmq.faststream.endpoints import TopicPublisher, TopicSubscriber
+from pocketmq.faststream.endpoints import PocketBrokerConfig, TopicPublisher, TopicSubscriber
 from pocketmq.faststream.message import Received
-from pocketmq.faststream.producer import PocketProducer
+from pocketmq.faststream.publishing import PocketProducer, PocketPublishCommand
 from remoting.protocol.message import ids
 from remoting.protocol.message.record import encode_record, host_bytes
 from remoting.protocol.message.tags import SqlExpression
@@ -81,64 +73,48 @@ class MemoryProducer(PocketProducer):
 
     def __init__(self, brokers: Sequence[PocketBroker], config: PocketBrokerConfig) -> None:
         super().__init__(config.broker_parser, config.broker_decoder)
-        self._serializer = config.fd_config._serializer
-        self.codec = config.broker_codec or self.codec
+        self.connect(None, config.fd_config, config.broker_codec)
         self._brokers = brokers
-        make_ids = ids.UniqueIdGenerator(_IP, os.getpid(), id(self), _now_ms)
-        self._take_ids = make_ids.take
-        self._preparer = Preparer(
-            ProducerOptions(), raw, len(make_ids.next()), _now_ms, time.monotonic
-        )
+        self._take_ids = ids.UniqueIdGenerator(_IP, os.getpid(), id(self), _now_ms).take
+        id_bytes = len(self._take_ids(1)[0])
+        self._preparer = Preparer(ProducerOptions(), raw, id_bytes, _now_ms, time.monotonic)
         self._stored = 0
 
-    async def publish(self, cmd: PocketPublishCommand) -> Receipt:
+    async def publish(self, cmd: PocketPublishCommand) -> pocketmq.Receipt:
         """Hand a message to a subscriber of each group; raises what a handler raises."""
         return (await self._deliver(await self._encode(cmd, [cmd.body])))[0]
 
-    async def publish_batch(self, cmd: PocketPublishCommand) -> list[Receipt]:
+    async def publish_batch(self, cmd: PocketPublishCommand) -> list[pocketmq.Receipt]:
         """Hand over messages, to subscribers of batches together."""
         return await self._deliver(await self._encode(cmd, cmd.batch_bodies, batch=True))
 
-    async def request(self, cmd: PocketPublishCommand) -> Reply[bytes]:
+    async def request(self, cmd: PocketPublishCommand) -> pocketmq.Reply[bytes]:
         """Return what the first subscriber's handler returns.
 
         Raises:
             SubscriberNotFound: the topic has none.
             TimeoutError: the handler takes too long.
         """
-        [message] = await self._encode(cmd, [cmd.body])
-        stored = self._store(message)
-        for subscriber, record in self._selected(stored):
-            async with asyncio.timeout(
-                REQUEST_REPLY_TIMEOUT if cmd.timeout is None else seconds(cmd.timeout)
-            ):
-                result = await subscriber.process_message(
-                    [_received(record)] if subscriber.is_batch else _received(record)
-                )
+        stored = [self._store(each) for each in await self._encode(cmd, [cmd.body])]
+        timeout = REQUEST_REPLY_TIMEOUT if cmd.timeout is None else seconds(cmd.timeout)
+        for subscriber, [message] in self._selected(stored):
+            async with asyncio.timeout(timeout):
+                raw_message = [message] if subscriber.config.batch else message
+                result = await subscriber.process_message(raw_message)
             command = PocketPublishCommand.from_cmd(result.as_publish_command())
             [answer] = await self._encode(command, [command.body])
-            return Reply(
-                body=answer.body,
-                properties=answer.properties or {},
-                id=self._take_ids(1)[0],
-                sent_ms=_now_ms(),
-            )
+            own = answer.properties or {}
+            return pocketmq.Reply(body=answer.body, properties=own, id="memory", sent_ms=_now_ms())
         raise SubscriberNotFound(f"no subscriber of the topic {cmd.destination}")
 
-    async def _deliver(self, messages: Sequence[Message[bytes]]) -> list[Receipt]:
+    async def _deliver(self, messages: Sequence[pocketmq.Message[bytes]]) -> list[pocketmq.Receipt]:
         stored = [self._store(message) for message in messages]
-        batches = defaultdict[TopicSubscriber, list[Received]](list)
-        for one in stored:
-            for subscriber, record in self._selected(one):
-                if subscriber.is_batch:
-                    batches[subscriber].append(_received(record))
-                else:
-                    await subscriber.process_message(_received(record))
-        for subscriber, batch in batches.items():
-            await subscriber.process_message(batch)
+        for subscriber, chosen in self._selected(stored):
+            for each in [chosen] if subscriber.config.batch else chosen:
+                await subscriber.process_message(each)
         return [one.receipt for one in stored]
 
-    def _store(self, message: Message[bytes]) -> _Stored:
+    def _store(self, message: pocketmq.Message[bytes]) -> _Stored:
         """Encode a message as a broker stores it. Raises UsageError as a send does."""
         columns = self._preparer.prepare(message, None)
         columns.seal(self._take_ids)
@@ -151,40 +127,50 @@ class MemoryProducer(PocketProducer):
             properties=(payload.properties or "").encode(),
             born_host=_HOST,
             store_host=_HOST,
-            queue_id=queue.queue_id,
-            flag=payload.flag,
             queue_offset=offset,
             sys_flag=payload.sys_flag,
             born_timestamp_ms=payload.born_ms,
             store_timestamp_ms=_now_ms(),
         )
-        receipt = Receipt(
-            SendStatus.OK, queue, offset, columns.ids[0], ids.offset_id(_IP, 0, offset)
+        receipt = pocketmq.Receipt(
+            pocketmq.SendStatus.OK, queue, offset, columns.ids[0], ids.offset_id(_IP, 0, offset)
         )
         return _Stored(record, receipt)
 
-    def _selected(self, stored: _Stored) -> Iterator[tuple[TopicSubscriber, _Stored]]:
-        """Yield a subscriber of each group that wants the message."""
-        topic, groups = stored.receipt.queue.topic, set[str]()
+    def _selected(
+        self, stored: Sequence[_Stored]
+    ) -> Iterator[tuple[TopicSubscriber, list[Received]]]:
+        """Yield a subscriber of each group, and the messages that it wants."""
+        topic, groups = stored[0].receipt.queue.topic, set[str]()
         for subscriber in _subscribers(self._brokers):
             if subscriber.topic != topic or subscriber.group in groups:
                 continue
-            expression = expression_of(subscriber.tags, subscriber.group, topic)
-            if isinstance(expression, SqlExpression):
-                wanted = bool(SqlFilter(expression.text).select([memoryview(stored.record)], 1)[1])
-            else:
-                wanted = expression.matches(_received(stored).tag)
-            if wanted:
+            expression = expression_of(subscriber.config.tags, subscriber.group, topic)
+            sql = SqlFilter(expression.text) if isinstance(expression, SqlExpression) else None
+            chosen = [
+                message
+                for one in stored
+                # Each group has its own copy, with its own outcome.
+                for message in [
+                    pocketmq.ReceivedMessage(one.record, 0, one.receipt.queue, raw, _Outcome())
+                ]
+                if (expression.matches(message.tag) if sql is None else _is_selected(sql, one))
+            ]
+            if chosen:
                 groups.add(subscriber.group)
-                yield subscriber, stored
+                yield subscriber, chosen
+
+
+def _is_selected(sql: SqlFilter, stored: _Stored) -> bool:
+    return bool(sql.select([memoryview(stored.record)], 1)[1])
 
 
 class _Stored(NamedTuple):
     record: bytes
-    receipt: Receipt
+    receipt: pocketmq.Receipt
 
 
-class _Outcomes:
+class _Outcome:
     """The outcome of one message in memory; see ``client.consumer.outcome.Settler``."""
 
     def __init__(self) -> None:
@@ -192,7 +178,7 @@ class _Outcomes:
 
     def settle(self, _: object, outcome: MessageOutcome) -> None:
         if self._outcome is not None:
-            raise AlreadySettled("the message has an outcome already")
+            raise pocketmq.AlreadySettled("the message has an outcome already")
         self._outcome = outcome
 
     def settled(self, _: object) -> bool:
@@ -204,23 +190,13 @@ class _Outcomes:
     def failures(self, _: object) -> int:
         return 0
 
-    def hold(self, _: object) -> None:
-        pass
+    def hold(self, _: object) -> None: ...
 
-    def end_hold(self, _: object) -> None:
-        pass
+    def end_hold(self, _: object) -> None: ...
 
 
-def _received(stored: _Stored) -> Received:
-    """Return the message as a consumer gets it; each group has its own."""
-    return ReceivedMessage(stored.record, 0, stored.receipt.queue, raw, _Outcomes())
-
-
-def _subscribers(brokers: Iterable[PocketBroker]) -> Iterator[TopicSubscriber]:
-    for broker in brokers:
-        for subscriber in broker.subscribers:
-            assert isinstance(subscriber, TopicSubscriber)
-            yield subscriber
+def _subscribers(brokers: Iterable[PocketBroker]) -> list[TopicSubscriber]:
+    return cast(list[TopicSubscriber], [each for one in brokers for each in one.subscribers])
 
 
 def _now_ms() -> int:
@@ -229,7 +205,7 @@ def _now_ms() -> int:
 
 def _instance() -> Any:
     """Return an instance without connections, whose consumers get no messages."""
-    instance = MagicMock(Instance)
-    instance.admin.return_value = MagicMock(Admin)
-    instance.push_consumer.return_value = MagicMock(PushConsumer)
+    instance = MagicMock(pocketmq.Instance)
+    instance.admin.return_value = MagicMock(pocketmq.Admin)
+    instance.push_consumer.return_value = MagicMock(pocketmq.PushConsumer)
     return instance

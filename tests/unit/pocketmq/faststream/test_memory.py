@@ -257,11 +257,6 @@ async def test_a_router_brings_handlers_prefix_and_middlewares() -> None:
     assert seen == ["shop-orders"]
 
 
-def test_a_router_of_another_broker_is_refused() -> None:
-    with pytest.raises(TypeError, match="PocketRouter, not a str"):
-        a_broker().include_router("router")  # type: ignore[arg-type]
-
-
 def test_the_asyncapi_document_has_the_channels() -> None:
     broker = PocketBroker("one:9876;two:9876", description="orders and bills")
 
