@@ -58,6 +58,8 @@ from remoting.protocol.queue import MessageQueue
 
 DIRECT_TIMEOUT: Final = 15.0
 """Seconds; a broker waits 10 for the member's answer."""
+LOOKUPS_AT_ONCE: Final = 8
+"""Queries of the index; a broker refuses more than 64 of all its clients together."""
 MAX_FOUND: Final = 64
 """Most messages that one query of a broker returns (cf. maxMsgsNumBatch)."""
 
@@ -452,10 +454,11 @@ class MessageAdmin(AdminBase):
         Args:
             committed: the offset below which they were sent back.
             topic: where to look for the copies of others; by default in their own topics.
-            ids: look for the copies of these only.
+            ids: look for the copies of these only, and of those up to which all were sent back.
         """
-        offset = max(begin, await self._offsets.minimum(queue))
+        offset = all_sent_to = max(begin, await self._offsets.minimum(queue))
         homes: dict[str, dict[str, str]] = {}
+        room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         while True:
             page = await self._offsets.page(queue, TOOLS_CONSUMER_GROUP, offset, WALK_MESSAGES)
             if not page.records:
@@ -466,31 +469,44 @@ class MessageAdmin(AdminBase):
                 for letter in letters
                 if not letter.redriven
                 and (target := topic or letter.topic)
-                and (ids is None or letter.id in ids)
+                and (ids is None or letter.id in ids or offset == all_sent_to)
             ]
             for name in {target for _, target in unsure}.difference(homes):
                 try:
                     homes[name] = await self._readers(name)
                 except (TopicNotFound, UsageError):
-                    homes[name] = {}
+                    homes[name] = {}  # the name is a client's text
+            unsure = [(letter, name) for letter, name in unsure if homes[name]]
             copied = await asyncio.gather(
-                *(self._has_copy(group, letter, name, homes[name]) for letter, name in unsure)
+                *(self._has_copy(group, letter, name, homes[name], room) for letter, name in unsure)
             )
-            sent = {
-                letter.offset for (letter, _), found in zip(unsure, copied, strict=True) if found
-            }
+            sent = {unsure[place][0].offset for place, found in enumerate(copied) if found}
+            letters = [
+                replace(letter, redriven=letter.redriven or letter.offset in sent)
+                for letter in letters
+            ]
+            if offset == all_sent_to and all(
+                letter.redriven or (ids is not None and letter.id in ids) for letter in letters
+            ):
+                all_sent_to = page.next_offset
             for letter, record in zip(letters, page.records, strict=True):
-                yield replace(letter, redriven=letter.redriven or letter.offset in sent), record
+                yield letter, record
             offset = page.next_offset
 
     async def _has_copy(
-        self, group: str, letter: DeadMessage, topic: str, brokers: Mapping[str, str]
+        self,
+        group: str,
+        letter: DeadMessage,
+        topic: str,
+        brokers: Mapping[str, str],
+        room: asyncio.Semaphore,
     ) -> bool:
         """Return whether a topic has a copy of a letter that was sent back."""
-        try:
-            found = await self._find(topic, letter.id, MAX_FOUND, _ALWAYS, brokers, unique=True)
-        except NoPermission:
-            return False
+        async with room:
+            try:
+                found = await self._find(topic, letter.id, MAX_FOUND, _ALWAYS, brokers, unique=True)
+            except NoPermission:
+                return False
         mark = _mark_of(group, letter)
         return any(copy.properties.get(properties.REDRIVEN) == mark for copy in found)
 

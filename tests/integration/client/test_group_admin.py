@@ -267,12 +267,18 @@ async def test_chosen_letters_are_sent_back_once(cluster: Any, dead: client.Admi
     ]
     # The letters before and after it go back once, in whatever order.
     assert [one.message.id for one in (await dead.redrive("g", ids=["id-0"])).sent] == ["id-0"]
-    assert (await dead.committed("g", DLQ.topic))[DLQ] == 1
+    assert (await dead.committed("g", DLQ.topic))[DLQ] == 2
     assert [one.message.id for one in (await dead.redrive("g")).sent] == ["id-2"]
     assert (await dead.committed("g", DLQ.topic))[DLQ] == 3
     assert len(await received(cluster, "T", 3)) == 3
     with pytest.raises(client.UsageError, match="topics they came from"):
         await dead.redrive("g", ids=["id-1"], topic="T")
+
+
+async def test_letters_chosen_in_any_order_are_all_done_in_the_end(dead: client.Admin):
+    for chosen in ("id-2", "id-1", "id-0"):
+        assert len((await dead.redrive("g", ids=[chosen])).sent) == 1
+    assert (await dead.committed("g", DLQ.topic))[DLQ] == 3
 
 
 async def test_a_letter_that_was_sent_back_but_not_committed_is_not_sent_again(
@@ -320,6 +326,15 @@ async def test_a_deleted_origin_topic_stops_the_redrive(dead: client.Admin):
     with pytest.raises(client.TopicNotFound, match="Gone"):
         await dead.redrive("g")
     assert [one.topic for one in await dead.dead_letters("g")] == ["Gone"]
+
+
+@pytest.mark.parametrize("text", ["no topic!", "é" * 200])
+async def test_an_origin_that_is_no_topics_name_is_shown(admin: client.Admin, text: str):
+    await admin.create_topic(DLQ.topic, queues=1)
+    await store_dead_letter(admin, b"x", letter(0, RETRY_TOPIC=text))
+    assert [one.topic for one in await admin.dead_letters("g")] == [text]
+    with pytest.raises(client.PocketMQError):
+        await admin.redrive("g")
 
 
 def test_the_blocking_admin_does_the_same():
