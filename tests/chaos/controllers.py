@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 from remoting.blocking import BlockingConnection
@@ -11,7 +12,10 @@ from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.controller import BrokerReplicasInfo, ReplicasInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
-from remoting.protocol.headers.controller import GetMetaDataResponseHeader
+from remoting.protocol.headers.controller import (
+    ElectMasterRequestHeader,
+    GetMetaDataResponseHeader,
+)
 from tests.chaos.network import Network
 from tests.interop.apache import controller_command, start
 from tests.support.ports import free_port
@@ -95,12 +99,30 @@ class Controllers:
     def replicas(self, name: str) -> ReplicasInfo:
         """Return what they know of the brokers of a name; empty if none tells."""
         request = Command.request(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=encode([name]))
+        answer = self._ask_all(request)
+        if answer is None:
+            return ReplicasInfo()
+        table = decode(BrokerReplicasInfo, answer.body).replicas_info_table
+        return table.get(name) or ReplicasInfo()
+
+    def elect(self, name: str, broker_id: int) -> None:
+        """Ask them to make a broker the master."""
+        header = ElectMasterRequestHeader(
+            cluster_name="DefaultCluster",
+            broker_name=name,
+            broker_id=broker_id,
+            designate_elect=True,
+            invoke_time=time.time_ns() // 1_000_000,
+        )
+        self._ask_all(Command.request(RequestCode.CONTROLLER_ELECT_MASTER, header))
+
+    def _ask_all(self, request: Command) -> Command | None:
+        """Return the first answer that says yes: the leader's."""
         for address in self.addresses:
             answer = self._ask(address, request)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                table = decode(BrokerReplicasInfo, answer.body).replicas_info_table
-                return table.get(name) or ReplicasInfo()
-        return ReplicasInfo()
+                return answer
+        return None
 
     @staticmethod
     def _ask(address: str, request: Command) -> Command | None:

@@ -94,6 +94,7 @@ class Senders:
         bank: decides about transactions.
         first: the first number.
         timers: whether the brokers deliver at any time.
+        pause: seconds after each call.
     """
 
     def __init__(
@@ -104,12 +105,14 @@ class Senders:
         *,
         first: int,
         timers: bool,
+        pause: float,
     ) -> None:
         self._producer = producer
         self._recorder = recorder
         self._bank = bank
         self._numbers = count(first)
         self._timers = timers
+        self._pause = pause
 
     async def run(self) -> None:
         """Send until cancelled."""
@@ -136,6 +139,7 @@ class Senders:
                 is_stored_nowhere = error.outcome is client.Outcome.NOT_SENT
                 self._recorder.write("failed" if is_stored_nowhere else "unknown", number)
                 await asyncio.sleep(REST)
+            await asyncio.sleep(self._pause)
 
     async def _send(self, number: int, sent: Sent, level: int) -> None:
         receipt = await self._producer.send(
@@ -164,10 +168,12 @@ class Senders:
             await transaction.rollback()
 
 
-async def produce(nameserver: str, folder: Path, run: int, *, timers: bool = True) -> None:
+async def produce(
+    nameserver: str, folder: Path, run: int, *, timers: bool = True, pause: float = 0.0
+) -> None:
     """Send until cancelled or killed."""
     async with producing(nameserver, folder, f"produce{run}") as parts:
-        await Senders(*parts, first=run * RUNS, timers=timers).run()
+        await Senders(*parts, first=run * RUNS, timers=timers, pause=pause).run()
 
 
 async def read(nameserver: str, folder: Path, run: int) -> None:
@@ -198,10 +204,12 @@ async def next_messages(
         return []
 
 
-async def record(nameserver: str, folder: Path, run: int, *, timers: bool = True) -> None:
+async def record(
+    nameserver: str, folder: Path, run: int, *, timers: bool = True, pause: float = 0.0
+) -> None:
     """Send and read until cancelled or killed, as the ``run``-th recorder of the history."""
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(produce(nameserver, folder, run, timers=timers))
+        tasks.create_task(produce(nameserver, folder, run, timers=timers, pause=pause))
         tasks.create_task(read(nameserver, folder, run))
 
 
@@ -287,9 +295,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("run", type=int)
     parser.add_argument("--without-timers", action="store_true")
+    parser.add_argument("--pause", type=float, default=0.0)
     arguments = parser.parse_args()
-    timers = not arguments.without_timers
-    run(record(arguments.nameserver, arguments.folder, arguments.run, timers=timers))
+    place = arguments.nameserver, arguments.folder, arguments.run
+    run(record(*place, timers=not arguments.without_timers, pause=arguments.pause))
 
 
 if __name__ == "__main__":

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import client
 from remoting.protocol.bodies.controller import ReplicasInfo
 from tests.chaos.alterations import environment
-from tests.chaos.controllers import Controllers
+from tests.chaos.controllers import VERSION, Controllers
 from tests.chaos.load import PATIENCE
 from tests.chaos.network import Network
 from tests.chaos.pair import NAME, Node, Pair, until
 from tests.chaos.recorder import QUEUES, TOPIC
 from tests.harness.processes import options
+from tests.interop.apache import broker_command, start
+from tests.support.ports import free_ports, wait_until_listening
 
 SOON = 60.0
 """Seconds for an election and what follows it, on a busy machine."""
@@ -60,6 +63,53 @@ class Member(Node):
         return self._server.log
 
 
+class ApacheMember(Node):
+    """Apache's broker in a group, as docs/high-availability.md has it.
+
+    Args:
+        home: its directory.
+        controllers: their addresses.
+    """
+
+    def __init__(self, home: Path, controllers: str) -> None:
+        super().__init__(home / "store")
+        self.port = free_ports(10)
+        self._home, self._controllers = home, controllers
+        self._command: list[str] = []
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, nameserver: str, role: str, settings: Mapping[str, object]) -> None:
+        own = {
+            **settings,
+            "namesrvAddr": nameserver,
+            "haListenPort": self.stream_port,
+            "enableControllerMode": "true",
+            "controllerAddr": self._controllers,
+            "allAckInSyncStateSet": "true",
+            "minInSyncReplicas": 2,
+            # A new master may not be registered yet when it asks for its address the first time.
+            "registerNameServerPeriod": 10_000,
+            # It asks about none: voted out while it has to, it follows a minute later.
+            "transactionTimeOut": 120_000,
+        }
+        lines = [f"{name}={value}" for name, value in own.items()]
+        self._home.mkdir(parents=True, exist_ok=True)
+        self._command = broker_command(VERSION, self._home, self.port, settings=lines)
+
+    def start(self) -> None:
+        self._process = start(self._command, self._home, self._home / "broker.log")
+        wait_until_listening(self.port)
+
+    def stop(self) -> None:
+        # Its clean stop takes ten seconds, and minutes when the others are gone.
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
 class Trio(Pair):
     """A name server, controllers, three brokers, and the recorders.
 
@@ -70,6 +120,7 @@ class Trio(Pair):
             three controllers; the rest runs on its router, as the caller does. Without it there
             is one controller.
         alter: alterations of the brokers; see ``alterations``.
+        apaches: which of the brokers, of ``abc``, are Apache's.
 
     Attributes:
         nodes: the brokers; ``master`` and ``slave`` are two of them, as seen last.
@@ -83,13 +134,17 @@ class Trio(Pair):
         *,
         network: Network | None = None,
         alter: Sequence[str] = (),
+        apaches: Collection[str] = (),
     ) -> None:
         super().__init__(root, settings=settings, network=network)
         self.controllers = Controllers(root, 1 if network is None else 3, network)
         addresses = ";".join(self.controllers.addresses)
         variables = environment(*alter) if alter else None
         self.nodes: list[Node] = [
-            Member(root / name, addresses, network=network, environment=variables) for name in "abc"
+            ApacheMember(root / name, addresses)
+            if name in apaches
+            else Member(root / name, addresses, network=network, environment=variables)
+            for name in "abc"
         ]
 
     # --- the cluster
@@ -122,19 +177,39 @@ class Trio(Pair):
 
     def members(self) -> set[str]:
         """Return the addresses of the replicas in sync."""
-        return {one.broker_address or "" for one in self.group().in_sync_replicas}
+        return _members(self.group())
 
     async def elected(self, alive: list[Node]) -> None:
         """Wait until one of these brokers is the master, and all are in sync."""
         addresses = {node.address for node in alive}
 
         def is_whole() -> bool:
-            return self.members() == addresses and self.group().master_address in addresses
+            group = self.group()
+            return _members(group) == addresses and group.master_address in addresses
 
         await until(is_whole, SOON)
         master = self.group().master_address
         self.master = next(node for node in alive if node.address == master)
         self.slave = next(node for node in alive if node is not self.master)
+
+    async def elect(self, node: Node) -> None:
+        """Have the controller make a broker the master; wait until all are in sync."""
+        (broker_id,) = (
+            one.broker_id
+            for one in self.group().in_sync_replicas
+            if one.broker_address == node.address
+        )
+
+        def is_master() -> bool:
+            if self.group().master_address == node.address:
+                return True
+            self.controllers.elect(NAME, broker_id)
+            return False
+
+        self.crashed()
+        await until(is_master, SOON)
+        await self.elected(self.nodes)
+        self.done["elections"] += 1
 
     async def equal(self) -> int:
         """Wait until all logs, which must not grow, end at the same offset; return it."""
@@ -147,3 +222,7 @@ class Trio(Pair):
 
         await until(are_equal, SOON)
         return ends.pop()
+
+
+def _members(group: ReplicasInfo) -> set[str]:
+    return {one.broker_address or "" for one in group.in_sync_replicas}
