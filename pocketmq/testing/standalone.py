@@ -13,12 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from client.blocking import Admin, Instance
-from client.positions import FIRST
+from client.blocking import Admin
 from pocketmq import certificates
 from pocketmq.testing.processes import SMALL_STORE, ServerProcess
 from remoting.access.accounts import dump
-from remoting.protocol.names import TOOLS_CONSUMER_GROUP, dlq_topic, retry_topic
+from remoting.protocol.names import dlq_topic, retry_topic
 from remoting.protocol.signing import Credentials
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ _OWN_ACCOUNT: Final = "pocketmq-broker"
 _KEYS: Final = "keys.yml"
 """The file with this account's keys."""
 
-_READ_SECONDS: Final = 10.0
-"""How long ``messages`` waits for what the broker has."""
+_PAGE: Final = 1000
+"""Messages that ``messages`` reads at once."""
 
 _POLL_SECONDS: Final = 0.005
 
@@ -65,7 +64,7 @@ class StandaloneServer(ServerProcess):
         self.credentials = credentials or {}
         self._settings = {**SMALL_STORE, **settings}
         self._lock = threading.Lock()
-        self._clients: tuple[Instance[bytes], Admin] | None = None
+        self._admin: Admin | None = None
         self.clock = BrokerClock(self.ask)
         super().__init__(self._arguments("0", "0"), program=self.clock.program)
 
@@ -107,36 +106,25 @@ class StandaloneServer(ServerProcess):
     @property
     def admin(self) -> Admin:
         """An admin that stays connected; with accounts it has all rights."""
-        return self._connected()[1]
+        with self._lock:
+            if self._admin is None:
+                keys = self.credentials.get(_OWN_ACCOUNT)
+                admin = Admin(self.nameserver, credentials=keys, tls=self.tls or False)
+                admin.start()
+                self._admin = admin
+            return self._admin
 
     def messages(self, topic: str) -> list[ReceivedMessage[bytes]]:
         """Return all messages of a topic, in the order in which they were stored.
 
         Nothing is consumed. It is an empty list if the topic doesn't exist.
-
-        Raises:
-            TimeoutError: the broker doesn't return what it has.
         """
-        instance, admin = self._connected()
-        if not self._has(topic):
-            return []
-        stats = admin.topic_stats(topic)
-        queues = {queue: at for queue, at in stats.items() if at.max_offset > at.min_offset}
         found: list[ReceivedMessage[bytes]] = []
-        if not queues:
-            return found
-        reader = instance.pull_consumer(
-            group=TOOLS_CONSUMER_GROUP, auto_commit=False, start_from=FIRST
-        )
-        deadline = time.monotonic() + _READ_SECONDS
-        try:
-            reader.assign(queues)
-            while any(reader.position(queue) < at.max_offset for queue, at in queues.items()):
-                found += reader.get_many(1000, timeout=0.1)
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"of topic {topic} only {len(found)} messages can be read")
-        finally:
-            reader.close()
+        page = self.admin.browse(topic, limit=_PAGE) if self._has(topic) else None
+        while page is not None:
+            found += page.messages
+            page = None if page.complete else self.admin.browse(topic, page.cursor, limit=_PAGE)
+        # Within a millisecond the pages are in the order of the queues.
         return sorted(found, key=lambda each: (each.store_timestamp_ms, each.physical_offset))
 
     def dead_letters(self, group: str) -> list[DeadMessage]:
@@ -225,20 +213,11 @@ class StandaloneServer(ServerProcess):
         # Unlike the search for a route, which waits for a topic that may be about to exist.
         return topic in self.admin.topic_configs(self.broker)
 
-    def _connected(self) -> tuple[Instance[bytes], Admin]:
-        with self._lock:
-            if self._clients is None:
-                keys = self.credentials.get(_OWN_ACCOUNT)
-                instance = Instance(self.nameserver, credentials=keys, tls=self.tls or False)
-                instance.start()
-                self._clients = instance, instance.admin()
-            return self._clients
-
     def _hang_up(self) -> None:
         with self._lock:
-            clients, self._clients = self._clients, None
-        if clients is not None:
-            clients[0].close()
+            admin, self._admin = self._admin, None
+        if admin is not None:
+            admin.close()
 
     def _arguments(self, nameserver_port: str, broker_port: str) -> list[str]:
         settings = [f"--set={key}={value}" for key, value in self._settings.items()]
