@@ -27,6 +27,7 @@ NEEDS = {
     "bench": ("cc",),
     "spark": ("java",),
     "monitoring": ("prometheus", "promtool"),
+    "browser": ("chromium",),
     "systemd": ("systemd-analyze",),
 }
 

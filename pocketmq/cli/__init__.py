@@ -39,6 +39,7 @@ COMMANDS: Final = {
     "consume": ("pocketmq.cli.consume:consume", "Read messages as a member of a group."),
     "health": ("pocketmq.cli.health:health", "Check whether a server answers."),
     "doctor": ("pocketmq.cli.doctor:doctor", "Check a cluster for problems, and show remedies."),
+    "console": ("pocketmq.cli.console:console", "Serve web pages about a cluster."),
     "bench": ("pocketmq.cli.bench:bench", "Measure throughput and latency of a cluster."),
     "tls": ("pocketmq.cli.tls:tls", "Make certificates for tests."),
     "demo": ("pocketmq.cli.demo:demo", "Send orders to a temporary broker, and check each."),

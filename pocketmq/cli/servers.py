@@ -123,15 +123,29 @@ store_option = click.option(
 @store_option
 @click.option("--nameserver-port", type=click.IntRange(0, 65535), default=9876, show_default=True)
 @click.option("--broker-port", type=click.IntRange(0, 65535), help="[default: 10911]")
+@click.option(
+    "--console-port", type=click.IntRange(0, 65535), help="Serve the web console at this port."
+)
+@click.option(
+    "--console-host", default="127.0.0.1", show_default=True, help="Where the console listens."
+)
+@click.option("--console-writable", is_flag=True, help="Its pages can send, change and delete.")
 @server_options
 def standalone(
     name: str | None,
     store: Path | None,
     nameserver_port: int,
     broker_port: int | None,
+    console_port: int | None,
+    console_host: str,
+    *,
+    console_writable: bool,
     **options: Unpack[ServerOptions],
 ) -> None:
-    """Run a name server and a broker in one process."""
+    """Run a name server and a broker in one process.
+
+    With --console-port a second process serves the web console.
+    """
     settings = _settings(
         options,
         brokerName=name,
@@ -173,7 +187,23 @@ def standalone(
             )
         # The process of a test's broker makes its own parts.
         make = click.get_current_context().obj or standalone_parts
-        _serve(make(nameserver, broker), options)
+        parts = make(nameserver, broker)
+        if console_port is not None:
+            from pocketmq.server.console_child import ConsoleChildPart  # noqa: PLC0415 - rarely used
+
+            words = ["--host", console_host, "--port", str(console_port), *_tls_words(broker)]
+            words += ["--writable"] if console_writable else []
+            asked = next(part for part in parts if isinstance(part, NameServerPart))
+            parts = [*parts, ConsoleChildPart(asked, words)]
+        _serve(parts, options)
+
+
+def _tls_words(broker: BrokerConfig) -> list[str]:
+    """Return the options with which a command connects as the broker does."""
+    if not broker.use_tls:
+        return []
+    ca = broker.tls_client_trust
+    return ["--tls", "--no-tls-check-hostname", *(["--tls-ca", str(ca)] if ca else [])]
 
 
 @click.command(epilog="Example: pocketmq nameserver --port 9876")

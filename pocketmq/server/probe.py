@@ -12,7 +12,7 @@ from remoting.protocol.bodies.body import Body
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import ProtocolError
-from remoting.security.credentials import signer_of
+from remoting.security.credentials import CredentialsSource, signer_of
 from remoting.security.tls import client_tls, tls_from_environment
 
 B = TypeVar("B", bound=Body)
@@ -47,14 +47,18 @@ def ask(
     header: Header | None = None,
     *,
     timeout: float = TIMEOUT,
+    credentials: CredentialsSource | None = None,
 ) -> B:
     """Send a request and return the decoded body of the answer.
+
+    Args:
+        credentials: the keys to sign it with; by default those of the environment.
 
     Raises:
         NoAnswer: the server did not answer, or refused.
     """
     try:
-        signer = signer_of(None)
+        signer = signer_of(credentials)
         with BlockingConnection(
             address,
             timeout=timeout,

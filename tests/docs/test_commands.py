@@ -225,7 +225,7 @@ def type_(made: World, line: str, cwd: Path) -> None:
         check_in_clone(line)
     elif program == "pocketmq" and words[0] == "broker" and words[1][0] != "-":
         made.run(line, cwd)
-    elif program == "pocketmq" and words[0] in {"standalone", "nameserver", "broker"}:
+    elif program == "pocketmq" and words[0] in {"standalone", "nameserver", "broker", "console"}:
         made.run_until_it_prints(f"{line} {small(words)}", cwd)
     elif "--follow" in words:
         made.run_until_it_prints(line, cwd)
@@ -237,11 +237,12 @@ def type_(made: World, line: str, cwd: Path) -> None:
 
 def small(words: list[str]) -> str:
     """Return options that override a server's, so that it can run beside others."""
-    if words[0] == "nameserver":
+    if words[0] in {"nameserver", "console"}:
         return "--port 0"
     size = "--set mappedFileSizeCommitLog=1048576"
     if words[0] == "standalone":
-        return f"--nameserver-port 0 --broker-port 0 {size}"
+        console = " --console-port 0" if "--console-port" in words else ""
+        return f"--nameserver-port 0 --broker-port 0 {size}{console}"
     # Another name: the one that the documents give is taken by the broker that is there.
     return f"--name another --port {free_ports(40)} --host 127.0.0.1 {size}"
 

@@ -1,0 +1,84 @@
+"""The console as a part of a server process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import uvicorn
+
+from pocketmq.console.actions import ROUTES
+from pocketmq.console.app import ConsoleSettings, create_app
+from pocketmq.console.pages import PAGES
+from remoting.addresses import address_text
+from remoting.runtime.tasks import Supervisor
+
+MAX_REQUESTS: Final = 1_000
+"""Most connections that are served at a time; one more gets 503."""
+
+STOP_SECONDS: Final = 1
+"""For pages that are being written; those that are kept up to date never end by themselves."""
+
+
+class _QuietServer(uvicorn.Server):
+    """Leaves signals to the process."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture none."""
+        yield
+
+
+class ConsolePart:
+    """The console; see ``pocketmq.server.serving.ServerPart``.
+
+    Args:
+        host, port: where to listen; port 0 is any free one.
+    """
+
+    def __init__(self, settings: ConsoleSettings, host: str, port: int) -> None:
+        self._app = create_app(settings, [*PAGES, *ROUTES])
+        self._address = (host, port)
+        self._listener: socket.socket | None = None
+        self._server: _QuietServer | None = None
+        self._tasks = Supervisor("console")
+        self._ended: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen, and serve. Raises OSError if the address can't be used."""
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        self._listener = socket.create_server(self._address, family=family, backlog=128)
+        config = uvicorn.Config(
+            self._app,
+            http="h11",
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=MAX_REQUESTS,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        self._server = _QuietServer(config)
+        self._ended = self._tasks.spawn(self._server.serve([self._listener]), "http")
+
+    async def stop(self) -> None:
+        """Stop, after STOP_SECONDS also in the midst of answers."""
+        if self._server is not None and self._ended is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._ended])
+        await self._tasks.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    def ready(self) -> Mapping[str, str]:
+        """Return its address."""
+        assert self._listener is not None
+        return {"console": f"http://{address_text(self._listener.getsockname()[:2])}/"}
+
+    def failures(self) -> Sequence[asyncio.Future[None]]:
+        """Return a future that gets an exception when it fails."""
+        return [self._tasks.failed]

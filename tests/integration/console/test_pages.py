@@ -1,0 +1,190 @@
+"""The console's pages, as they are without scripts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pocketmq.testing import StandaloneServer
+from tests.integration.console.conftest import Surfer, console
+from tests.support.waiting import wait_until
+
+
+def test_each_page_shows_what_the_cluster_has(shop: StandaloneServer, surfer: Surfer) -> None:
+    expected = {
+        "": "1 of 1 answer",
+        "topics": "orders",
+        "topic?name=orders": "billing",
+        "groups": "billing",
+        "group?name=billing": "broker-a/1",
+        "messages?topic=orders&from=begin": "o-2",
+        "dead": "billing",
+        "dead?group=billing": "no price in <b>o-0</b>",
+        "brokers": shop.broker,
+        f"broker?address={shop.broker}": "Open transactions",
+        "accounts": "aclEnable=true",
+        "topology": "Producer groups",
+    }
+    for page, text in expected.items():
+        answer = surfer.get(page)
+        assert answer.status == 200, answer.words()
+        assert text in answer.words(), page
+        assert len(answer.body) < 50_000
+
+
+def test_a_topic_is_found_by_a_part_of_its_name(surfer: Surfer) -> None:
+    answer = surfer.get("topics?q=sto")
+    assert "stock" in answer.words()
+    assert "orders" not in answer.words()
+
+
+def test_what_a_message_has_is_shown_and_never_run(surfer: Surfer) -> None:
+    page = surfer.get("messages?topic=stock&from=begin")
+    assert "<script>alert(1)</script>\\x00\\u202e</td>" in page.words()
+    assert "ff 00 ff 00" in page.words()
+    assert len(page.body) < 50_000
+    links = re.findall(r'href="(message\?[^"]+)"', page.text)
+    assert len(links) == 2
+    for link in links:
+        shown = surfer.get(link.replace("&amp;", "&"))
+        assert shown.status == 200
+        assert "alert(1)</script>" not in shown.text
+        assert "\u202e" not in shown.text
+        assert "\x00" not in shown.text
+        assert len(shown.body) < 100_000
+
+
+def test_messages_come_in_pages_and_by_tag_key_and_sql(surfer: Surfer) -> None:
+    by_tag = surfer.get("messages?topic=orders&from=begin&tags=open")
+    assert "late" in by_tag.words()
+    assert "Ada" not in by_tag.words()
+    assert "Ada" in surfer.get("messages?topic=orders&key=o-1").words()
+    assert "Ada" in surfer.get("messages?topic=orders&from=begin&sql=TAGS%3D'paid'").words()
+    after = re.findall(r'href="(messages\?[^"]*cursor[^"]*)"', by_tag.text)
+    again = surfer.get(after[0].replace("&amp;", "&"))
+    assert "No messages" in again.words()
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "reason"),
+    [
+        ("topic?name=%3Cscript%3E", 404, "there is no topic <script>"),
+        ("group?name=nobody", 404, "there is no group nobody"),
+        ("topic", 400, "name is missing"),
+        ("messages?topic=orders&from=soon", 400, "is not begin, end"),
+        ("messages?topic=orders&cursor=x%00", 400, "cursor"),
+        ("messages?topic=orders&from=begin&sql=%3D", 400, "ParseException"),
+        ("message?topic=orders&queue=broker-a/0&offset=999", 404, "no message at offset 999"),
+        ("broker?address=169.254.169.254:80", 404, "no broker is registered"),
+        ("static/../app.py", 404, ""),
+        ("static/%2e%2e/app.py", 404, ""),
+    ],
+)
+def test_a_bad_address_gets_a_page_with_the_reason(
+    surfer: Surfer, page: str, status: int, reason: str
+) -> None:
+    answer = surfer.get(page)
+    assert answer.status == status, answer.words()
+    assert reason in answer.words()
+
+
+def test_every_answer_forbids_scripts_of_others_and_frames(surfer: Surfer) -> None:
+    for page in ("", "topic?name=nix", "static/console.css", "nowhere"):
+        headers = surfer.get(page).headers
+        assert headers["Content-Security-Policy"].startswith(
+            "default-src 'none'; script-src 'self'"
+        )
+        assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
+        assert headers["X-Content-Type-Options"] == "nosniff"
+    cookie = Surfer(surfer.url).get("").headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+
+
+def test_a_name_that_leads_here_from_elsewhere_is_refused(surfer: Surfer) -> None:
+    assert surfer.get("topics", Host="evil.example:80").status == 421
+    assert surfer.get("topics", Host="localhost:1").status == 200
+
+
+def test_forms_of_other_sites_and_without_the_token_do_nothing(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    fields = [("action", "create-topic"), ("name", "planted"), ("token", surfer.token())]
+    assert surfer.post("act", fields, Origin="http://evil.example").status == 403
+    assert surfer.post("act", fields, **{"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert surfer.post("act", fields, **{"Sec-Fetch-Site": "same-site"}).status == 403
+    assert surfer.post("act", fields[:2]).status == 403
+    assert surfer.post("act", [*fields[:2], ("token", "0" * 64)]).status == 403
+    assert Surfer(surfer.url).post("act", fields).status == 403
+    assert "planted" not in shop.admin.topics()
+
+
+def test_a_message_is_sent_from_the_page(shop: StandaloneServer, surfer: Surfer) -> None:
+    form = {"topic": "scrap", "body": "a\r\nb", "tag": "t", "keys": "k1 k2", "properties": "n=1"}
+    answer = surfer.act("send", **form)
+    assert "The message is stored in topic scrap." in answer.words()
+    assert "the body isn't hex" in surfer.act("send", topic="scrap", body="x", form="hex").words()
+    message = shop.messages("scrap")[-1]
+    assert message.body == b"a\nb"
+    assert (message.tag, message.keys, message.properties["n"]) == ("t", ["k1", "k2"], "1")
+
+
+def test_what_destroys_shows_first_what_it_would_do_and_has_to_be_typed(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    assert surfer.act("create-topic", name="doomed", queues="1").status == 200
+    asked = surfer.act("delete-topic", name="doomed")
+    assert "This deletes the topic doomed and all its messages" in asked.words()
+    assert "That isn't doomed." in surfer.act("delete-topic", name="doomed", confirm="no").words()
+    assert "doomed" in shop.admin.topics()
+    done = surfer.act("delete-topic", name="doomed", confirm="doomed")
+    assert "The topic doomed is deleted." in done.words()
+    assert "doomed" not in shop.admin.topics()
+
+
+def test_chosen_dead_letters_are_sent_back_after_a_preview(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    letter = shop.dead_letters("billing")[1]
+    asked = surfer.act("redrive", name="billing", id=letter.id)
+    assert "This sends 1 dead letters of billing back; 2 stay." in asked.words()
+    assert not any(each.redriven for each in shop.dead_letters("billing"))
+    done = surfer.act("redrive", name="billing", id=letter.id, confirm="yes")
+    assert "Sent 1 dead letters of billing back; 2 stay." in done.words()
+    back = {each.id for each in shop.dead_letters("billing") if each.redriven}
+    assert back == {letter.id}
+    assert letter.id not in surfer.get("dead?group=billing").text
+    assert "no dead letter is chosen" in surfer.act("redrive", name="billing").words()
+
+
+def test_a_group_is_reset_after_a_preview(shop: StandaloneServer, surfer: Surfer) -> None:
+    fields = {"name": "billing", "topic": "orders", "to": "begin"}
+    before = shop.admin.committed("billing", "orders")
+    assert "This moves the group billing" in surfer.act("reset", **fields).words()
+    assert shop.admin.committed("billing", "orders") == before
+    surfer.act("reset", **fields, confirm="billing")
+    assert set(shop.admin.committed("billing", "orders").values()) == {0}
+
+
+def test_without_writable_nothing_can_be_changed(shop: StandaloneServer) -> None:
+    with console(shop.nameserver) as reader:
+        assert "read-only" in reader.get("").words()
+        assert "<form method" not in reader.get("topic?name=orders").text
+        answer = reader.act("create-topic", name="planted")
+        assert answer.status == 403
+        assert "this console shows only" in answer.words()
+
+
+def test_a_broker_that_dies_is_named(shop: StandaloneServer, surfer: Surfer) -> None:
+    shop.pause()
+    try:
+        wait_until(
+            lambda: "The cluster can't be seen." in surfer.get("").words(),
+            "the overview doesn't notice it",
+        )
+    finally:
+        shop.resume()
+    wait_until(
+        lambda: "The cluster can't be seen." not in surfer.get("").words(), "it doesn't come back"
+    )
