@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
-from client import blocking
+from client.blocking import Producer as BlockingProducer
 from client.blocking.twins import twin_of
 from client.config import Addresses, ProducerArguments, ProducerOptions
 from client.errors import Outcome, SendError
@@ -169,7 +169,7 @@ class FakeProducer(Producer[T]):
         """Do nothing: no broker asks about transactions."""
 
 
-class FakeBlockingProducer(blocking.Producer[T]):
+class FakeBlockingProducer(BlockingProducer[T]):
     """See ``FakeProducer``: every method is the same and blocks."""
 
     if TYPE_CHECKING:
