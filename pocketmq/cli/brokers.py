@@ -18,6 +18,7 @@ from pocketmq.cli.running import (
     call_options,
     confirm,
     gather_limited,
+    lag_pages,
     parse_pairs,
     yes_option,
 )
@@ -332,13 +333,17 @@ async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:
 async def _waiting(admin: client.Admin, name: str) -> list[str]:
     """Return what a broker still has to deliver, as words; empty if nothing."""
     broker = await _master(admin, name)
-    groups, work = await asyncio.gather(admin.groups(), admin.pending(broker.address))
-    lags = await gather_limited(groups, admin.lag)
+    work = await admin.pending(broker.address)
     waiting = []
-    for lag in lags:
-        unread = sum(one.messages for queue, one in lag.queues.items() if queue.broker_name == name)
-        if unread > 0:
-            waiting.append(f"{output.count(unread, 'message')} of group {lag.group}")
+    async for page in lag_pages(admin):
+        for error in page.unreachable.values():
+            raise error
+        for lag in page.groups:
+            unread = sum(
+                one.messages for queue, one in lag.queues.items() if queue.broker_name == name
+            )
+            if unread > 0:
+                waiting.append(f"{output.count(unread, 'message')} of group {lag.group}")
     for number, what in (
         (work.delayed, "delayed message"),
         (work.timers, "timed message"),

@@ -16,6 +16,7 @@ from pocketmq.cli.running import (
     call_options,
     confirm,
     gather_limited,
+    lag_pages,
     yes_option,
 )
 from pocketmq.formats import iso
@@ -44,12 +45,8 @@ def list_(internal: bool, call: Call) -> None:
     """
 
     async def ask(admin: client.Admin) -> list[dict[str, object]]:
-        lags: list[client.Lag] = []
-        after: str | None = ""
-        while after is not None:
-            page = await admin.lags(after=after, internal=internal)
-            lags += page.groups
-            after = page.next
+        pages = lag_pages(admin, internal=internal)
+        lags = [lag async for page in pages for lag in page.groups]
         return await gather_limited(lags, lambda lag: _overview_row(admin, lag))
 
     def colour(row: output.Row) -> str:

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import (
+    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -319,6 +320,17 @@ async def _watch(
         sys.stdout.flush()
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), every)
+
+
+async def lag_pages(
+    admin: client.Admin, *, internal: bool = False
+) -> AsyncIterator[client.LagPage]:
+    """Yield how far all groups are behind; see ``Admin.lags``."""
+    after: str | None = ""
+    while after is not None:
+        page = await admin.lags(after=after, internal=internal)
+        yield page
+        after = page.next
 
 
 def call_options(function: Callable[..., None]) -> Callable[..., None]:
