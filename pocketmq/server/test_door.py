@@ -228,7 +228,11 @@ class TestDoor:
 
     async def _fill_disk(self, *, full: bool) -> None:
         self._files.full = full
-        disk = self._broker.server.store.disk
+        disk, retention = self._broker.server.store.disk, self._broker.server.store.retention
+        settings = self._broker.server.state.config.retention
+        # A test's broker works on a nearly full disk; and nothing is deleted to make room.
+        bound = replace(settings, full_free_bytes=1, forcibly=False)
+        retention.configure(bound if full else settings)
         while (disk.too_full is not None) is not full:
             disk.no_space.set()
             await asyncio.sleep(POLL_SECONDS)

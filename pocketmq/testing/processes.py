@@ -29,7 +29,7 @@ LOGS_VARIABLE: Final = "POCKETMQ_TEST_LOGS"
 SMALL_STORE: Final = {
     "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
     "diskSpaceCleanForciblyRatio": "100",
-    "pocketmqDiskFullFreeBytes": "1",
+    "diskSpaceWarningLevelRatio": "100",
 }
 """A test's store uses log files of 64 MiB instead of RocketMQ's 1 GiB, and works on a nearly full
 disk."""
