@@ -220,18 +220,21 @@ class ReceivedMessage(RecordView, Generic[T]):
         """
         self._settle(DONE)
 
-    def retry_later(self, delay: Duration | None = None) -> None:
+    def retry_later(self, delay: Duration | None = None, reason: str = "") -> None:
         """Have the message delivered again, to this or another member of the group.
 
         Args:
             delay: seconds, rounded up to one of the default delay levels (in an orderly queue: how
                 long the queue rests); None: the broker's increasing delays.
+            reason: reason for the log, the event and the properties of a dead letter.
 
         Raises:
             AlreadySettled, UsageError: as ``ack``.
         """
         rest = None if delay is None else seconds(delay, "delay")
-        self._settle(MessageOutcome(OutcomeKind.RETRY, rest, "requested by the application"))
+        self._settle(
+            MessageOutcome(OutcomeKind.RETRY, rest, reason or "requested by the application")
+        )
 
     def dead_letter(self, reason: str = "") -> None:
         """Send the message to the group's dead-letter topic.

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Unpack, cast
 
-from fast_depends import dependency_provider
 from faststream._internal.basic_types import LoggerProto
 from faststream._internal.broker import BrokerUsecase
 from faststream._internal.broker.registrator import Registrator
@@ -215,7 +214,7 @@ class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], Any]):
         self._producer_options: ProducerArguments = producer or {}
         context = context or ContextRepo()
         injected: Any = {"use_fastdepends": apply_types, "serializer": serializer}
-        injected |= {"context": context, "provider": provider or dependency_provider}
+        injected |= {"context": context, **({"provider": provider} if provider else {})}
         given = specification_url or nameservers or os.environ.get(NAME_SERVER_VARIABLE, "")
         urls = given.split(";") if isinstance(given, str) else list(given)
         super().__init__(

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
+from faststream.exceptions import HandlerException
 from faststream.message import StreamMessage, decode_message
 
 from client.positions import Duration
@@ -56,13 +57,15 @@ class PocketMessage(StreamMessage[Any]):
         self._settle(ReceivedMessage.ack)
         await super().ack()
 
-    async def nack(self, delay: Duration | None = None) -> None:
+    async def nack(self, delay: Duration | None = None, reason: str = "") -> None:
         """Have it delivered again, and dead-lettered after the subscriber's ``max_retries``.
 
         Args:
             delay: seconds, see ``client.ReceivedMessage.retry_later``; None: growing delays.
+            reason: for the log; by default the exception that is being handled.
         """
-        self._settle(lambda message: message.retry_later(delay))
+        why = reason or _handled()
+        self._settle(lambda message: message.retry_later(delay, why))
         await super().nack()
 
     async def reject(self, reason: str = "") -> None:
@@ -71,10 +74,14 @@ class PocketMessage(StreamMessage[Any]):
         Args:
             reason: for the dead letter; by default the exception that is being handled.
         """
-        error = sys.exception()
-        why = reason or ("" if error is None else repr(error))
+        why = reason or _handled()
         self._settle(lambda message: message.dead_letter(why))
         await super().reject()
+
+
+def _handled() -> str:
+    error = sys.exception()
+    return "" if error is None or isinstance(error, HandlerException) else repr(error)
 
 
 async def parse_message(message: Received | Reply[bytes]) -> PocketMessage:

