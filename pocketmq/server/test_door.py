@@ -27,6 +27,7 @@ from pocketmq.server.process import codes_of
 from pocketmq.server.serving import BrokerPart, ServerPart, standalone_parts
 from remoting.protocol.codes import ResponseCode
 from remoting.protocol.command import Command
+from remoting.runtime import durable_file
 from remoting.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -77,11 +78,9 @@ class FillableFiles(Files):
         use = super().disk_use(path)
         return DiskUse(use.used + use.free, 0) if self.full else use
 
-    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:  # noqa: ARG002
+    def replace(self, path: Path, data: bytes, *, backup: bool) -> None:
         """Write a small file atomically."""
-        fresh = path.with_name(f"{path.name}.tmp")
-        fresh.write_bytes(data)
-        fresh.replace(path)
+        durable_file.replace(path, data, backup=backup, sync=False)
 
     def sync_directory(self, path: Path) -> None:
         """Do nothing."""

@@ -66,13 +66,14 @@ def load(
     return Loaded(None, tuple(problems))
 
 
-def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
+def replace(file: Path, data: bytes, *, backup: bool = True, sync: bool = True) -> None:
     """Replace a file atomically and sync it to disk.
 
     Args:
         file: its path; the directory must exist.
         data: the new content.
         backup: whether to write ``<name>.bak`` too, before the file.
+        sync: False for files that need not outlast a power failure.
 
     Raises:
         OSError: writing failed; the file has its old content, unless only the last sync has failed.
@@ -84,13 +85,15 @@ def replace(file: Path, data: bytes, *, backup: bool = True) -> None:
                 stream.write(data)
                 stream.flush()
                 # Sync before the rename, or a power failure may leave an empty file under the name.
-                os.fsync(stream.fileno())
+                if sync:
+                    os.fsync(stream.fileno())
         except OSError:
             # On a full disk the half-written file takes room that others need.
             fresh.unlink(missing_ok=True)
             raise
         fresh.replace(target)
-    sync_path(file.parent)
+    if sync:
+        sync_path(file.parent)
 
 
 def backup_of(file: Path) -> Path:
