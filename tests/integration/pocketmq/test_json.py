@@ -22,7 +22,7 @@ from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.waiting import wait_until
 
 TESTED_ELSEWHERE = {
-    *(("standalone",), ("nameserver",), ("broker",), ("demo",)),
+    *(("standalone",), ("nameserver",), ("broker",), ("demo",), ("console",)),
     *(("broker", "switch"), ("broker", "promote")),
 }
 """Commands that don't end, take minutes, or need two brokers."""
