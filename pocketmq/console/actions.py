@@ -21,6 +21,7 @@ from client.positions import position_of
 from pocketmq.console import show
 from pocketmq.console.app import Visit, route
 from pocketmq.console.pages import broker_of, queue_of
+from pocketmq.output import count
 from remoting.protocol.message.properties import keys_of
 
 PRODUCER_GROUP: Final = "pocketmq-console"
@@ -185,7 +186,9 @@ async def _delete_group(visit: Visit, dry: bool) -> ActionOutcome:
 def _moved(reset: Reset, back: Markup, *, dry: bool) -> ActionOutcome:
     changes = [step for step in reset.steps if step.changes]
     verb = "This moves" if dry else "Moved"
-    text = f"{verb} the group {reset.group} in {len(changes)} queues of topic {reset.topic}."
+    text = (
+        f"{verb} the group {reset.group} in {count(len(changes), 'queue')} of topic {reset.topic}."
+    )
     if reset.unaware:
         text += (
             f" These members keep their own places, so stop them first: {', '.join(reset.unaware)}."
@@ -212,8 +215,8 @@ async def _reset(visit: Visit, dry: bool) -> ActionOutcome:
 async def _skip(visit: Visit, dry: bool) -> ActionOutcome:
     name, topic = visit.need("name"), visit.need("topic")
     queue = queue_of(visit.need("queue"), topic)
-    count = visit.integer("messages", 1, 1_000_000)
-    reset = await visit.admin.skip(name, queue, messages=count, dry_run=dry)
+    messages = visit.integer("messages", 1, 1_000_000)
+    reset = await visit.admin.skip(name, queue, messages=messages, dry_run=dry)
     return _moved(reset, show.link("group", name=name), dry=dry)
 
 
@@ -242,7 +245,7 @@ async def _redrive(visit: Visit, dry: bool) -> ActionOutcome:
         name, ids=ids if chosen else None, limit=None if chosen else 1000, dry_run=dry
     )
     verb = "This sends" if dry else "Sent"
-    text = f"{verb} {len(redrive.sent)} dead letters of {name} back; {redrive.left} stay."
+    text = f"{verb} {count(len(redrive.sent), 'dead letter')} of {name} back; {redrive.left} stay."
     return ActionOutcome(
         text,
         show.link("dead", group=name),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -330,7 +330,7 @@ class ClusterPoller:
             brokers=brokers,
             unreachable=unreachable,
             groups=groups,
-            topics=self._topics(tables, groups),
+            topics=self._topics(tables, groups, {name for info in infos for name in info[:2]}),
         )
         if found.number % SELDOM == 1:
             found = replace(
@@ -356,8 +356,12 @@ class ClusterPoller:
         return BrokerFacts(info=info, runtime=table, problem=problem)
 
     def _topics(
-        self, tables: Mapping[str, Mapping[str, TopicConfig]], groups: Mapping[str, client.Lag]
+        self,
+        tables: Mapping[str, Mapping[str, TopicConfig]],
+        groups: Mapping[str, client.Lag],
+        system: Collection[str],
     ) -> dict[str, TopicFacts]:
+        """Return the topics, without internal ones and those named like a cluster or broker."""
         lags: dict[str, dict[str, int]] = {}
         ends: dict[str, dict[client.MessageQueue, int]] = {}
         for group, lag in groups.items():
@@ -368,8 +372,9 @@ class ClusterPoller:
         now, sums = time.monotonic(), {name: sum(of.values()) for name, of in ends.items()}
         then, before = self._ends
         self._ends = now, sums
+        known = {name for table in tables.values() for name in table}
         names = sorted(
-            {name for table in tables.values() for name in table if not is_internal_topic(name)}
+            known.difference(system) - {name for name in known if is_internal_topic(name)}
         )
         return {
             name: TopicFacts(

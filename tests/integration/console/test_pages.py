@@ -34,6 +34,7 @@ def test_each_page_shows_what_the_cluster_has(shop: StandaloneServer, surfer: Su
 
 
 def test_a_topic_is_found_by_a_part_of_its_name(surfer: Surfer) -> None:
+    assert "DefaultCluster" not in surfer.get("topics").words()
     answer = surfer.get("topics?q=sto")
     assert "stock" in answer.words()
     assert "orders" not in answer.words()
@@ -148,10 +149,10 @@ def test_chosen_dead_letters_are_sent_back_after_a_preview(
 ) -> None:
     letter = shop.dead_letters("billing")[1]
     asked = surfer.act("redrive", name="billing", id=letter.id)
-    assert "This sends 1 dead letters of billing back; 2 stay." in asked.words()
+    assert "This sends 1 dead letter of billing back; 2 stay." in asked.words()
     assert not any(each.redriven for each in shop.dead_letters("billing"))
     done = surfer.act("redrive", name="billing", id=letter.id, confirm="yes")
-    assert "Sent 1 dead letters of billing back; 2 stay." in done.words()
+    assert "Sent 1 dead letter of billing back; 2 stay." in done.words()
     back = {each.id for each in shop.dead_letters("billing") if each.redriven}
     assert back == {letter.id}
     assert letter.id not in surfer.get("dead?group=billing").text
