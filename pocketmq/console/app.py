@@ -123,6 +123,8 @@ class ConsoleApp:
         try:
             async with self.unsigned:
                 tasks.spawn(self.poller.run(), "poller")
+                # The page that people open first; compiling it takes longer than writing it.
+                self._templates.get_template("overview.html")
                 await self.poller.looked()
                 yield
         finally:
@@ -310,6 +312,10 @@ class GuardedApp:
         self._app = app
         self._console = console
 
+    def end_streams(self) -> None:
+        """End the answers that keep pages up to date, which never end by themselves."""
+        self._console.poller.end()
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
@@ -380,7 +386,7 @@ async def _events(visit: Visit) -> Response:
     return StreamingResponse(numbers(), media_type="text/event-stream", headers=headers)
 
 
-def create_app(settings: ConsoleSettings, pages: Iterable[Route]) -> ASGIApp:
+def create_app(settings: ConsoleSettings, pages: Iterable[Route]) -> GuardedApp:
     """Return the application with its pages."""
     console = ConsoleApp(settings)
     routes = [

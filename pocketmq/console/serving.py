@@ -20,7 +20,7 @@ MAX_REQUESTS: Final = 1_000
 """Most connections that are served at a time; one more gets 503."""
 
 STOP_SECONDS: Final = 1
-"""For pages that are being written; those that are kept up to date never end by themselves."""
+"""For answers that are being written."""
 
 
 class _QuietServer(uvicorn.Server):
@@ -69,6 +69,7 @@ class ConsolePart:
         """Stop, after STOP_SECONDS also in the midst of answers."""
         if self._server is not None and self._ended is not None:
             self._server.should_exit = True
+            self._app.end_streams()
             await asyncio.wait([self._ended])
         await self._tasks.close()
         if self._listener is not None:

@@ -214,6 +214,7 @@ class ClusterPoller:
         self._admin: client.Admin | None = None
         self._changed = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._ended = False
         self._watched_at = 0.0
         self._ends: tuple[float, dict[str, int]] = (0.0, {})
 
@@ -249,11 +250,18 @@ class ClusterPoller:
         self._watched_at = time.monotonic()
 
     async def numbers(self) -> AsyncIterator[int]:
-        """Yield the number of each look, when it has ended."""
+        """Yield the number of each look, when it has ended, until ``end``."""
         while True:
             await self._changed.wait()
+            if self._ended:
+                return
             self.watched()
             yield self.snapshot.number
+
+    def end(self) -> None:
+        """End ``numbers`` for everybody."""
+        self._ended = True
+        self._changed.set()
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -42,8 +42,9 @@ class Answer:
 class Surfer:
     """Follows links and sends forms as a browser without scripts does; keeps one cookie."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, process: ServerProcess | None = None) -> None:
         self.url = url
+        self.process = process
         self.cookie = ""
 
     def get(self, page: str, **headers: str) -> Answer:
@@ -83,7 +84,7 @@ def console(nameserver: str, *options: str) -> Iterator[Surfer]:
     server = ServerProcess(["console", "--nameserver", nameserver, "--port", "0", *options])
     server.start()
     try:
-        surfer = Surfer(server.addresses["console"])
+        surfer = Surfer(server.addresses["console"], server)
         wait_until(
             lambda: (answer := surfer.get("")).status == 303 or "as of" in answer.text,
             "the console never looks at the cluster",

@@ -8,7 +8,7 @@ import pytest
 
 from client import blocking
 from pocketmq.testing import StandaloneServer
-from tests.integration.console.conftest import Surfer
+from tests.integration.console.conftest import Surfer, console
 from tests.support.browser import Browser, browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -65,6 +65,17 @@ def test_a_page_keeps_itself_up_to_date_and_draws_its_line(
             producer.send("orders", b"more", tag="open")
     chromium.wait_until(f"document.querySelector('.stats dd').textContent !== {before!r}")
     assert chromium.problems == []
+
+
+def test_a_console_stops_while_pages_are_kept_up_to_date(
+    shop: StandaloneServer, chromium: Browser
+) -> None:
+    with console(shop.nameserver) as server:
+        chromium.open(server.url + "groups")
+        chromium.wait_for("Network.eventSourceMessageReceived")
+        process = server.process
+    assert process is not None
+    assert "Traceback" not in process.log
 
 
 def test_what_a_message_has_stays_text(surfer: Surfer, chromium: Browser) -> None:
