@@ -74,7 +74,7 @@ async def test_a_killed_master_is_succeeded_without_a_loss(
 async def switch_back(trio: Trio, to: Node) -> None:
     """Have a broker elected in the place of Apache's, while nothing is sent.
 
-    Apache's master follows 90 s later if it is voted out with messages that are not confirmed.
+    Apache's master may follow 90 s later if it is voted out with messages that are not confirmed.
     """
     trio.end_recorders()
     end = -1
