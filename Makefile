@@ -101,7 +101,8 @@ cover: setup              ## count the branches that tests take, in CI's size; t
 # Tests that say nothing about running without the core: they compare both, are about tools, or run
 # commands, whose client and broker have tests of their own.
 SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks \
-    integration/benchmarks integration/deploy integration/pocketmq integration/scripts)
+    integration/benchmarks integration/console integration/deploy integration/pocketmq \
+    integration/scripts)
 
 plain: setup              ## the tests of what differs without the compiled core, uvloop, orjson and isal
 	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow" \
