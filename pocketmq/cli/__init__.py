@@ -109,7 +109,7 @@ def main(make_parts: object = None) -> None:
     """Run the command line; the entry point of the ``pocketmq`` script.
 
     Args:
-        make_parts: makes the parts of ``standalone``; see ``pocketmq.server.test_door``.
+        make_parts: makes the parts of ``standalone``; see ``pocketmq.server.door``.
     """
     # Search directories last that contain modules with the names of PocketMQ's packages, e.g. a
     # client.py in the current directory. multiprocessing passes sys.path to its processes.

@@ -244,7 +244,7 @@ class BrokerClock:
     @property
     def program(self) -> tuple[str, str]:
         """The module that runs a broker with this clock, and its argument."""
-        return "pocketmq.server.test_door", str(self.ahead // _MS)
+        return "pocketmq.server.door", str(self.ahead // _MS)
 
     def now(self) -> datetime:
         """Return the broker's time, for ``deliver_at`` of a message."""

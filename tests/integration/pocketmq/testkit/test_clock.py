@@ -234,7 +234,7 @@ def test_a_broker_that_the_kit_did_not_start_has_no_door(tmp_path: Path) -> None
             consumer.assign(consumer.queues("orders"))
             assert consumer.get_many(1, timeout=0.3) == []
         loaded = Path(f"/proc/{server.pid}/cmdline").read_text()
-        assert "test_door" not in loaded
+        assert "server.door" not in loaded
         server.stop()
     finally:
         server.kill()

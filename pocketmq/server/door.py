@@ -1,6 +1,6 @@
 """A test's broker, whose parent process may set its clock forward and make requests fail.
 
-``pocketmq.testing`` starts it as ``python -m pocketmq.server.test_door AHEAD_MS standalone ...``.
+``pocketmq.testing`` starts it as ``python -m pocketmq.server.door AHEAD_MS standalone ...``.
 The parent writes one JSON object per line to its standard input, and gets one line back: ``{}``, or
 an error. There is no other way in, and no other broker loads this module.
 
