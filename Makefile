@@ -100,7 +100,7 @@ cover: setup              ## count the branches that tests take, in CI's size; t
 
 # Tests that say nothing about running without the core: they compare both, are about tools, or run
 # commands, whose client and broker have tests of their own.
-SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks \
+SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks unit/pocketmq/faststream \
     integration/benchmarks integration/console integration/deploy integration/pocketmq \
     integration/scripts)
 

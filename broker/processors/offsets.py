@@ -142,7 +142,7 @@ class OffsetProcessor:
         table = self._state.offsets.table
         # Without a version, slaves of 5.x fail after they have put the offsets into their memory
         # (cf. SlaveSynchronize.syncConsumerOffset).
-        version = DataVersion(self._state.clock.now_ms(), self._state.offsets.version)
+        version = DataVersion(self._state.started_ms, self._state.offsets.version)
 
         def body_of(keys: Sequence[str]) -> ConsumerOffsetSerializeWrapper:
             # Groups may have been deleted since the slices were made.

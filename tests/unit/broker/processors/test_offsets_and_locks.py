@@ -182,7 +182,7 @@ def test_all_offsets_are_returned_in_one_answer(bench):
     update(bench, 7)
     update(bench, 3, "h")
     reply = bench.must(Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
-    version = b'"dataVersion":{"counter":2,"timestamp":%d}' % bench.clock.now_ms()
+    version = b'"dataVersion":{"counter":2,"timestamp":%d}' % bench.state.started_ms
     assert bytes(reply.body) == b'{%s,"offsetTable":{"T@g":{0:7},"T@h":{0:3}}}' % version
     assert decode(ConsumerOffsetSerializeWrapper, reply.body).offset_table == {
         "T@g": {0: 7},
