@@ -12,7 +12,11 @@ from remoting.protocol import headers
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Header, wire_names_of
 from remoting.protocol.errors import HeaderError
-from remoting.protocol.headers.admin import HandOverRequestHeader, PromoteRequestHeader
+from remoting.protocol.headers.admin import (
+    HandOverRequestHeader,
+    PageRequestHeader,
+    PromoteRequestHeader,
+)
 from tests.unit.remoting.protocol.header_tables import REQUEST_HEADERS, RESPONSE_HEADERS
 
 
@@ -32,7 +36,7 @@ def all_header_types() -> set[type[Header]]:
 HEADER_TYPES = sorted(all_header_types(), key=lambda header_type: header_type.__name__)
 
 
-OWN = {HandOverRequestHeader, PromoteRequestHeader}
+OWN = {HandOverRequestHeader, PageRequestHeader, PromoteRequestHeader}
 """Headers of PocketMQ's own requests."""
 
 
