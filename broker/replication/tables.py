@@ -87,7 +87,7 @@ class TableCopy:
         self._absent: set[str] = set()
         # The master's offsets and this broker's, as of the last copy.
         self._at_master: Offsets = {}
-        self._here: Offsets | None = None
+        self._here: Offsets = {}
         self._problems: set[str] = set()
         self._copying = asyncio.Lock()
 
@@ -100,6 +100,8 @@ class TableCopy:
         # Elected again before the first copy, it must not go on with what it had as a master.
         with suppress(OSError):
             await asyncio.to_thread(self._remove_wheel)
+        # Of what was saved before the start it isn't known whether the master has newer ones.
+        self._here = {key: dict(queues) for key, queues in self._state.offsets.table.items()}
         seconds = self._state.config.limits.table_copy_seconds
         while True:
             await asyncio.sleep(min(seconds, SHORTEST_PAUSE_SECONDS))
@@ -233,9 +235,6 @@ class TableCopy:
     def _ahead(self, table: Offsets) -> dict[tuple[str, int], int]:
         """Return the offsets that were committed here since the last copy and are newer."""
         ahead: dict[tuple[str, int], int] = {}
-        if self._here is None:
-            # Of what was saved before the start it isn't known which of both is newer.
-            return ahead
         for key, queues in self._state.offsets.table.items():
             here, other = self._here.get(key, {}), table.get(key, {})
             before = self._at_master.get(key, {})
