@@ -59,7 +59,8 @@ test: setup               ## the tests in their small size; the last lines list 
 	$(PYTEST)
 
 # Tests of examples, benchmarks, tools, Apache's brokers and kills: they say nothing about Spark's interfaces.
-SPARK_ONCE := pipelines test_apache.py test_benchmark.py test_exactly_once.py test_lag.py test_secrets.py
+SPARK_ONCE := pipelines test_apache.py test_bad_input.py test_benchmark.py test_exactly_once.py \
+    test_lag.py test_secrets.py
 
 # PySpark 4.0 leaves its own sockets to the garbage collector.
 OLD_SOCKETS := -W ignore::pytest.PytestUnraisableExceptionWarning
@@ -70,7 +71,7 @@ spark: setup older-spark  ## the tests that start Spark, with an older PySpark a
 older-spark: setup $(OLDER_SPARK) ## the tests of Spark's interfaces with PySpark 4.0
 	PYTHONPATH=$(OLDER_SPARK) $(PYTEST) -m "not newer_spark" $(OLD_SOCKETS) tests/spark $(SPARK_ONCE:%=--ignore=tests/spark/%)
 
-$(OLDER_SPARK): requirements-spark-4.0.lock
+$(OLDER_SPARK): requirements-spark-4.0.lock $(VENV)/.ready
 	rm -rf $@
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
 	@touch $@
@@ -99,10 +100,10 @@ cover: setup              ## count the branches that tests take, in CI's size; t
 	$(BIN)/python -m coverage report --omit='remoting/protocol/*' --fail-under=85
 
 # Tests that say nothing about running without the core: they compare both, are about tools, or run
-# commands, whose client and broker have tests of their own.
+# what has other tests: of the client and of Spark's connector the unit tests and bad_input are enough.
 SAME := $(addprefix tests/,unit/broker/fast_path unit/benchmarks unit/pocketmq/faststream \
-    integration/benchmarks integration/console integration/deploy integration/pocketmq \
-    integration/scripts)
+    integration/benchmarks integration/client integration/console integration/deploy \
+    integration/pocketmq integration/scripts integration/spark_connector)
 
 plain: setup              ## the tests of what differs without the compiled core, uvloop, orjson and isal
 	POCKETMQ_TEST_SIZE=test POCKETMQ_PURE=1 PYTHONPATH=tests/plain $(PYTEST) -m "not interop and not slow" \

@@ -12,7 +12,7 @@ import pytest
 from tests.support.sizes import size
 
 HOME = Path(__file__).parents[2]
-PARTS = size(ci=("tcp", "stream"), soak=("store", "tcp", "sink", "stream"))
+PARTS = size(ci=("tcp",), soak=("store", "tcp", "sink", "stream"))
 """All but the comparison with Kafka's source, which installs another Spark."""
 
 

@@ -36,9 +36,10 @@ ROOT = Path(__file__).parents[2]
 TOPIC = "numbers"
 TOGETHER = 20
 PAUSE = 0.04
-WAIT = 90.0
+WAIT = 240.0
+"""Seconds; on a busy machine a driver starts for a minute."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120 + 60 * ROUNDS)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300 + 120 * ROUNDS)]
 
 
 @dataclass
