@@ -142,8 +142,7 @@ class Appender:
     """
 
     __slots__ = (
-        *("_disk", "_dispatcher", "_log", "_longest_record", "_next_ms", "_on_stored"),
-        *("_refusal", "_stats"),
+        *("_disk", "_dispatcher", "_log", "_longest_record", "_on_stored", "_stats", "_writer"),
         "defers",
         "waits",
     )
@@ -153,7 +152,7 @@ class Appender:
         context: StoreContext,
         log: CommitLog,
         dispatcher: EntryDispatcher,
-        next_ms: Callable[[], int],
+        writer: MessageWriter,
         on_stored: Callable[[], None],
     ) -> None:
         """Create the appender of an open store.
@@ -162,7 +161,7 @@ class Appender:
             context: of the store.
             log: of the store.
             dispatcher: makes the messages visible.
-            next_ms: returns the store time of the next records, ms since the epoch.
+            writer: tells the store time of the next records, and whether any are taken.
             on_stored: in SYNC mode, called after each ``store``.
         """
         self._log = log
@@ -170,19 +169,15 @@ class Appender:
         self._dispatcher = dispatcher
         self._disk = context.disk
         self._stats = context.stats
-        self._next_ms = next_ms
+        self._writer = writer
         self._on_stored = on_stored if context.config.defers else None
-        self._refusal = FOLLOWS if context.config.follows else None
         self.defers = context.config.defers
         self.waits = context.config.waits
 
     def takes(self, size: int) -> bool:
         """Return whether the store accepts ``size`` bytes of contiguous records."""
-        return self._disk.trouble is None and size <= self._longest_record and self._refusal is None
-
-    def refuse(self, reason: str | None) -> None:
-        """Take nothing from now on; None: take messages again."""
-        self._refusal = reason
+        is_sound = self._disk.trouble is None and self._writer.refusal is None
+        return is_sound and size <= self._longest_record
 
     def open(self, queue: ConsumeQueue, count: int) -> tuple[int, int, memoryview | None]:
         """Make room for ``count`` more entries of a queue.
@@ -213,7 +208,7 @@ class Appender:
             OSError: the disk refuses.
         """
         position = self._log.reserve(size)
-        return position, self._log.room_end, self._next_ms()
+        return position, self._log.room_end, self._writer.next_store_ms()
 
     def store(self, position: int, records: memoryview, count: int) -> None:
         """Store ``count`` records at the reserved offset ``position``."""
@@ -260,6 +255,7 @@ class MessageWriter:
 
     Attributes:
         last_store_ms: store time of the last record, ms since the epoch.
+        refusal: why no messages are taken, in either way; None: they are.
     """
 
     def __init__(
@@ -278,7 +274,7 @@ class MessageWriter:
         self._disk = context.disk
         self._now_ms = context.clock.now_ms
         self._stats = context.stats
-        self._refusal = FOLLOWS if config.follows else None
+        self.refusal = FOLLOWS if config.follows else None
         self._max_body = config.max_message_size
         self._max_step_back_ms = config.limits.max_clock_step_back_ms
         self._defers = config.defers
@@ -349,8 +345,8 @@ class MessageWriter:
 
     def _check(self, message: PendingMessage, body_bytes: int) -> None:
         # Raises PutRefused, also when the store accepts no messages at present.
-        if self._refusal is not None:
-            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._refusal)
+        if self.refusal is not None:
+            raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self.refusal)
         if self._disk.trouble is not None and not self._disk.may_try():
             raise PutRefused(PutStatus.SERVICE_NOT_AVAILABLE, self._disk.trouble)
         if len(message.topic) > MAX_TOPIC_LENGTH:
@@ -444,7 +440,7 @@ class MessageWriter:
 
     def refuse(self, reason: str | None) -> None:
         """Refuse all messages from now on, with this reason; None: take them again."""
-        self._refusal = reason
+        self.refusal = reason
 
     def stored_at(self, store_ms: int) -> None:
         """Note the store time of a record that was appended otherwise, ms since the epoch."""

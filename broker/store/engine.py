@@ -207,7 +207,7 @@ class MessageStore:
         is_member = self.files.size(self.paths.epochs) is not None
         known = min(checkpoint.times.confirm_offset, log.end) if is_member else log.end
         self.syncer = syncer = Syncer(context, log_sync, queue_sync, dispatcher, known=known)
-        self.appender = Appender(context, log, dispatcher, writer.next_store_ms, syncer.request)
+        self.appender = Appender(context, log, dispatcher, writer, syncer.request)
         self.retention = Retention(
             context,
             log,
@@ -331,7 +331,6 @@ class MessageStore:
     def refuse(self, reason: str | None) -> None:
         """Refuse all messages from now on, with this reason; None: take them again."""
         self.writer.refuse(reason)
-        self.appender.refuse(reason)
 
     def watch_growth(self, on_grown: Callable[[], None] | None) -> None:
         """Call ``on_grown`` when there is more of the log for slaves; None for no call."""
