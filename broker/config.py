@@ -595,11 +595,6 @@ class BrokerConfig(TlsServerSettings):
                 "leaves the master to the controller: remove haMasterAddress",
             ),
             (
-                self.acl_enable and self.slave_addresses is None,
-                "with aclEnable needs pocketmqSlaveAddresses: its replication port knows no"
-                " accounts",
-            ),
-            (
                 not self.all_in_sync_acknowledge and self.in_sync_replicas > self.least_in_sync,
                 f"can't acknowledge with inSyncReplicas={self.in_sync_replicas} while sends are"
                 f" taken with minInSyncReplicas={self.least_in_sync}: raise the latter",

@@ -10,6 +10,8 @@ It is the plain stream (see ``stream``) with a handshake before it, and with epo
 | report | int32 2, int64 physical offset |
 | data, heartbeat | int32 2, int32 size, int64 offset, int32 epoch, int64 start, int64 confirmed |
 
+A slave of ours may send a token before its handshake, as in the plain stream.
+
 The master's list tells the slave where the two logs part. The slave cuts its own there, saves the
 list, and then accepts: so it never has a byte whose epoch it doesn't know. A master makes no epoch
 while a slave is connected, so a frame has an epoch of that list.
@@ -28,6 +30,7 @@ from broker.replication.stream import (
     SlaveStream,
     StreamError,
 )
+from broker.replication.stream import REPORT as TOKEN
 
 HANDSHAKE: Final = 1
 TRANSFER: Final = 2
@@ -38,6 +41,7 @@ MASTER_HELLO: Final = Struct(">iiqi")
 ENTRY: Final = Struct(">iq")
 REPORT: Final = Struct(">iq")
 DATA: Final = Struct(">iiqiqq")
+_MINUS: Final = 0x80
 
 
 class Plan(NamedTuple):
@@ -161,6 +165,11 @@ class AutoSwitchMaster(MasterStream):
         self._epochs = epochs
         self._end = -1
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether the slave has sent its handshake."""
+        return self.broker_id is not None
+
     def handshake(self, end: int) -> bytes:
         """Return the answer to the slave's handshake; the log ends at ``end``."""
         self._end = end
@@ -177,6 +186,9 @@ class AutoSwitchMaster(MasterStream):
         self._heard_at = now
         buffer = self._buffer + data
         if self.broker_id is None:
+            if self.token is None and len(buffer) >= TOKEN.size and buffer[0] & _MINUS:
+                (self.token,) = TOKEN.unpack_from(buffer)
+                buffer = buffer[TOKEN.size :]
             if len(buffer) < SLAVE_HELLO.size:
                 self._buffer = buffer
                 return

@@ -9,8 +9,8 @@ The stream of Apache's slaves has no names and no signatures: of them an address
 ours asks for a token first, by an ordinary request, which an account may have to sign; it sends the
 token on its next connection, which may come from any address.
 
-In controller mode the stream is that of ``autoswitch``, which has no tokens, and acknowledgements
-count for the replicas in sync.
+In controller mode the stream is that of ``autoswitch``, and acknowledgements count for the replicas
+in sync.
 """
 
 from __future__ import annotations
@@ -231,17 +231,17 @@ class ReplicationServer:
             raise StreamError(f"there are {MAX_SLAVES} connections, which is the most")
         if self._is_allowed(host):
             return
-        if self._group is not None:
-            raise StreamError("its address is not in pocketmqSlaveAddresses: add it")
         self._strangers += 1
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
-                while stream.request is None and (data := await reader.read(READ_BYTES)):
+                while stream.token is None and not stream.has_begun:
+                    if not (data := await reader.read(READ_BYTES)):
+                        break
                     stream.receive(data, self._clock.monotonic())
         finally:
             self._strangers -= 1
         valid_until = 0.0 if stream.token is None else self._tokens.pop(stream.token, 0.0)
-        if stream.request is None or self._clock.monotonic() > valid_until:
+        if self._clock.monotonic() > valid_until:
             raise StreamError(
                 "its address is not in pocketmqSlaveAddresses, and it has no valid token: add the"
                 " address, or give a slave of PocketMQ the pocketmqCredentials of an administrator"
@@ -251,6 +251,9 @@ class ReplicationServer:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: SlaveLink
     ) -> None:
         stream = link.stream
+        if self._group is not None:
+            # The handshake may have come with the token.
+            self._count(self._group, link, writer)
         while True:
             now = self._clock.monotonic()
             try:

@@ -294,7 +294,7 @@ class LogReplica:
             self._clock.monotonic(),
             confirmed=store.syncer.confirmed,
         )
-        return stream, stream.hello
+        return stream, await self._token(master) + stream.hello
 
     async def _agree(self, stream: AutoSwitchSlave) -> bool:
         """Carry out what the master's epochs demand; return False before they are here.

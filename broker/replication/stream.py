@@ -140,7 +140,7 @@ class MasterStream:
     """The master's end of one connection. Times are monotonic, in seconds.
 
     Attributes:
-        token: what the slave has sent before its first report; None: nothing.
+        token: what the slave has sent before anything else; None: nothing.
         request: where the slave's log ended when it connected; None before its first report.
         sent: physical offset after the last byte sent.
         acked: physical offset up to which the slave has the log; 0 if unknown. What the slave had
@@ -158,6 +158,11 @@ class MasterStream:
         self._sent_at: float | None = None
         self._second = now
         self._sent_in_second = 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the slave has sent what follows a token."""
+        return self.request is not None
 
     def receive(self, data: bytes, now: float) -> None:
         """Take bytes from the slave.

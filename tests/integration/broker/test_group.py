@@ -13,9 +13,14 @@ import client
 from broker.app import Broker
 from broker.errors import StartError
 from broker.limits import BrokerLimits
+from broker.replication.autoswitch import HANDSHAKE, SLAVE_HELLO
 from broker.replication.epochs import EpochList
+from broker.replication.stream import REPORT as TOKEN
 from broker.store.limits import StoreLimits
 from broker.store.os_files import Files
+from broker.storetools.verify.findings import is_open
+from remoting.access.accounts import dump
+from remoting.errors import BindFailed
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode
 from remoting.protocol.bodies.controller import EpochEntryCache
@@ -39,7 +44,7 @@ class Trio:
     def __init__(self, cluster: Cluster, controller: ControllerServer) -> None:
         self.cluster = cluster
         self.controller = controller
-        self._ports = {name: str(free_port()) for name in "abc"}
+        self.ports = {name: str(free_port()) for name in "abc"}
 
     async def start(
         self,
@@ -56,7 +61,7 @@ class Trio:
                 files=files,
                 store_limits=store_limits,
                 brokerName="broker-a",
-                haListenPort=self._ports[name],
+                haListenPort=self.ports[name],
                 enableControllerMode="true",
                 controllerAddr=self.controller.address,
                 **settings,
@@ -240,6 +245,55 @@ async def test_nobody_switches_a_group_by_hand(trio: Trio) -> None:
         answer = await trio.ask(trio.master, code)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "the controller elects" in (answer.remark or "")
+
+
+async def test_with_accounts_the_brokers_let_each_other_in_and_nobody_else(
+    trio: Trio, tmp_path: Path
+) -> None:
+    keys = {"accessKey": "operator", "secretKey": "secret-of-operator"}
+    accounts, credentials = tmp_path / "accounts.yml", tmp_path / "keys.yml"
+    accounts.write_bytes(dump({"accounts": [{**keys, "admin": True}]}))
+    credentials.write_bytes(dump(keys))
+    credentials.chmod(0o600)
+    settings = {
+        "aclEnable": "true",
+        "pocketmqAclFile": str(accounts),
+        "pocketmqCredentials": str(credentials),
+        "autoCreateTopicEnable": "true",
+    }
+    await trio.start("a", "b", **settings)
+    port = trio.brokers[trio.master_name].config.ha_listen_port
+    for token in (b"", TOKEN.pack(-1)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(token + SLAVE_HELLO.pack(HANDSHAKE, 0, 0, 2))
+        async with asyncio.timeout(SECONDS):
+            assert await reader.read() == b""
+        writer.close()
+    operator = client.Credentials("operator", "secret-of-operator")
+    async with client.Producer(
+        trio.cluster.nameserver, require_durable=True, credentials=operator
+    ) as producer:
+        await producer.send("Safe", b"for both")
+
+
+async def test_a_master_whose_port_is_taken_ends_and_leads_when_it_starts_again(
+    trio: Trio,
+) -> None:
+    await trio.start("a", "b")
+    await trio.send(b"1")
+    old = trio.master_name
+    (other,) = trio.brokers.keys() - {old}
+    elected, port = trio.brokers[other], trio.ports[other]
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", int(port)):
+        await trio.cluster.stop(old)
+        with pytest.raises(BindFailed, match=port):
+            async with asyncio.timeout(SECONDS):
+                await elected.failed
+        await trio.cluster.stop(other)
+        assert not is_open(elected.store.paths.root)
+    await trio.start(other, old)
+    assert trio.master_name == other
+    await trio.send(b"2")
 
 
 async def test_the_identity_of_another_broker_is_refused(trio: Trio, tmp_path: Path) -> None:

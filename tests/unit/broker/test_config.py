@@ -231,7 +231,6 @@ def test_all_replicas_in_sync_acknowledge_and_they_are_two_at_least() -> None:
         ("brokerRole", "SYNC_MASTER", "leaves brokerRole and brokerId to the controller"),
         ("brokerId", "1", "leaves brokerRole and brokerId to the controller"),
         ("haMasterAddress", "a:10912", "remove haMasterAddress"),
-        ("aclEnable", "true", "needs pocketmqSlaveAddresses"),
         ("inSyncReplicas", "2", "waits for all replicas in sync"),
     ],
 )

@@ -29,6 +29,7 @@ from broker.replication.stream import (
     TRANSFER_BYTES,
     StreamError,
 )
+from broker.replication.stream import REPORT as TOKEN
 
 EPOCHS = EpochList([(1, 0), (2, 100)])
 
@@ -258,6 +259,7 @@ def test_the_first_report_says_where_a_master_begins_and_counts_at_once() -> Non
     [
         (SLAVE_HELLO.pack(2, 0, 0, 3), "state 2 and broker id 3"),
         (SLAVE_HELLO.pack(1, 0, 0, 0), "broker id 0"),
+        (3 * TOKEN.pack(-2), "state -1 and broker id"),
         (SLAVE_HELLO.pack(1, 0, 0, 3) + REPORT.pack(1, 5), "report of state 1"),
         (SLAVE_HELLO.pack(1, 0, 0, 3) + REPORT.pack(2, 151), "begins at 151"),
         (SLAVE_HELLO.pack(1, 0, 0, 3) + REPORT.pack(2, 1 << 40), "log ended at 150"),
@@ -272,12 +274,13 @@ def test_a_slave_that_breaks_the_protocol_is_refused(data: bytes, reason: str) -
     assert master.acked == 0
 
 
-def test_a_handshake_in_pieces_and_a_learner() -> None:
+@pytest.mark.parametrize("token", [None, -1, -(1 << 63)])
+def test_a_handshake_in_pieces_after_a_token_and_a_learner(token: int | None) -> None:
     master = AutoSwitchMaster(EPOCHS, 0.0)
-    for byte in SLAVE_HELLO.pack(1, 0, 1, 3):
-        assert master.broker_id is None
+    for byte in (b"" if token is None else TOKEN.pack(token)) + SLAVE_HELLO.pack(1, 0, 1, 3):
+        assert not master.has_begun
         master.receive(bytes([byte]), 0.0)
-    assert (master.broker_id, master.is_learner) == (3, True)
+    assert (master.token, master.broker_id, master.is_learner) == (token, 3, True)
 
 
 def test_silence_ends_a_connection_before_and_after_the_handshake() -> None:
