@@ -34,7 +34,7 @@ from broker.processors.permissions import permissions
 from broker.processors.switch import RoleSwitch
 from broker.processors.table import Processors, RequestDispatcher
 from broker.registration import Announcement, BrokerRegistration
-from broker.replication.master import ReplicationServer
+from broker.replication.master import ReplicationServer, check_port
 from broker.replication.membership import GroupMembership
 from broker.replication.slave import LogReplica, Master
 from broker.sampler import SAMPLE_SECONDS
@@ -282,9 +282,8 @@ class Broker:
         self._store_open = True
         if group is not None:
             group.opened(self.store)
-        if self.config.replicates:
-            # Before the registration, which tells its port.
-            await self._open_replication_port()
+        # Before the registration, which tells its port.
+        await self._open_replication_port()
         await self._load(role)
         path, name = self.config.audit_path, self.config.broker_name
         # Before the guard, which records what it denies.
@@ -604,7 +603,12 @@ class Broker:
 
     async def _open_replication_port(self) -> None:
         host, port = self.config.bind_host, self.config.ha_listen_port
-        assert port is not None
+        if port is None:
+            return
+        if self.config.is_slave:
+            # Found now, not when it has become the master.
+            await check_port(host, port)
+            return
         allowed = self.config.slave_addresses
         # With accounts and no addresses, a slave needs a token.
         anywhere = "*" if allowed is None and not self.config.acl_enable else allowed

@@ -31,12 +31,13 @@ from msgspec import structs
 
 from broker.errors import RequestRefused
 from broker.groups.queue_locks import SavedLocks
+from broker.replication.master import check_port
 from broker.replication.role import HANDING_OVER, SEALED, RoleGate
 from broker.replication.role import REFUSED as REFUSED_OF_SLAVES
 from broker.replication.slave import ASK_SECONDS, LogReplica
 from broker.replication.tables import TableCopy
 from broker.saved_tables import SavedRole
-from remoting.errors import RemotingError
+from remoting.errors import BindFailed, RemotingError
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.codes import RequestCode, ResponseCode
@@ -58,7 +59,7 @@ MAX_GAP_BYTES: Final = 16 * 1024 * 1024
 """A slave that lacks more is refused before the master stops taking messages."""
 
 TAKE_SECONDS: Final = 45.0
-"""Time limit of the slave's answer: it copies five tables twice, with 3 s for each."""
+"""Time limit of the slave's answer: it copies six tables twice, with 3 s for each."""
 
 RETRY_SECONDS: Final = 0.2
 """Pause before the slave is asked again."""
@@ -193,7 +194,7 @@ class RoleSwitch:
     async def _check(self, header: HandOverRequestHeader) -> None:
         """Raise ``RequestRefused`` if the switch can't succeed, before anything is refused."""
         slave = header.slave_address
-        if (obstacle := self._obstacle("SLAVE", header.slave_id)) is not None:
+        if (obstacle := await self._obstacle("SLAVE", header.slave_id)) is not None:
             raise _refusal(f"this broker can't be a slave: {obstacle}")
         request = self._request(PromoteRequestHeader.CHECK, role=self.state.config.broker_role)
         try:
@@ -309,21 +310,32 @@ class RoleSwitch:
             given = decode(HandedOver, bytes(command.body))
             reason = await asyncio.shield(self._attempt(header, given, replica))
         elif step == PromoteRequestHeader.CHECK:
-            reason = self._obstacle(header.role)
+            reason = await self._obstacle(header.role)
         else:
             reason = await self._promote(replica, by_force=step == PromoteRequestHeader.FORCE)
         if reason is None:
             return command.reply(extra=((PROMOTION, SAVED),))
         return command.reply(ResponseCode.SYSTEM_ERROR, reason, extra=((PROMOTION, REFUSED),))
 
-    def _obstacle(self, role: str, broker_id: int = 0) -> str | None:
+    async def _obstacle(self, role: str, broker_id: int = 0) -> str | None:
         """Return why this broker can't have a role, or None."""
-        if self.state.config.ha_listen_port is None:
+        config = self.state.config
+        if config.ha_listen_port is None:
             return "it has no haListenPort, and needs one for slaves of its own"
         try:
-            self.state.config.as_role(role, broker_id)
+            config.as_role(role, broker_id)
         except ConfigError as error:
             return str(error)
+        return await self._taken()
+
+    async def _taken(self) -> str | None:
+        """Return why a slave can't listen for slaves of its own, or None."""
+        config = self.state.config
+        if self.state.replica is not None and config.ha_listen_port is not None:
+            try:
+                await check_port(config.bind_host, config.ha_listen_port)
+            except BindFailed as error:
+                return str(error)
         return None
 
     def _attempt(
@@ -343,7 +355,7 @@ class RoleSwitch:
         """Become the master; return why that is impossible, or None."""
         state, log, tables = self.state, self.state.store.log, self.tables
         master = replica.state.master
-        if (obstacle := self._obstacle(header.role)) is not None:
+        if (obstacle := await self._obstacle(header.role)) is not None:
             return obstacle
         if master is None:
             return "it follows no master"
@@ -387,6 +399,8 @@ class RoleSwitch:
                     f"the master {address} answers: use `pocketmq broker switch {self._name}`, or"
                     " stop it first"
                 )
+        if (taken := await self._taken()) is not None:
+            return taken
         if not by_force:
             now = self.state.clock.monotonic()
             since = "never" if known.heard_at is None else f"{now - known.heard_at:.0f} s ago"

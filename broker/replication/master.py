@@ -69,6 +69,15 @@ _MOST_TOKEN: Final = -1 << 63
 _log = structlog.get_logger("replication")
 
 
+async def check_port(host: str, port: int) -> None:
+    """Raise ``BindFailed`` unless a server can listen on a port."""
+    try:
+        server = await asyncio.start_server(lambda *_: None, host, port)
+    except OSError as error:
+        raise bind_failed(address_text((host, port)), error) from error
+    server.close()
+
+
 class SlaveLink:
     """One connection of a slave.
 

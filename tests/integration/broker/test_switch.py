@@ -480,21 +480,24 @@ async def test_a_stop_in_the_middle_of_a_switch_leaves_nothing_open(
     assert pair.log_of("first") == pair.log_of("second")
 
 
-async def test_a_role_that_can_not_begin_ends_the_broker_and_leaves_nothing_open(
-    pair: Pair,
-) -> None:
+async def test_a_slave_whose_port_is_taken_does_not_become_the_master(pair: Pair) -> None:
     await pair.roles(master="first", slave="second")
-    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", int(pair.ports["second"]))
-    async with taken:
-        switch = asyncio.create_task(pair.switch(to="second"))
-        with pytest.raises(BindFailed, match=pair.ports["second"]):
-            async with asyncio.timeout(30):
-                await pair.second.failed
-        root = pair.second.store.paths.root
+    port = pair.ports["second"]
+    async with await asyncio.start_server(lambda *_: None, "127.0.0.1", int(port)):
+        with pytest.raises(client.RemoteError, match=f"can't listen on 127.0.0.1:{port}"):
+            await pair.switch(to="second")
+        await pair.roles(master="first", slave="second")
+        await pair.cluster.stop("first")
+        async with client.Admin(pair.cluster.nameserver) as admin:
+            with pytest.raises(client.RemoteError, match=f"can't listen on 127.0.0.1:{port}"):
+                await admin.promote("broker-a", pair.second.address, force=True)
         await pair.cluster.stop("second")
-        assert not is_open(root)
+        with pytest.raises(BindFailed, match=port):
+            await pair.start("second")
+        await pair.cluster.stop("second")
+    await pair.start("first")
     await pair.start("second")
-    await switch
+    await pair.switch(to="second")
     await pair.roles(master="second", slave="first")
 
 
