@@ -429,6 +429,7 @@ class Broker:
             spread=spread,
             counters=counters,
             delay_offsets=self._delays.offsets,
+            request_modes=tables.request_modes,
             timers=None if self._timers is None else self._timers.wheel,
             config_version=DataVersion(timestamp=now_ms),
             started_ms=now_ms,

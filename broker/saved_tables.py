@@ -54,6 +54,7 @@ from remoting.protocol.bodies.group import (
     ConsumerFilterWrapper,
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
+    MessageRequestModeSerializeWrapper,
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.topic import (
@@ -235,6 +236,7 @@ OFFSETS: Final = "consumerOffset.json"
 LOCKS: Final = "queueLocks.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 FILTERS: Final = "consumerFilter.json"
+REQUEST_MODES: Final = "messageRequestMode.json"
 BROKER_NAME: Final = "brokerName.json"
 SETTINGS: Final = "brokerSettings.json"
 CONFIG_DIRECTORY: Final = "config"
@@ -356,6 +358,7 @@ class SavedTables:
         lost_offsets: whether the file of consumer offsets was missing.
         delay_offsets: the next message to deliver of each delay level, as last written; None if the
             file was missing.
+        request_modes: which groups pop, as a master of Apache's told; None if none did.
 
     Raises:
         StoreError: a file can't be read, or it and its backup are damaged.
@@ -398,8 +401,7 @@ class SavedTables:
         self.lost_offsets = offsets is None
         self._stopping = False
         self.locks = LockTable(limit=config.limits.queue_locks)
-        locks = self._load(LOCKS, SavedLocks)
-        if locks is not None:
+        if (locks := self._load(LOCKS, SavedLocks)) is not None:
             self.locks.restore(locks, monotonic_ms(clock), epoch_ms(clock))
         self.filters = ConsumerFilters(config.limits)
         filters = self._load(FILTERS, ConsumerFilterWrapper)
@@ -407,6 +409,7 @@ class SavedTables:
             _log.warning("a saved filter is not used", problem=problem)
         delays = self._load(DELAY_OFFSETS, DelayOffsetSerializeWrapper)
         self.delay_offsets = delays.offset_table if delays else None
+        self.request_modes = self._load(REQUEST_MODES, MessageRequestModeSerializeWrapper)
         self._on_topics = on_topics
         self._unsaved: dict[str, asyncio.Future[bool]] = {}
         self._topic_texts: dict[str, tuple[TopicConfig, bytes]] = {}

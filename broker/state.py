@@ -22,7 +22,10 @@ from broker.groups.subscriptions import SubscriptionGroups
 from broker.topics.table import READ_WRITE, TopicTable
 from broker.traffic.counts import DEAD, BrokerCounters, Traffic, add, key_of
 from remoting.addresses import address_text
-from remoting.protocol.bodies.group import SubscriptionGroupConfig
+from remoting.protocol.bodies.group import (
+    MessageRequestModeSerializeWrapper,
+    SubscriptionGroupConfig,
+)
 from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_of
@@ -113,6 +116,8 @@ class BrokerState:
     dead_letter_log: RateLimitedLog = field(init=False)
     delay_offsets: Mapping[int, int] = field(default_factory=dict)
     """Delay level -> queue offset of its next message; a live view."""
+    request_modes: MessageRequestModeSerializeWrapper | None = None
+    """Which groups pop, as a master of Apache's told, for slaves of Apache's."""
     timers: TimerWheel | None = None
     """The waiting timer messages; None without ``timerWheelEnable``."""
     transactions: TransactionEngine = field(init=False)

@@ -32,6 +32,7 @@ from remoting.protocol.bodies.description import (
 )
 from remoting.protocol.bodies.group import (
     GroupForbidden,
+    MessageRequestModeSerializeWrapper,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
@@ -92,6 +93,11 @@ class GroupProcessor:
             lambda some: SubscriptionGroupWrapper(dict(some), version, forbidden),
             version=version,
         )
+
+    def request_modes(self, command: Command, _: Connection) -> Command:
+        """Handle GET_ALL_MESSAGE_REQUEST_MODE: return what groups are to pull or to pop."""
+        body = self._state.request_modes or MessageRequestModeSerializeWrapper()
+        return command.reply(body=encode(body))
 
     def config(self, command: Command, _: Connection) -> Command:
         """Handle GET_SUBSCRIPTIONGROUP_CONFIG: return one group's settings; it may be created."""

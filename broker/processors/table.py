@@ -160,6 +160,7 @@ class Processors:
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.groups.put_list,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.groups.all_groups,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.groups.config,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self.groups.request_modes,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.groups.delete,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self.groups.consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self.groups.producer_connections,

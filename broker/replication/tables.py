@@ -26,14 +26,16 @@ import structlog
 
 from broker.errors import LimitReached
 from broker.replication.slave import ASK_SECONDS, Master, Request
+from broker.saved_tables import REQUEST_MODES
 from broker.store.os_files import Files
 from broker.store.results import StoreError
 from remoting.errors import RemotingError
-from remoting.protocol.bodies import decode
+from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.body import Body
 from remoting.protocol.bodies.group import (
     ConsumerOffsetSerializeWrapper,
     DelayOffsetSerializeWrapper,
+    MessageRequestModeSerializeWrapper,
     SubscriptionGroupWrapper,
 )
 from remoting.protocol.bodies.stats import KVTable
@@ -152,6 +154,7 @@ class TableCopy:
             ("offsets", self._copy_offsets),
             ("delays", self._copy_delays),
             ("timers", self._copy_timers),
+            ("request modes", self._copy_request_modes),
         ):
             try:
                 await step(master)
@@ -255,6 +258,7 @@ class TableCopy:
         if body.offset_table and body.offset_table != self._saved.delay_offsets:
             await self._catch_up(master)
             self._saved.save_delay_offsets(body.offset_table)
+            self._state.delay_offsets = body.offset_table
 
     async def _copy_timers(self, master: Master) -> None:
         """Save what the master has delivered, for the day when this broker is the master.
@@ -272,6 +276,19 @@ class TableCopy:
             text = encode_check(check, self._state.clock.now_ms(), 0)
             await asyncio.to_thread(self._save_timers, "timercheck", text)
             self._timers = check
+
+    async def _copy_request_modes(self, master: Master) -> None:
+        """Keep what an Apache slave of this broker would ask for when it is the master."""
+        request = Command.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        reply = await self._ask(master.requests, request, timeout=ASK_SECONDS)
+        # 4.9 has no modes.
+        if reply.code == ResponseCode.SUCCESS:
+            body = decode(MessageRequestModeSerializeWrapper, reply.body)
+            if body != self._state.request_modes:
+                path = self._state.store.paths.root / "config" / REQUEST_MODES
+                text = encode(body, pretty=True)
+                await asyncio.to_thread(self._files.replace, path, text, backup=True)
+                self._state.request_modes = body
 
     async def _catch_up(self, master: Master) -> None:
         """Wait until the log has what the master's has now, not longer than until the next copy.

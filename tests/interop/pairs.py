@@ -21,15 +21,15 @@ SETTINGS = {"mappedFileSizeCommitLog": str(LOG_FILE), "mappedFileSizeConsumeQueu
 SECONDS = 90.0
 
 
-def ask(address: str, code: RequestCode) -> Command:
-    """Return a broker's answer to a request without a header."""
+def ask(address: str, request: Command) -> Command:
+    """Return a broker's answer to a request."""
     with BlockingConnection(address, timeout=30) as connection:
-        return connection.request(Command.request(code))
+        return connection.request(request)
 
 
 def log_end(address: str) -> int:
     """Return the physical offset where a broker's log ends; -1 while it is starting."""
-    answer = ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+    answer = ask(address, Command.request(RequestCode.GET_BROKER_RUNTIME_INFO))
     if answer.code != ResponseCode.SUCCESS:
         return -1
     return int(decode(KVTable, answer.body).table["commitLogMaxOffset"])
@@ -47,7 +47,7 @@ async def until_equal(one: str, other: str) -> int:
 
 def committed(address: str, topic: str, group: str) -> dict[int, int]:
     """Return the offsets that a group has at a broker, master or slave."""
-    answer = ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+    answer = ask(address, Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET))
     table = decode(ConsumerOffsetSerializeWrapper, answer.body).offset_table
     return table.get(f"{topic}@{group}", {})
 

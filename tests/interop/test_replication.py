@@ -12,6 +12,10 @@ import pytest
 import client
 from broker.limits import BrokerLimits
 from broker.storetools.verify.check import CheckOptions, check
+from remoting.protocol.bodies import decode, encode
+from remoting.protocol.bodies.group import MessageRequestModeSerializeWrapper, RequestMode
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
 from tests.chaos.group_log import events
 from tests.chaos.group_processes import MemberProcess
 from tests.harness.cluster import Cluster
@@ -22,6 +26,7 @@ from tests.interop.pairs import (
     SECONDS,
     SETTINGS,
     apaches_broker,
+    ask,
     log_bytes,
     until_equal,
 )
@@ -30,6 +35,14 @@ from tests.support.waiting import until
 from tests.unit.broker.store.stores import bodies
 
 pytestmark = pytest.mark.interop
+
+POPPED = RequestMode("Replicated", "popping", "POP", 3)
+MODES = MessageRequestModeSerializeWrapper({"Replicated": {"popping": POPPED}})
+
+
+def request_modes(address: str) -> bytes:
+    """Return what a broker answers to a slave that asks for the request modes."""
+    return bytes(ask(address, Command.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)).body)
 
 
 async def send(nameserver: str, count: int, *, topic: str = "Replicated") -> set[client.SendStatus]:
@@ -53,6 +66,9 @@ async def test_our_slave_copies_apaches_master(version: str, tmp_path: Path) -> 
     settings = ["brokerRole=ASYNC_MASTER", f"mappedFileSizeCommitLog={LOG_FILE}"]
     with apache(version, tmp_path / "apache", settings=settings) as master:
         await send(master.nameserver, 300)
+        if version == "5.3.3":  # 4.9 has no modes
+            set_mode = Command.request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=encode(POPPED))
+            assert ask(master.broker, set_mode).code == ResponseCode.SUCCESS
         async with Cluster(tmp_path) as own:
             slave = {
                 **SETTINGS,
@@ -74,6 +90,11 @@ async def test_our_slave_copies_apaches_master(version: str, tmp_path: Path) -> 
             offsets = broker.state.topics.table["Replicated"].write_queue_nums
             numbers = [broker.store.queries.max_offset("Replicated", n) for n in range(offsets)]
             assert sum(numbers) >= 588  # without the delayed ones
+            if version == "5.3.3":
+                modes = request_modes(master.broker)
+                assert decode(MessageRequestModeSerializeWrapper, modes) == MODES
+                await until(lambda: broker.state.request_modes == MODES, SECONDS)
+                assert await asyncio.to_thread(request_modes, broker.address) == modes
         copy = log_bytes(tmp_path / "slave", end)
         assert copy == log_bytes(tmp_path / "apache" / "store", end)
         cli = CommandLine(master.nameserver)
@@ -90,6 +111,10 @@ async def test_our_slave_copies_apaches_master(version: str, tmp_path: Path) -> 
 async def test_apaches_slave_copies_our_master_and_acknowledges(
     version: str, tmp_path: Path
 ) -> None:
+    config = tmp_path / "broker-a" / "config"
+    config.mkdir(parents=True)
+    # From the time when this broker was the slave of Apache's master.
+    (config / "messageRequestMode.json").write_bytes(encode(MODES))
     async with Cluster(tmp_path, **SETTINGS) as own:
         broker = await own.start("broker-a", haListenPort="0", brokerRole="SYNC_MASTER")
         assert await send(own.nameserver, 30) == {client.SendStatus.SLAVE_NOT_AVAILABLE}
@@ -105,6 +130,7 @@ async def test_apaches_slave_copies_our_master_and_acknowledges(
             assert end > LOG_FILE
             if version == "5.3.3":  # 4.9 has no such command
                 await ha_status_shows_the_slave(tmp_path / "apache", own.nameserver)
+                await until(lambda: request_modes(slave) == encode(MODES), SECONDS)
         copy = log_bytes(tmp_path / "apache" / "store", end)
         await own.stop("broker-a")
         assert copy == log_bytes(tmp_path / "broker-a", end)

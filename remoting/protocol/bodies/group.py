@@ -228,6 +228,23 @@ class DelayOffsetSerializeWrapper(Body):
     """5.x."""
 
 
+class RequestMode(Body):
+    """Whether a group pulls a topic or pops it; body of SET_MESSAGE_REQUEST_MODE (5.x)."""
+
+    topic: str | None = None
+    consumer_group: str | None = None
+    mode: str | None = None
+    """``PULL`` or ``POP``."""
+    pop_share_queue_num: Int = 0
+
+
+class MessageRequestModeSerializeWrapper(Body):
+    """``messageRequestMode.json`` and GET_ALL_MESSAGE_REQUEST_MODE (5.x)."""
+
+    message_request_mode_map: dict[str, dict[str, RequestMode]] = field(default_factory=dict)
+    """Topic to group to mode."""
+
+
 class ResetOffsetBody(Body):
     """Body of RESET_CONSUMER_CLIENT_OFFSET, answer to INVOKE_BROKER_TO_RESET_OFFSET.
 

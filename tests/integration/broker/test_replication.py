@@ -162,6 +162,8 @@ async def test_delayed_messages_are_delivered_once_and_by_the_master(pair: Pair)
     assert sum(own("later", n) for n in range(8)) == 1
     # The master's progress is in the slave's file, for the day when it is the master.
     await until(lambda: pair.slave_delays().get(1) == 1)
+    answer = await ask(pair, Command.request(RequestCode.GET_ALL_DELAY_OFFSET))
+    assert decode(DelayOffsetSerializeWrapper, answer.body).offset_table == {1: 1}
 
 
 async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: Pair) -> None:

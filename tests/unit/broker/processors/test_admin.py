@@ -8,6 +8,8 @@ from broker.sampler import Totals
 from remoting.protocol.bodies import decode, encode
 from remoting.protocol.bodies.clients import ConsumerConnection, ProducerConnection
 from remoting.protocol.bodies.group import (
+    MessageRequestModeSerializeWrapper,
+    RequestMode,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
@@ -407,6 +409,17 @@ def test_delay_offsets_are_answered(bench):
     assert table["scheduleMessageOffset_3"] == "0,1"
     reply = bench.must(Command.request(RequestCode.GET_ALL_DELAY_OFFSET))
     assert bytes(reply.body) == b'{"offsetTable":{2:1}}'
+
+
+def test_request_modes_are_answered_as_5_3_3_writes_them(bench):
+    ask = Command.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+    assert bytes(bench.must(ask).body) == b'{"messageRequestModeMap":{}}'
+    modes = {"T": {"g": RequestMode("T", "g", "POP", 3)}}
+    bench.state.request_modes = MessageRequestModeSerializeWrapper(modes)
+    assert bytes(bench.must(ask).body) == (
+        b'{"messageRequestModeMap":{"T":{"g":'
+        b'{"consumerGroup":"g","mode":"POP","popShareQueueNum":3,"topic":"T"}}}}'
+    )
 
 
 def test_connections_of_other_clients_are_distinguished(bench):
