@@ -93,7 +93,7 @@ house: setup              ## count files, classes and functions; list import cyc
 	$(BIN)/python scripts/house.py
 	$(BIN)/python scripts/hops.py --list
 
-# Counting takes more time than the tests themselves, so .ci/run leaves it to a job beside it.
+# Counting takes more time than the tests themselves.
 cover: setup              ## count the branches that tests take, in CI's size; there is a minimum
 	CI=true $(PYTEST) --cov --cov-report= $(COVERED)
 	$(BIN)/python -m coverage report --include='remoting/protocol/*' --fail-under=95

@@ -23,7 +23,7 @@ from tests.support.ports import free_ports, wait_until_listening
 from tests.support.sizes import size
 from tests.support.waiting import wait_until
 
-KILLS = size(ci=2, soak=10)
+KILLS = size(ci=1, soak=10)
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.tour import HOME
 
 TESTS = """
@@ -30,6 +32,7 @@ def test_is_innocent(tmp_path):
 """
 
 
+@pytest.mark.timeout(330)
 def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     command = [
@@ -51,7 +54,7 @@ def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
             **{name: value for name, value in os.environ.items() if "XDIST" not in name},
             "PYTHONPATH": str(HOME),
         },
-        timeout=110,  # waits for the machine, not for the test
+        timeout=300,  # waits for the machine, not for the test
         check=False,
     )
     assert run.returncode == 1
