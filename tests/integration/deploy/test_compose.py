@@ -31,14 +31,12 @@ pytestmark = pytest.mark.timeout(180)
 GROUP = ("broker-c-1", "broker-c-2", "broker-c-3")
 CONTROLLERS = ("controller-1", "controller-2", "controller-3")
 """The services of the profile "ha"."""
+MASTER = ("broker-c", 0)
 
 
 def nameservers(deployment: Deployment) -> str:
     consumer = next(s for s in services(deployment.document) if s.name == "consumer")
     return deployment.environment(consumer)["NAMESRV_ADDR"]
-
-
-MASTER = ("broker-c", 0)
 
 
 def wait_until_said(deployment: Deployment, name: str, text: str) -> None:
