@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * A member of a group with the unmodified Apache client, with the commands and the log of our own
- * members (tests/chaos/group_member.py): bodies are "NUMBER FAILURES WAIT_MS".
+ * members (tests/chaos/group_member.py): bodies are "NUMBER FAILURES WAIT_MS", or a number alone.
  *
  *   NAMESRV GROUP TOPIC FILE ordered|concurrent MAX_RETRIES INSTANCE
  */
@@ -39,9 +39,9 @@ public class GroupMember {
     /** Does what the message says; whether it went well. */
     private boolean handle(MessageQueue queue, MessageExt message) {
         String[] words = new String(message.getBody(), StandardCharsets.US_ASCII).split(" ");
-        boolean failed = message.getReconsumeTimes() < Integer.parseInt(words[1]);
+        boolean failed = words.length > 1 && message.getReconsumeTimes() < Integer.parseInt(words[1]);
         write("begin", queue, message, words[0], failed);
-        int wait = Integer.parseInt(words[2]);
+        int wait = words.length > 1 ? Integer.parseInt(words[2]) : 0;
         if (wait > 0) {
             try {
                 Thread.sleep(wait);
