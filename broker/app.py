@@ -316,7 +316,7 @@ class Broker:
         if self.config.open_to_network:
             _log.warning(
                 "everybody who reaches this address may read, write and delete: set "
-                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security.md",
+                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security/index.md",
                 address=self.address,
             )
         _log.info("broker ready", name=self.config.broker_name, address=self.address)

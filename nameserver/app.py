@@ -136,7 +136,7 @@ class NameServer:
         if self.config.open_to_network:
             _log.warning(
                 "everybody who reaches this address may read and change routes: set "
-                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security.md",
+                f"aclEnable=true, or listen on 127.0.0.1; see {DOCS}security/index.md",
                 address=self.address,
             )
         _log.info("name server started", address=self.address)

@@ -6,25 +6,35 @@ pages, so a link to a file outside ``docs/`` becomes a link to the repository.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 
 HOME = Path(__file__).resolve().parents[1]
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Make the README the site's first page."""
-    text = re.sub(r"\]\(docs/", "](", (HOME / "README.md").read_text())
-    text = re.sub(r"\]\((?!https?:|#|[\w-]+\.(?:md|svg)(?:#|\)))", "](../", text)
-    text = text.replace("](CONTRIBUTING.md)", "](../CONTRIBUTING.md)")
-    text = text.replace("](CHANGELOG.md)", "](../CHANGELOG.md)")
+    text = re.sub(
+        r"\]\((?!https?:|#)(docs/)?",
+        lambda link: "](" if link[1] else "](../",
+        (HOME / "README.md").read_text(),
+    )
     files.append(File.generated(config, "index.md", content=text))
     return files
 
 
-def on_page_markdown(markdown: str, *, config: MkDocsConfig, **_: object) -> str:
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Turn links to files outside the site into links to the repository."""
-    return re.sub(r"\]\(\.\./(?=[\w.])", f"]({config.repo_url}/blob/main/", markdown)
+    folder = posixpath.dirname(page.file.src_uri)
+
+    def outside(link: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join("docs", folder, link[1]))
+        inside = path.startswith("docs/")
+        return link[0] if inside else f"]({config.repo_url}/blob/main/{path}"
+
+    return re.sub(r"\]\((\.\./[^)#\s]+)", outside, markdown)

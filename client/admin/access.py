@@ -156,7 +156,7 @@ class AccessAdmin(AdminBase):
         """Replace the white list of a broker.
 
         Args:
-            addresses: patterns such as ``10.1.2.*``; see the table in docs/security.md.
+            addresses: patterns such as ``10.1.2.*``; see docs/security/accounts.md.
         """
         texts = list(addresses)
         if wrong := [text for text in texts if "," in text or not text.strip()]:

@@ -548,7 +548,7 @@ class Admin:
         """Replace the white list of a broker.
 
         Args:
-            addresses: patterns such as ``10.1.2.*``; see the table in docs/security.md.
+            addresses: patterns such as ``10.1.2.*``; see docs/security/accounts.md.
         """
 
     def access_versions(self, address: str) -> dict[str, AccessVersion]:

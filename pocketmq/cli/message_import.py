@@ -40,6 +40,9 @@ GROUP: Final = "pocketmq-import"
 SAVE_SECONDS: Final = 1.0
 """Between two writes of the file of ``--progress``: a kill repeats at most this much."""
 
+_TIMER: Final = "TIMER_"
+"""How the names of properties begin that say when a message is or was delivered."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
@@ -214,7 +217,7 @@ class _Importing:
                     properties={
                         name: value
                         for name, value in message.properties.items()
-                        if name not in RESERVED
+                        if name not in RESERVED and not name.startswith(_TIMER)
                     },
                     queue=target,
                     flag=message.flag,

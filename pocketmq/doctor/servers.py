@@ -71,7 +71,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             f"{name} found messages but no config/consumerOffset.json when it started, so every "
             "group starts over by the rule for new groups",
             "unless that is intended, stop it, restore the file from a backup and start it; or "
-            f"set groups with pocketmq group reset; see {DOCS}operating.md#what-is-on-disk",
+            f"set groups with pocketmq group reset; see {DOCS}operating/files.md",
         )
     if before := table.get("pocketmqNamedBefore"):
         yield warning(
@@ -79,7 +79,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             f"the store of {name} was written by {before} before this start: clients treat "
             "its queues as new",
             f"unless that is intended, stop it and start it with --name {before}; see "
-            f"{DOCS}operating.md#the-name-of-a-broker",
+            f"{DOCS}operating/settings.md#the-name-of-a-broker",
         )
     stepped_over = table.get("pocketmqRecoverySteppedOver", "0")
     if stepped_over != "0":
@@ -90,7 +90,7 @@ def store_files(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
             "look at the disk; pocketmq store verify names the places",
         )
     # A busy broker usually has some backlog, so only a large one is reported.
-    docs = f"see {DOCS}operating.md#finding-messages"
+    docs = f"see {DOCS}operating/commands.md#finding-messages"
     backlog = natural(table.get("pocketmqIndexBacklogBytes", ""), 0)
     if trouble := table.get("pocketmqIndexTrouble"):
         yield warning("index", f"{name} does not index messages: {trouble}", docs)
@@ -255,7 +255,7 @@ def _broker(case: Case, name: str, broker_id: int, address: str) -> Iterator[Che
             "access",
             f"{name} listens beyond its own machine and checks no accounts: everybody who reaches "
             "it may read, write and delete",
-            f"set aclEnable=true, or keep others away by a firewall; see {DOCS}security.md",
+            f"set aclEnable=true, or keep others away by a firewall; see {DOCS}security/index.md",
         )
     if "pocketmqCore" in table:
         yield core(table.get("pocketmqWhyNotCompiled", ""), name)
@@ -326,14 +326,14 @@ def _disk(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
         return
     remedy = (
         "make room: move other things away, keep messages for less long (fileReservedTime), or "
-        f"move the store to a bigger disk; see {DOCS}operating.md#messages-are-deleted"
+        f"move the store to a bigger disk; see {DOCS}operating/retention.md"
     )
     yield (failed if used > DISK_FULL else warning)("disk", text, remedy)
 
 
 def _retention(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Report what a PocketMQ broker says about deleted files; other brokers say nothing."""
-    docs = f"see {DOCS}operating.md#messages-are-deleted"
+    docs = f"see {DOCS}operating/retention.md"
     if trouble := table.get("pocketmqWhyNotWritable"):
         yield failed("store", f"{name} takes no messages: {trouble}", docs)
     young = table.get("pocketmqLogFilesDeletedYoung", "0")
@@ -400,7 +400,7 @@ def _descriptors(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
 
 def _quotas(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     """Report refusals, and rates of topics that don't exist, such as a misspelt one."""
-    docs = f"see {DOCS}security.md#quotas"
+    docs = f"see {DOCS}security/quotas.md"
     refused = table.get("pocketmqQuotaRefusals", "0")
     if refused != "0":
         yield warning(
@@ -423,7 +423,7 @@ def _certificate(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
         days = int(table.get("pocketmqTlsDaysLeft", ""))
     except ValueError:
         return
-    docs = f"see {DOCS}security.md#at-servers"
+    docs = f"see {DOCS}security/tls.md#at-servers"
     if problem := table.get("pocketmqTlsProblem"):
         remedy = f"correct the files, then {name} uses them by itself; {docs}"
         yield failed("TLS", f"{name} still uses its files from before: {problem}", remedy)
@@ -441,7 +441,7 @@ def _damage(name: str, table: dict[str, str]) -> Iterator[CheckResult]:
     damaged = table.get("pocketmqDamagedMessages", "0")
     restored = table.get("pocketmqRestoredEntries", "0")
     store = table.get("pocketmqStorePath", "DIR")
-    docs = f"see {DOCS}operating.md#messages-are-damaged"
+    docs = f"see {DOCS}operating/damage.md"
     if restored != "0":
         yield warning(
             "damage",

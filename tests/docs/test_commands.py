@@ -41,8 +41,16 @@ ELSEWHERE = {
 DOCTOR_FOUND_SOMETHING = 1
 
 
-ON_A_CLUSTER_IN_USE = ("consumer-groups.md", "deploy.md", "operating.md", "performance.md")
-"""Pages that assume topics, groups and dead letters; the others begin with an empty broker."""
+ON_A_CLUSTER_IN_USE = ("consumer-groups.md", "deploy.md", "operating", "performance.md")
+"""Documents that assume topics, groups and dead letters; the others begin with an empty broker."""
+
+SITE = HOME / "mkdocs.yml"
+
+RUN_HERE = [
+    *(one for one in DOCUMENTS if one.parent in {HOME, HOME / "docs"}),
+    *(HOME / "docs" / folder for folder in ("operating", "security")),
+]
+"""The pages of these folders share a broker; test_recipes.py runs the recipes."""
 
 
 def scripts(document: Path) -> list[list[str] | str]:
@@ -50,9 +58,14 @@ def scripts(document: Path) -> list[list[str] | str]:
 
     To docs/deploy.md belong those of the systemd units in deploy/.
     """
+    pages = [document]
+    if document.is_dir():
+        order = re.findall(rf"({document.name}/.*\.md)$", SITE.read_text(), re.MULTILINE)
+        pages = [document.parent / page for page in order]
+    whole = "\n".join(page.read_text() for page in pages)
     shown: list[list[str] | str] = []
     for language, text in re.findall(
-        r"^```(console|python)\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL
+        r"^```(console|python)\n(.*?)^```", whole, re.MULTILINE | re.DOTALL
     ):
         lines = text.replace("\\\n", " ").splitlines()
         typed = [line[2:] for line in lines if line.startswith("$ ")]
@@ -183,7 +196,7 @@ def new_world(home: Path) -> Iterator[World]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "document", [one for one in DOCUMENTS if scripts(one)], ids=lambda document: document.name
+    "document", [one for one in RUN_HERE if scripts(one)], ids=lambda document: document.name
 )
 def test_a_document_runs_in_its_order_as_one_script(document: Path, tmp_path: Path) -> None:
     with (world if document.name in ON_A_CLUSTER_IN_USE else new_world)(tmp_path) as made:

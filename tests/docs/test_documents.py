@@ -58,7 +58,9 @@ def test_the_first_screen_of_the_readme_says_how_many_copies_there_are() -> None
     assert "[copy of the data]" in README.read_text().partition("```")[0]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.name)
+@pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda document: str(document.relative_to(HOME))
+)
 def test_every_link_to_a_file_resolves(document: Path) -> None:
     for target in re.findall(r"\]\(([^)# ]+)(?:[# ][^)]*)?\)", document.read_text()):
         if "://" not in target:

@@ -1,4 +1,4 @@
-"""The settings on the operating page exist, with the defaults shown."""
+"""The settings on their page exist, with the defaults shown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from client.consumer.options import PushOptions
 from client.errors import UsageError
 from tests.support.tour import HOME, blocks
 
-PAGE = (HOME / "docs" / "operating.md").read_text()
+PAGE = (HOME / "docs" / "operating" / "settings.md").read_text()
 KINDS: list[type[Options]] = [ClientOptions, ProducerOptions, ConsumerOptions, PushOptions]
 IN_WORDS = {
     *("brokerName", "brokerIP1", "pocketmqAdvertisedPort", "namesrvAddr"),
@@ -54,8 +54,15 @@ def test_a_setting_of_the_broker_is_shown_with_its_default(key: str, shown: str)
     assert cut or default == shown
 
 
-@pytest.mark.parametrize("block", blocks(HOME / "docs" / "security.md", "properties"))
-def test_the_files_on_the_security_page_are_accepted(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "block",
+    [
+        block
+        for page in sorted((HOME / "docs" / "security").glob("*.md"))
+        for block in blocks(page, "properties")
+    ],
+)
+def test_the_files_on_the_pages_about_security_are_accepted(block: str, tmp_path: Path) -> None:
     file = tmp_path / "broker.conf"
     file.write_text(block)
     found = BrokerConfig.from_sources(file)

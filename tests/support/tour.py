@@ -12,7 +12,7 @@ from pathlib import Path
 
 HOME = Path(__file__).resolve().parents[2]
 README = HOME / "README.md"
-DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
+DOCUMENTS = [README, HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
 DEFAULT = "127.0.0.1:9876"
 
 

@@ -261,7 +261,7 @@ def test_an_alert_leads_to_a_section_of_the_documents(name: str) -> None:
     page, _, anchor = rule["annotations"]["runbook_url"].removeprefix(DOCS).partition("#")
     assert not anchor or anchor in slugs(page)
     assert {"summary", "description"} < rule["annotations"].keys()
-    assert f"`{name}`" in (HOME / "docs" / "operating.md").read_text()
+    assert f"`{name}`" in (HOME / "docs" / "operating" / "alerts.md").read_text()
 
 
 def test_the_panels_of_the_dashboard_neither_overlap_nor_share_an_id() -> None:

@@ -131,6 +131,6 @@ def test_every_key_that_may_change_is_a_setting():
 
 
 def test_the_manual_lists_the_keys_that_may_change():
-    text = Path("docs/operating.md").read_text().partition("### Changing settings")[2]
+    text = Path("docs/operating/settings.md").read_text().partition("## Changing settings")[2]
     listed = re.findall(r"`(\w+)`", text.partition("Any other setting")[0])
     assert set(listed) - {"HOST"} >= RUNTIME_KEYS
