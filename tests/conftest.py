@@ -27,7 +27,7 @@ NEEDS = {
     "bench": ("cc",),
     "spark": ("java",),
     "monitoring": ("prometheus", "promtool"),
-    "browser": ("chromium",),
+    "browser": ("chromium", "npm"),
     "systemd": ("systemd-analyze",),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,7 @@ from client import blocking
 from pocketmq.testing import StandaloneServer
 from tests.integration.console.conftest import Surfer, console
 from tests.support.browser import Browser, browser
+from tests.support.npm import fetch
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -20,15 +22,30 @@ def chromium() -> Iterator[Browser]:
         yield page
 
 
-UNNAMED = """[...document.querySelectorAll("input, select, textarea, button, a")]
-    .filter((one) => one.type !== "hidden" && !one.labels?.length)
-    .filter((one) => !one.getAttribute("aria-label") && !one.textContent.trim())
-    .map((one) => one.outerHTML)"""
-"""The controls that a screen reader can't name."""
+AXE = (
+    "axe-core",
+    "4.14.1",
+    "sha512-FHfa+lmNjQZfJz1q8wKqIDwC6DExcHt/pkjNQb09a3NPjCKg2rhu5"
+    "qb2S4r76ASyFNNtuFooJpZe37OgudVGtQ==",
+)
+"""What looks for hurdles for people who use a keyboard or a screen reader."""
+
+HURDLES = """axe.run().then(({violations}) => violations
+    .filter((one) => ["serious", "critical"].includes(one.impact))
+    .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html}`)))"""
 
 
-def test_no_page_breaks_its_policy_fails_or_is_wider_than_the_window(
-    shop: StandaloneServer, surfer: Surfer, chromium: Browser
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The script that defines ``axe``."""
+    with tarfile.open(fetch(*AXE, tmp_path_factory.mktemp("axe"))) as content:
+        stream = content.extractfile("package/axe.min.js")
+        assert stream is not None
+        return stream.read().decode()
+
+
+def test_no_page_breaks_its_policy_fails_has_hurdles_or_is_wider_than_the_window(
+    shop: StandaloneServer, surfer: Surfer, chromium: Browser, axe: str
 ) -> None:
     pages = [
         "",
@@ -50,8 +67,9 @@ def test_no_page_breaks_its_policy_fails_or_is_wider_than_the_window(
         for page in pages:
             chromium.open(surfer.url + page, width=width)
             assert chromium.run("document.documentElement.scrollWidth") == width, page
-            assert chromium.run(UNNAMED) == [], page
             assert chromium.problems == [], page
+            chromium.run(f"{axe}; true")
+            assert chromium.run(HURDLES) == [], page
 
 
 def test_a_page_keeps_itself_up_to_date_and_draws_its_line(
