@@ -15,6 +15,7 @@ from client import DeadLetter, ReceivedMessage, blocking
 from client.positions import FIRST
 from pocketmq import testing
 from pocketmq.testing import ServerProcess, StandaloneServer
+from remoting.protocol.names import TOOLS_CONSUMER_GROUP
 from tests.support.waiting import wait_until
 
 HOSTILE = b"<script>alert(1)</script>\x00\xe2\x80\xae</td>"
@@ -132,4 +133,24 @@ def shop() -> Iterator[StandaloneServer]:
 def surfer(shop: StandaloneServer) -> Iterator[Surfer]:
     """A browser at a console that may write."""
     with console(shop.nameserver, "--writable") as surfer:
+        yield surfer
+
+
+@pytest.fixture(scope="session")
+def bank() -> Iterator[StandaloneServer]:
+    """A broker with an administrator, and an account that may read one topic."""
+    accounts = {
+        "operator": {"admin": True},
+        "auditor": {"topicPerms": ["payments=SUB"], "groupPerms": [f"{TOOLS_CONSUMER_GROUP}=SUB"]},
+    }
+    with testing.broker(accounts=accounts) as server:
+        server.admin.create_topic("payments", queues=1)
+        server.admin.create_topic("salaries", queues=1)
+        yield server
+
+
+@pytest.fixture(scope="session")
+def door(bank: StandaloneServer) -> Iterator[Surfer]:
+    """A browser at the bank's console, where nobody has signed in."""
+    with console(bank.nameserver, "--writable", "--host", "0.0.0.0") as surfer:
         yield surfer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from pocketmq.testing import StandaloneServer
+from pocketmq import testing
+from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.console.conftest import Surfer, console
 from tests.support.waiting import wait_until
 
@@ -189,3 +191,18 @@ def test_a_broker_that_dies_is_named(shop: StandaloneServer, surfer: Surfer) -> 
     wait_until(
         lambda: "The cluster can't be seen." not in surfer.get("").words(), "it doesn't come back"
     )
+
+
+def test_a_cluster_that_is_half_down_is_shown_with_the_name_of_that_half(tmp_path: Path) -> None:
+    with testing.broker() as server, console(server.nameserver) as surfer:
+        options = ["--nameserver", server.nameserver, "--port", "0", "--store", str(tmp_path)]
+        other = ServerProcess(["broker", *options, "--name", "broker-b"])
+        other.start()
+        try:
+            wait_until(lambda: "2 of 2 answer" in surfer.get("").words(), "only one broker is seen")
+            other.pause()
+            said = "1 of 2 brokers don't answer; what they have is missing here. broker-b"
+            wait_until(lambda: said in surfer.get("topics").words(), "no page says so")
+            assert "1 of 2 answer" in surfer.get("").words()
+        finally:
+            other.kill()

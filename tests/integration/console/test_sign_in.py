@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 
 from pocketmq import testing
 from pocketmq.testing import ServerError, ServerProcess, StandaloneServer
-from remoting.protocol.names import TOOLS_CONSUMER_GROUP
-from tests.integration.console.conftest import Answer, Surfer, console
-
-READERS = f"{TOOLS_CONSUMER_GROUP}=SUB"
-
-
-@pytest.fixture(scope="module")
-def bank() -> Iterator[StandaloneServer]:
-    """A broker with an administrator, and an account that may read one topic."""
-    accounts = {
-        "operator": {"admin": True},
-        "auditor": {"topicPerms": ["payments=SUB"], "groupPerms": [READERS]},
-    }
-    with testing.broker(accounts=accounts) as server:
-        server.admin.create_topic("payments", queues=1)
-        server.admin.create_topic("salaries", queues=1)
-        yield server
-
-
-@pytest.fixture(scope="module")
-def door(bank: StandaloneServer) -> Iterator[Surfer]:
-    """A browser at the bank's console, where nobody has signed in."""
-    with console(bank.nameserver, "--writable", "--host", "0.0.0.0") as surfer:
-        yield surfer
+from tests.integration.console.conftest import Answer, Surfer
 
 
 def sign_in(at: Surfer, bank: StandaloneServer, name: str, secret: str | None = None) -> Answer:
