@@ -17,12 +17,12 @@ from remoting.access.accounts import MAX_BYTES, AclError, Rules, dump, items, lo
 from remoting.protocol.command import natural
 from remoting.runtime import durable_file
 from remoting.runtime.log import Log
+from remoting.security.credentials import open_to_others
 
 WATCH_SECONDS: Final = 0.5
 """The interval of ``refresh``: a change has effect within a second."""
 
 _PRIVATE: Final = 0o600
-_OF_OTHERS: Final = 0o077
 _log = Log("access")
 
 
@@ -79,7 +79,7 @@ class AclFile:
                     )
                 self.problem = problem
                 return False
-            if status.st_mode & _OF_OTHERS:
+            if open_to_others(status, os.geteuid()):
                 _log.warning(
                     "others may open the file of accounts, which has their secrets: chmod 600",
                     file=str(self.path),

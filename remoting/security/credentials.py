@@ -61,6 +61,16 @@ def from_environment(env: Mapping[str, str] | None = None) -> CredentialsSource 
     return Credentials(access_key, secret_key, env.get(TOKEN_VARIABLE) or None)
 
 
+def open_to_others(status: os.stat_result, user: int) -> bool:
+    """Return whether others than their owner and this process's user may open a file with secrets.
+
+    The group may read a file of root's, if this isn't root: so Kubernetes mounts a Secret for the
+    group of a pod. PostgreSQL has the same rule for keys.
+    """
+    allowed = stat.S_IRGRP if status.st_uid == 0 and user != 0 else 0
+    return bool(status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) & ~allowed)
+
+
 def read_credentials(file: Path) -> Credentials:
     """Return the keys in a file. Blocks.
 
@@ -70,15 +80,15 @@ def read_credentials(file: Path) -> Credentials:
     """
     try:
         with file.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
+            status = os.fstat(stream.fileno())
             data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ConfigError(f"the credentials file {file} can't be read: {reason}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if open_to_others(status, os.geteuid()):
         raise ConfigError(
-            f"the credentials file {file} is open to others (mode {stat.S_IMODE(mode):o}): run"
-            f" chmod 600 {file}"
+            f"the credentials file {file} is open to others (mode"
+            f" {stat.S_IMODE(status.st_mode):o}): run chmod 600 {file}"
         )
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"the credentials file {file} is larger than {MAX_FILE_BYTES} bytes")

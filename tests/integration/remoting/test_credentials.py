@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from remoting.protocol.signing import (
     signed_content,
 )
 from remoting.runtime.settings import ConfigError
-from remoting.security.credentials import Signer, from_environment, signer_of
+from remoting.security.credentials import Signer, from_environment, open_to_others, signer_of
 from remoting.server import Server
 from tests.support.waiting import until
 
@@ -153,6 +154,18 @@ def test_a_file_that_others_can_open_is_refused(tmp_path: Path, mode: int) -> No
     file.chmod(mode)
     with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
         Signer(file)
+
+
+def test_a_groups_member_may_use_a_file_of_roots_as_a_pod_may_use_its_secret() -> None:
+    def refused(mode: int, owner: int, user: int) -> bool:
+        return open_to_others(os.stat_result((mode, 1, 1, 1, owner, 10001, 1, 0, 0, 0)), user)
+
+    assert not refused(0o440, owner=0, user=10001)
+    assert not refused(0o640, owner=0, user=10001)
+    assert refused(0o660, owner=0, user=10001)
+    assert refused(0o444, owner=0, user=10001)
+    assert refused(0o640, owner=0, user=0)
+    assert refused(0o640, owner=10001, user=10001)
 
 
 @pytest.mark.parametrize(
