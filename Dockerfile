@@ -10,9 +10,9 @@ RUN apt-get update \
  && apt-get install -y --no-install-recommends gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
-COPY requirements-runtime.lock ./
+COPY requirements-image.lock ./
 RUN python -m venv /opt/pocketmq \
- && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-runtime.lock
+ && /opt/pocketmq/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements-image.lock
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY remoting remoting
 COPY nameserver nameserver
@@ -69,7 +69,7 @@ WORKDIR /var/lib/pocketmq
 VOLUME /var/lib/pocketmq
 EXPOSE 9876 10909 10911
 # Of the command below; with another one say --health-cmd or --no-healthcheck.
-HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --start-interval=1s --retries=3 \
+HEALTHCHECK --interval=5s --timeout=5s --start-period=120s --retries=3 \
   CMD ["pocketmq", "health", "--nameserver", "127.0.0.1:9876", "--broker", "127.0.0.1:10911"]
 ENTRYPOINT ["pocketmq"]
 CMD ["standalone", "--store", "/var/lib/pocketmq/store", "--host", "0.0.0.0", "--set", "brokerIP1=127.0.0.1"]

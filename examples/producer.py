@@ -17,9 +17,14 @@ PAUSE = 0.1
 
 
 async def create_topic() -> None:
-    """Create the topic on every broker, unless it exists."""
+    """Create the topic at every broker, also at those that have come since it was created.
+
+    When one of them dies, the others take the readings.
+    """
     async with client.Admin() as admin:
-        if TOPIC not in await admin.topics():
+        if TOPIC in await admin.topics():
+            await admin.update_topic(TOPIC, everywhere=True)
+        else:
             await admin.create_topic(TOPIC, queues=QUEUES)
 
 
@@ -28,18 +33,19 @@ async def main() -> None:
     stop = asyncio.Event()
     for stop_signal in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(stop_signal, stop.set)
-    await create_topic()
     async with client.Producer(group="example-producer") as producer:
         for number in itertools.count():
             if stop.is_set():
                 return
             sensor = f"sensor-{number % 7}"
             try:
+                if number % 100 == 0:
+                    await create_topic()
                 # The readings of one sensor go to one queue, which keeps their order.
                 receipt = await producer.send(
                     TOPIC, b"%d" % number, tag="demo", keys=[sensor], sharding_key=sensor
                 )
-            except client.SendError as problem:
+            except client.PocketMQError as problem:
                 print(f"reading {number} was not sent: {problem}", flush=True)
             else:
                 if number % 100 == 0:

@@ -39,9 +39,9 @@ def nameservers(deployment: Deployment) -> str:
     return deployment.environment(consumer)["NAMESRV_ADDR"]
 
 
-def wait_until_said(deployment: Deployment, name: str, text: str) -> None:
+def wait_until_said(deployment: Deployment, name: str, text: str, *, after: int = 0) -> None:
     deadline = time.monotonic() + 60
-    while text not in deployment.output(name):
+    while text not in deployment.output(name)[after:]:
         assert time.monotonic() < deadline, deployment.output(name)
         assert deployment.running[name].poll() is None, deployment.output(name)
         time.sleep(0.05)
@@ -70,8 +70,14 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
         take(both, tour)
         wait_until_said(deployment, "producer", "reading 0 is in queue")
         wait_until_said(deployment, "consumer", "read ")
+        async with client.Admin(both) as admin:
+            assert await admin.brokers_without("readings") == []
+        said = len(deployment.output("producer"))
+        deployment.running["broker-a"].kill()
+        wait_until_said(deployment, "producer", "is in queue readings/broker-b", after=said)
         codes = deployment.stop()
     assert codes.pop("network") == -signal.SIGTERM
+    assert codes.pop("broker-a") == -signal.SIGKILL
     assert set(codes.values()) == {0}, codes
 
 

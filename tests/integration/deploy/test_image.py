@@ -64,13 +64,15 @@ def test_its_base_is_pinned_to_a_version_of_python_and_of_the_distribution() -> 
 
 
 def test_it_installs_the_versions_that_are_tested_and_no_others() -> None:
-    runtime, tested = pins("requirements-runtime.lock"), pins("requirements.lock")
-    assert runtime.items() <= tested.items()
+    runtime, tested = pins("requirements-image.lock"), pins("requirements.lock")
+    assert pins("requirements-runtime.lock").items() <= runtime.items() <= tested.items()
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
-    needed = {re.split("[>;=]", line)[0] for line in project["dependencies"]}
+    lines = [*project["dependencies"], *project["optional-dependencies"]["console"]]
+    needed = {re.split("[>;=]", line)[0] for line in lines}
     assert needed <= runtime.keys()
     assert "pytest" not in runtime
-    assert Path(HOME / "requirements-runtime.lock").read_text().count("--hash=") > len(runtime)
+    assert "-r requirements-image.lock" in DOCKERFILE.read_text()
+    assert Path(HOME / "requirements-image.lock").read_text().count("--hash=") > len(runtime)
 
 
 def test_the_image_for_spark_has_the_same_versions_and_spark() -> None:
