@@ -15,7 +15,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.0.1
 
-.PHONY: help setup demo unit test spark older-spark check docs house sanitize soak cover plain bench bench-clients bench-spark clean lock
+.PHONY: help setup demo unit test spark older-spark check docs house sanitize soak cover plain chart bench bench-clients bench-spark clean lock
 
 help:                     ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -126,6 +126,22 @@ sanitize: setup           ## the tests of the compiled core with AddressSanitize
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
 
+HELM := .tools/helm-3.22.0
+# Of the Python package, which has Kubernetes' schemas: 108 MB.
+SCHEMAS := .tools/kubernetes-validate-1.37.0
+
+# Two minutes of Go: so .ci/run leaves it to a job beside it, and the tests read what helm has rendered.
+chart: $(HELM) $(SCHEMAS) ## render the Helm chart, compare, validate; needs Go; UPDATE=--update renders anew
+	PATH=$(HELM):$$PATH PYTHONPATH=$(SCHEMAS) $(PYTHON) -m tests.chart $(UPDATE)
+
+$(HELM):
+	GOBIN=$(CURDIR)/$@ go install helm.sh/helm/v3/cmd/helm@v3.22.0
+
+$(SCHEMAS): tests/chart.lock
+	rm -rf $@
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --target $@ -r $<
+	@touch $@
+
 soak: setup               ## the long-running tests in full size; writes build/soak.md; TESTS=tests/... for some
 	$(BIN)/python -m tests.soak $(TESTS)
 
@@ -145,9 +161,11 @@ lock: setup               ## update the lock files
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --all-extras --group dev --python-version 3.11 --upgrade pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 -c requirements.lock pyproject.toml -o requirements-runtime.lock
+	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --extra console -c requirements.lock pyproject.toml -o requirements-image.lock
 	$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --extra spark --extra demo -c requirements.lock pyproject.toml -o requirements-spark.lock
 	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o requirements-spark-4.0.lock
 	echo 'rocketmq==0.4.4' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o tests/interop/cpp/requirements.lock
+	echo 'kubernetes-validate==1.37.0' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --python-version 3.11 -c requirements.lock - -o tests/chart.lock
 	echo 'pyspark==4.0.1' | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --no-deps --python-version 3.11 - -o benchmarks/spark/requirements.lock
 
 clean:                    ## delete everything that was built or fetched

@@ -34,6 +34,8 @@ from tests.support.tour import (
 
 ELSEWHERE = {
     "docker": "tests/integration/deploy reads the files: there is no engine to rely on",
+    "helm": "tests/integration/deploy runs what the chart renders: there is no Kubernetes",
+    "kubectl": "the same",
     "pip": "tests/packaging installs the clone",
 }
 """Programs whose commands are not run."""
