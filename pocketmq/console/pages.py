@@ -325,6 +325,8 @@ async def accounts(visit: Visit) -> Response:
         if facts.info.id == 0 and facts.runtime:
             try:
                 rules[facts.info] = await visit.admin.access_rules(facts.info.address)
+            except client.NotSupported as error:
+                rules[facts.info] = error.hint or str(error)
             except PocketMQError as error:
                 rules[facts.info] = str(error)
     return visit.page("accounts.html", rules=rules, live=False)

@@ -62,10 +62,10 @@ def drawn(snapshot: ClusterSnapshot, producers: Collection[str]) -> ClusterPictu
     shown = sorted(by_use[:MOST], key=lambda topic: topic.name)
     groups = sorted({group for topic in shown for group in topic.groups})[: 2 * MOST]
     left = _column(sorted(producers)[:MOST], 0, "")
-    middle = _column([topic.name for topic in shown], WIDTH + GAP, "topic")
-    right = _column(groups, 2 * (WIDTH + GAP), "group", {
-        name for name in groups if snapshot.groups[name].total > 0
-    })  # fmt: skip
+    begin = WIDTH + GAP if left else 0
+    late = {name for name in groups if snapshot.groups[name].total > 0}
+    middle = _column([topic.name for topic in shown], begin, "topic")
+    right = _column(groups, begin + WIDTH + GAP, "group", late)
     lines = []
     for topic in shown:
         for name, lag in topic.groups.items():
@@ -77,7 +77,7 @@ def drawn(snapshot: ClusterSnapshot, producers: Collection[str]) -> ClusterPictu
     return ClusterPicture(
         boxes=(*left.values(), *middle.values(), *right.values()),
         lines=tuple(lines),
-        width=3 * WIDTH + 2 * GAP,
+        width=begin + 2 * WIDTH + GAP,
         height=rows * ROW,
         left_out=len(by_use) - len(shown),
     )
