@@ -1,4 +1,4 @@
-"""MkDocs hooks: the README as the first page, and links to the source.
+"""MkDocs hooks: the README as a page, and links to the source.
 
 Pages link to files of the repository by relative paths, which work on GitHub. The site has only the
 pages, so a link to a file outside ``docs/`` becomes a link to the repository.
@@ -18,13 +18,13 @@ HOME = Path(__file__).resolve().parents[1]
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Make the README the site's first page."""
+    """Make the README a page."""
     text = re.sub(
         r"\]\((?!https?:|#)(docs/)?",
         lambda link: "](" if link[1] else "](../",
         (HOME / "README.md").read_text(),
     )
-    files.append(File.generated(config, "index.md", content=text))
+    files.append(File.generated(config, "about.md", content=text))
     return files
 
 

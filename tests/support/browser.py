@@ -95,8 +95,10 @@ class Browser:
             time.sleep(0.05)
 
     def picture(self, file: Path) -> None:
-        """Write a picture of the whole page."""
-        answer = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        """Write a picture of the whole page, in WebP."""
+        answer = self.call(
+            "Page.captureScreenshot", captureBeyondViewport=True, format="webp", quality=75
+        )
         file.write_bytes(base64.b64decode(answer["data"]))
 
     def call(self, method: str, **parameters: object) -> dict[str, Any]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from client import blocking
+from client import FIRST, DeadLetter, ReceivedMessage, blocking
+from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.console.conftest import Surfer, console
 from tests.support.browser import Browser, browser
 from tests.support.npm import fetch
+from tests.support.tour import HOME
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -128,3 +135,68 @@ def test_a_message_is_sent_by_hand(
     chromium.wait_until("document.body?.textContent.includes('The message is stored')")
     assert [message.body.decode() for message in shop.messages("scrap")][-1:] == ["tea ☕"]
     assert chromium.problems == []
+
+
+PICTURES = {
+    "overview": "",
+    "group": "group?name=billing",
+    "message": "message?topic=orders&queue=broker-a/0&offset=0",
+    "dead-letters": "dead?group=billing",
+    "topology": "topology",
+}
+"""The pages that the documents show."""
+
+MAX_PICTURE = 60_000
+"""Bytes: what a reader loads for one picture."""
+
+
+def bill(message: ReceivedMessage[bytes]) -> None:
+    if message.keys[0] in {"o-7", "o-12", "o-31"}:
+        raise DeadLetter(f"no price for {message.keys[0]}")
+
+
+@contextmanager
+def cafe() -> Iterator[StandaloneServer]:
+    """A broker with two groups, one of which gives up three messages."""
+    with testing.broker(settings={"brokerName": "broker-a"}) as server:
+        server.admin.create_topic("orders", queues=4)
+        with blocking.Producer(server.nameserver, group="shop") as producer:
+            for number in range(40):
+                body = b'{"order": %d, "customer": "Ada", "cups": 2}' % number
+                producer.send("orders", body, tag="paid", keys=[f"o-{number}"])
+        consumers = [
+            blocking.PushConsumer(
+                server.nameserver,
+                group=group,
+                subscribe={"orders": "*"},
+                handler=handler,
+                start_from=FIRST,
+            )
+            for group, handler in (("billing", bill), ("shipping", lambda _: None))
+        ]
+        with consumers[0], consumers[1]:
+            wait_until(lambda: len(server.dead_letters("billing")) == 3, "no dead letters")
+            yield server
+
+
+def test_the_documents_have_small_pictures_of_the_pages(chromium: Browser, tmp_path: Path) -> None:
+    """POCKETMQ_PICTURES=docs/pictures writes them there, with traffic to show."""
+    place = os.environ.get("POCKETMQ_PICTURES")
+    folder = Path(place) if place else tmp_path
+    with (
+        cafe() as server,
+        console(server.nameserver, "--writable") as surfer,
+        blocking.Producer(server.nameserver, group="shop") as producer,
+    ):
+        for second in range(60 if place else 1):
+            for _ in range(5 + second * 7 % 11):
+                producer.send("orders", b"{}", tag="paid", keys=["o-1"])
+            time.sleep(1 if place else 0)
+        chromium.scheme("light")
+        for name, page in PICTURES.items():
+            chromium.open(surfer.url + page, width=1200, height=300)
+            file = folder / f"console-{name}.webp"
+            chromium.picture(file)
+            assert file.stat().st_size < MAX_PICTURE, name
+            assert (HOME / "docs" / "pictures" / file.name).exists(), name
+            assert chromium.problems == []
