@@ -1,39 +1,29 @@
-"""Each recipe runs as it is shown and prints what its page says."""
+"""Each recipe runs as it is shown and prints what its page says.
+
+tests/spark runs the one for Spark in its session, and tests/interop moves a store by that recipe.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from client import blocking
 from pocketmq import testing
-from tests.support.tour import DEFAULT, HOME, holds_test, run, run_tests
+from tests.support.tour import DEFAULT, HOME, holds_test, only_block, recipes, run, run_tests
 
-RECIPES = HOME / "docs" / "recipes"
-INDEX = RECIPES / "index.md"
+INDEX = HOME / "docs" / "recipes" / "index.md"
+MOVING = "operating.md#moving-a-store-to-apache-rocketmq-and-back"
+PROGRAMS = [
+    place for place, text in recipes().items() if "```python" in text and "pyspark" not in text
+]
 QUICK_CHECKS = {"transactionTimeOut": "500", "transactionCheckInterval": "500"}
 """The broker asks about a transaction without an end at once; by default after 6 to 36 s."""
-
-
-def recipes() -> dict[str, str]:
-    """Return the text of each recipe by its page and anchor."""
-    found = {}
-    for page in sorted(RECIPES.glob("*.md")):
-        for title, text in re.findall(
-            r"^## (.+?)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL
-        ):
-            anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
-            found[f"{page.name}#{anchor}"] = text
-    return found
-
-
-def only_block(text: str, language: str) -> str:
-    """Return the one block of a language."""
-    (block,) = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return str(block)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +32,7 @@ def server() -> Iterator[testing.StandaloneServer]:
         yield running
 
 
-@pytest.mark.parametrize("place", recipes())
+@pytest.mark.parametrize("place", PROGRAMS)
 def test_a_recipe_prints_what_its_page_shows(
     place: str, server: testing.StandaloneServer, tmp_path: Path
 ) -> None:
@@ -55,6 +45,19 @@ def test_a_recipe_prints_what_its_page_shows(
     file.write_text(program.replace(DEFAULT, server.nameserver))
     done = run([sys.executable, str(file)], server.nameserver, tmp_path)
     assert done.stdout == only_block(text, "text"), done.stderr
+
+
+def test_a_store_is_checked_and_copied_before_it_moves(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with (
+        testing.broker(store=store) as server,
+        blocking.Producer(server.nameserver, group="shop") as producer,
+    ):
+        producer.send("orders", b"tea")
+    for line in only_block(recipes()[MOVING], "console").splitlines():
+        line = line.replace("/var/lib/pocketmq", str(store)).replace("/backup", str(tmp_path))
+        run([sys.executable, "-m", *shlex.split(line.removeprefix("$ "))], "", tmp_path)
+    assert any((tmp_path / "before-the-move" / "commitlog").iterdir())
 
 
 def test_the_index_names_every_recipe() -> None:

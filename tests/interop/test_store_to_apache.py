@@ -19,6 +19,7 @@ from remoting.protocol.message.record import BORN_HOST_V6, COMPRESSED, STORE_HOS
 from tests.interop import carried
 from tests.interop.apache import JavaClient, apache
 from tests.interop.carried import Fact, body_sha256
+from tests.support.tour import only_block, recipes
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -148,8 +149,9 @@ def test_apache_continues_with_our_store_and_our_broker_again(
 ) -> None:
     store = tmp_path / "store"
     facts = left_by_ours(store, end)
-    places = [f"storePathRootDir={store}", f"storePathCommitLog={store}/commitlog"]
-    with apache(version, tmp_path, settings=[*THERE, *places]) as theirs:
+    recipe = recipes()["operating.md#moving-a-store-to-apache-rocketmq-and-back"]
+    shown = only_block(recipe, "properties").replace("/var/lib/pocketmq", str(store))
+    with apache(version, tmp_path, settings=[*THERE, *shown.splitlines()]) as theirs:
         lines = JavaClient(version, "JSON", tmp_path).run(
             theirs.nameserver,
             *("consume", WORK, GROUP, "7", "/", "await", LATE, str(AT_ONCE + LATER)),

@@ -21,6 +21,24 @@ def blocks(document: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL)
 
 
+def recipes() -> dict[str, str]:
+    """Return the text of each recipe by its page and anchor."""
+    found = {}
+    for page in sorted((HOME / "docs" / "recipes").glob("*.md")):
+        for title, text in re.findall(
+            r"^## (.+?)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL
+        ):
+            anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+            found[f"{page.name}#{anchor}"] = text
+    return found
+
+
+def only_block(text: str, language: str) -> str:
+    """Return the one block of a language."""
+    (block,) = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return str(block)
+
+
 def environment(nameserver: str) -> dict[str, str]:
     """Return the variables of a shell with this environment's commands on its PATH."""
     scripts = str(Path(sys.executable).parent)

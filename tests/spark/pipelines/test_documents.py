@@ -1,8 +1,9 @@
-"""The blocks of docs/spark.md work, one after the other."""
+"""The blocks of docs/spark.md work, one after the other, and so does the recipe for Spark."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from client import Message
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
-from tests.support.tour import DEFAULT, HOME, blocks
+from tests.support.tour import DEFAULT, HOME, blocks, only_block, recipes
 
 PAGE = HOME / "docs" / "spark.md"
 
@@ -46,3 +47,23 @@ def test_the_blocks_of_the_page_run_as_they_are_shown(
     # The block about tables inserts one message after the stream has ended.
     assert admin.lag("dashboard", topic="orders").total == 1
     assert read("big-orders").filter("tags = 'big' AND keys LIKE 'o-%'").count() == 30
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_recipe_stores_each_message_once(
+    server: StandaloneServer,
+    admin: Admin,
+    producer: Producer[bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    admin.create_topic("sold", queues=2)
+    sent = producer.send_many(Message("sold", b"%d" % cups) for cups in range(1, 41))
+    assert not [one for one in sent if isinstance(one, Exception)]
+    recipe = recipes()["operating.md#exactly-once-from-spark-into-a-database"]
+    monkeypatch.chdir(tmp_path)
+    program = only_block(recipe, "python").replace(DEFAULT, server.nameserver)
+    # As the main program, whose functions Spark sends to its workers whole.
+    exec(compile(program, "recipe", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == only_block(recipe, "text")
