@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -85,6 +86,20 @@ def test_every_yes_of_the_compatibility_page_is_a_test() -> None:
     tests = set(collected.stdout.splitlines())
     assert page.count("yes](") == len(cells)
     assert [f"{file}::{name}" for file, name in cells if f"{file}::{name}" not in tests] == []
+
+
+def test_the_drawn_pictures_are_as_their_script_draws_them() -> None:
+    """Run scripts/pictures.py when this fails."""
+    script = runpy.run_path(str(HOME / "scripts" / "pictures.py"))
+    drawn = {f"{name}.svg": script["svg"](name) for name in script["PICTURES"]}
+    folder = HOME / "docs" / "pictures"
+    assert {file.name: file.read_text() for file in folder.glob("*.svg")} == drawn
+
+
+def test_every_picture_is_shown() -> None:
+    shown = " ".join(document.read_text() for document in DOCUMENTS)
+    for file in (HOME / "docs" / "pictures").iterdir():
+        assert f"pictures/{file.name})" in shown, file.name
 
 
 def printed_texts() -> Iterator[str]:
