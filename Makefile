@@ -130,7 +130,7 @@ HELM := .tools/helm-3.22.0
 # Of the Python package, which has Kubernetes' schemas: 108 MB.
 SCHEMAS := .tools/kubernetes-validate-1.37.0
 
-# Two minutes of Go: so .ci/run leaves it to a job beside it, and the tests read what helm has rendered.
+# Compiling helm takes 3 minutes of CPU: so .ci/run leaves it to a job beside it, and the tests read what helm has rendered.
 chart: $(HELM) $(SCHEMAS) ## render the Helm chart, compare, validate; needs Go; UPDATE=--update renders anew
 	PATH=$(HELM):$$PATH PYTHONPATH=$(SCHEMAS) $(PYTHON) -m tests.chart $(UPDATE)
 

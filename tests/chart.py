@@ -24,6 +24,18 @@ DIGEST = RENDERED / "chart.sha256"
 KUBERNETES = "1.32"
 RENDER = ("template", "mq", str(CHART), "--kube-version", KUBERNETES)
 
+LARGEST = (
+    *("metrics.podMonitor=true", "metrics.rules=true", "metrics.dashboard=true"),
+    *("broker.slaves=true", "external.type=LoadBalancer", "external.addresses={a:1,b:2,c:3,d:4}"),
+)
+"""Values that are rendered too, but not kept: they bring in the alerts and the dashboard."""
+REFUSED = {
+    "brokr.replicas=1": "'brokr' not allowed",
+    "console.writable=true": "console.writable needs acl.secret",
+    "external.type=NodePort": "external.addresses has 0 addresses for 2 brokers",
+}
+"""A value that can't be used -> what helm says."""
+
 
 def names() -> list[str]:
     """Return the names of the renderings."""
@@ -54,10 +66,15 @@ def digest() -> str:
 
 def helm(*words: str) -> str:
     """Return what a helm command prints; an error ends this program."""
-    done = subprocess.run(["helm", *words], capture_output=True, text=True, check=False)
+    done = tried(*words)
     if done.returncode != 0:
         sys.exit(f"helm {' '.join(words)}: {done.stdout}{done.stderr}")
     return done.stdout
+
+
+def tried(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run a helm command."""
+    return subprocess.run(["helm", *words], capture_output=True, text=True, check=False)
 
 
 def problems() -> Iterator[str]:
@@ -68,10 +85,13 @@ def problems() -> Iterator[str]:
         yield from invalid(manifests(name))
     if DIGEST.read_text().strip() != digest():
         yield f"{DIGEST.name} is of another chart; make chart UPDATE=--update"
-    extra = ("--set", "metrics.rules=true", "--set", "metrics.dashboard=true")
-    shown = list(yaml.safe_load_all(helm(*RENDER, *extra)))
+    for value, said in REFUSED.items():
+        if said not in tried(*RENDER, "--set", value).stderr:
+            yield f"{value} is not refused with {said!r}"
+    given = [word for value in LARGEST for word in ("--set", value)]
+    shown = list(yaml.safe_load_all(helm(*RENDER, *given)))
     yield from invalid(shown)
-    by_name = {one["metadata"]["name"]: one for one in shown if one is not None}
+    by_name = {one["metadata"]["name"]: one for one in shown}
     rules = yaml.safe_load((HOME / "deploy" / "alerts.yml").read_text())
     if by_name["mq-alerts"]["spec"] != rules:
         yield "the PrometheusRule differs from deploy/alerts.yml"
