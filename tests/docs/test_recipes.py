@@ -55,8 +55,8 @@ def test_a_store_is_checked_and_copied_before_it_moves(tmp_path: Path) -> None:
     ):
         producer.send("orders", b"tea")
     for line in only_block(recipes()[MOVING], "console").splitlines():
-        line = line.replace("/var/lib/pocketmq", str(store)).replace("/backup", str(tmp_path))
-        run([sys.executable, "-m", *shlex.split(line.removeprefix("$ "))], "", tmp_path)
+        here = line.replace("/var/lib/pocketmq", str(store)).replace("/backup", str(tmp_path))
+        run([sys.executable, "-m", *shlex.split(here.removeprefix("$ "))], "", tmp_path)
     assert any((tmp_path / "before-the-move" / "commitlog").iterdir())
 
 
