@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from asyncio import StreamWriter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,11 +20,14 @@ from typing import Any, Final
 
 import broker.app
 import broker.replication.master
+import broker.replication.membership
 import broker.replication.slave
 import broker.state
 import broker.store.engine
 from broker.delivery.transactions import TransactionEngine
-from broker.replication.master import ReplicationServer
+from broker.replication.autoswitch import AutoSwitchSlave
+from broker.replication.master import ReplicationServer, SlaveLink
+from broker.replication.membership import GroupMembership
 from broker.replication.slave import SlaveStream
 from broker.replication.stream import REPORT, MasterStream, StreamError
 from broker.store.append import EntryDispatcher
@@ -35,6 +39,7 @@ from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.view import RecordView
 from remoting.runtime.clock import SystemClock
 from tests.chaos.recorder import TOPIC
+from tests.simulation.broken import OldSetOnly
 
 _VARIABLE: Final = "POCKETMQ_TEST_ALTERATIONS"
 _ROOT: Final = Path(__file__).parents[2]
@@ -110,6 +115,33 @@ class EagerSlave(SlaveStream):
 
     def report(self, safe: int, now: float) -> bytes:
         return super().report(max(safe, self.end), now)
+
+
+class EagerReplica(AutoSwitchSlave):
+    """As ``EagerSlave``, in a group."""
+
+    def report(self, safe: int, now: float) -> bytes:
+        return super().report(max(safe, self.end), now)
+
+
+class Keeping(AutoSwitchSlave):
+    """Keeps what its new master does not have."""
+
+    def _read_list(self, packed: bytes) -> int:
+        size = super()._read_list(packed)
+        assert self.plan is not None
+        self.plan = self.plan._replace(point=self.begin)
+        return size
+
+
+class CountingForeign(ReplicationServer):
+    """Counts an acknowledgement for every connection."""
+
+    def _count(self, group: GroupMembership, link: SlaveLink, writer: StreamWriter) -> None:
+        super()._count(group, link, writer)
+        for other in self.links:
+            if other.replica is not None:
+                other.replica.count(link.stream.acked, self._end, self._clock.monotonic())
 
 
 class Revealing(Syncer):
@@ -267,6 +299,13 @@ _ALTERATIONS: Final[dict[str, list[tuple[ModuleType, str, type]]]] = {
         (broker.replication.slave, "SlaveStream", EagerSlave),
         (broker.store.engine, "LogFollower", LazyFollower),
     ],
+    "eager-replica": [
+        (broker.replication.slave, "AutoSwitchSlave", EagerReplica),
+        (broker.store.engine, "LogFollower", LazyFollower),
+    ],
+    "keeping": [(broker.replication.slave, "AutoSwitchSlave", Keeping)],
+    "counting-foreign": [(broker.app, "ReplicationServer", CountingForeign)],
+    "without-union": [(broker.replication.membership, "InSyncSet", OldSetOnly)],
     "revealing-master": [(broker.store.engine, "Syncer", Revealing)],
     "reordering": [(broker.store.engine, "EntryDispatcher", Reordering)],
     "dropping": [(broker.store.engine, "EntryDispatcher", Dropping)],
