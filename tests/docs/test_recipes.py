@@ -47,16 +47,15 @@ def test_a_recipe_prints_what_its_page_shows(
     assert done.stdout == only_block(text, "text"), done.stderr
 
 
-def test_a_store_is_checked_and_copied_before_it_moves(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with (
-        testing.broker(store=store) as server,
-        blocking.Producer(server.nameserver, group="shop") as producer,
-    ):
+def test_a_store_is_checked_and_copied_before_it_moves(
+    server: testing.StandaloneServer, tmp_path: Path
+) -> None:
+    with blocking.Producer(server.nameserver, group="shop") as producer:
         producer.send("orders", b"tea")
-    for line in only_block(recipes()[MOVING], "console").splitlines():
-        here = line.replace("/var/lib/pocketmq", str(store)).replace("/backup", str(tmp_path))
-        run([sys.executable, "-m", *shlex.split(here.removeprefix("$ "))], "", tmp_path)
+    typed = only_block(recipes()[MOVING], "console")
+    typed = typed.replace("/var/lib/pocketmq", str(server.store)).replace("/backup", str(tmp_path))
+    for line in typed.splitlines():
+        run([sys.executable, "-m", *shlex.split(line.removeprefix("$ "))], "", tmp_path)
     assert any((tmp_path / "before-the-move" / "commitlog").iterdir())
 
 
