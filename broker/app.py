@@ -604,11 +604,11 @@ class Broker:
 
     async def _open_replication_port(self) -> None:
         host, port = self.config.bind_host, self.config.ha_listen_port
-        if port is None:
-            return
-        if self.config.is_slave:
-            # Found now, not when it has become the master.
+        if port is not None and self.config.is_slave and self._registration is None:
+            # Found at the start, not when it has become the master. Between two roles another
+            # connection may have the port for a moment: no reason for a slave to end.
             await check_port(host, port)
+        if port is None or self.config.is_slave:
             return
         allowed = self.config.slave_addresses
         # With accounts and no addresses, a slave needs a token.
