@@ -18,6 +18,9 @@ TOPIC = "java"
 PERIOD_MS = 500
 """How often both ask the name server for the route; 30 s by default."""
 
+TIMEOUT_MS = 3000
+"""Java's default. 4.9.7 waits for so long for the answer of a broker that was killed."""
+
 
 class JavaClients:
     """A producer of numbers, and the only member of a group that handles them."""
@@ -83,7 +86,11 @@ async def java_clients(version: str, home: Path, nameserver: str) -> AsyncIterat
     """
     async with client.Admin(nameserver, request_timeout=PATIENCE) as admin:
         await admin.create_topic(TOPIC, queues=4)
-    options = (f"-Dperiods.ms={PERIOD_MS}", "-Drocketmq.client.rebalance.waitInterval=1000")
+    options = (
+        f"-Dtimeout.ms={TIMEOUT_MS}",
+        f"-Dperiods.ms={PERIOD_MS}",
+        "-Drocketmq.client.rebalance.waitInterval=1000",
+    )
     java = JavaClients(JavaClient(version, "JSON", home, options=options), nameserver)
     try:
         await java.join()

@@ -5,6 +5,8 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -13,6 +15,7 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageClientExt;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * The unmodified Apache client, driven from the tests. One fact a line on standard output, fields
@@ -88,17 +91,21 @@ public class Interop {
         say("done");
     }
 
-    /** Send until killed; the client retries as long as a switch of brokers takes. */
+    /** Send until killed; the client retries as long as a switch of brokers takes, or for timeout.ms. */
     private static void keepSending(String namesrv, String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("java-producer");
         producer.setNamesrvAddr(namesrv);
         producer.setPollNameServerInterval(500);
-        producer.setSendMsgTimeout(60_000);
+        producer.setSendMsgTimeout(Integer.getInteger("timeout.ms", 60_000));
         producer.setRetryTimesWhenSendFailed(1_000_000);
         producer.start();
         for (int i = 0; ; i++) {
             byte[] body = Integer.toString(i).getBytes(StandardCharsets.UTF_8);
-            sent(Integer.toString(i), producer.send(new Message(topic, body)));
+            try {
+                sent(Integer.toString(i), producer.send(new Message(topic, body)));
+            } catch (MQClientException | MQBrokerException | RemotingException failed) {
+                say(i, "failed");
+            }
             Thread.sleep(2);
         }
     }
