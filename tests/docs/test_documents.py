@@ -113,6 +113,16 @@ def printed_texts() -> Iterator[str]:
                     yield str(node.value)
 
 
+def test_the_index_of_errors_has_texts_that_are_printed_in_their_order() -> None:
+    page = (HOME / "docs" / "errors-index.md").read_text()
+    indexed = re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)
+    printed = "\n".join(printed_texts())
+    parts = [part for text in indexed for part in text.split("…")]
+    assert [part for part in parts if part not in printed] == []
+    assert len(indexed) > 10
+    assert indexed == sorted(indexed, key=str.lower)
+
+
 def test_a_page_is_named_by_its_address_which_is_the_projects() -> None:
     project = tomllib.loads((HOME / "pyproject.toml").read_text())["project"]
     assert project["urls"]["Documentation"] + "/" == DOCS
