@@ -177,7 +177,9 @@ class QueueChecker:
             return
         tail = self._tail(key, state, written)
         for wrong in state.wrong:
-            if wrong is not tail:
+            if self._is_half(wrong, written):
+                self._late(key, state.end - wrong.begin, wrong.position)
+            elif wrong is not tail:
                 self._entry(key, wrong)
         self._strangers(key, begin, min(state.first, written))
         for gap_begin, gap_end in state.gaps:
@@ -199,6 +201,12 @@ class QueueChecker:
             return None
         self._late(key, last.end - last.begin, last.position)
         return last
+
+    def _is_half(self, wrong: Wrong, written: int) -> bool:
+        """Return whether a killed broker copied a queue's last entry up to its tags code only."""
+        is_last = wrong.kind is Kind.TAGS and wrong.begin == written - 1
+        running = self._evidence.running
+        return is_last and wrong.position >= self._evidence.settled and not running
 
     def _comes(self, key: QueueKey, state: WalkedQueue, last: Wrong) -> bool:
         """Return whether the missing entries appear: a running broker writes them after messages.

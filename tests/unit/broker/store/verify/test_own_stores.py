@@ -16,6 +16,7 @@ from broker.store.raw_files import StoreChanged
 from broker.store.results import StoreError
 from broker.storetools.verify.check import CheckOptions, check
 from broker.storetools.verify.findings import is_open
+from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
 from tests.unit.broker.store.crashes import forget
@@ -116,6 +117,25 @@ def test_messages_without_entries_at_the_end_are_left_to_the_next_start(
     found = both(root)
     assert damage_in(found, root) == []
     assert found.findings.kinds["entries-to-come"] == 3
+
+
+def test_an_entry_that_a_killed_broker_has_half_written_is_left_to_the_next_start(
+    live: MessageStore, tmp_path: Path
+) -> None:
+    root = tmp_path / "killed"
+    fill(live, 20)
+    shutil.copytree(live.paths.root, root)
+    end = live.queries.max_offset("TopicTest", 0) * ENTRY_BYTES
+    file = max((root / "consumequeue" / "TopicTest" / "0").iterdir())
+    last = end - int(file.name)
+    flip(file, last - 1)
+    found = both(root)
+    assert damage_in(found, root) == []
+    assert found.findings.kinds["entries-to-come"] == 1
+    flip(file, last - ENTRY_BYTES - 1)
+    assert "entry-tags" in both(root).findings.kinds
+    opened(root).close()
+    assert damage_in(both(root), root) == []
 
 
 def test_messages_of_a_deleted_topic_are_no_finding(tmp_path: Path) -> None:
