@@ -64,10 +64,11 @@ class Terminal:
 
     @contextmanager
     def typed(self, line: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-        """Run a line at a terminal of 100 columns; yield what is printed, and the process."""
+        """Run a line at a terminal of 80 columns; yield what is printed, and the process."""
         ours, theirs = os.openpty()
         width = {
-            "COLUMNS": "100",
+            "COLUMNS": "80",
+            "LINES": "24",
             "TERM": "dumb",
             "PYTHONUNBUFFERED": "1",
             "PYTHONWARNINGS": "ignore",
