@@ -87,6 +87,10 @@ class Driver:
         self.charges = directory / "charges"
         self.charges.mkdir(parents=True, exist_ok=True)
         self._log = directory / "driver.log"
+        self._command = ["-m", "tests.spark.drilled", nameserver, TOPIC, str(directory)]
+        self._start()
+
+    def _start(self) -> None:
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
@@ -94,8 +98,9 @@ class Driver:
             "PYSPARK_PYTHON": sys.executable,
         }
         with self._log.open("ab") as log:
+            self._log_start = log.tell()
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.spark.drilled", nameserver, TOPIC, str(directory)],
+                [sys.executable, *self._command],
                 cwd=ROOT,
                 env=environment,
                 stdout=log,
@@ -128,10 +133,14 @@ class Driver:
         return max((int(name) for name in names if name.isdecimal()), default=-1)
 
     async def until(self, happened: Callable[[], bool]) -> None:
-        """Poll files until a condition holds; fail if the driver ends first."""
+        """Poll files until a condition holds; fail if the driver ends by a fault of its own."""
         async with asyncio.timeout(WAIT):
             while not happened():
-                assert self.process.poll() is None, self._log.read_text()[-5000:]
+                if self.process.poll() is not None:
+                    log = self._log.read_bytes()[self._log_start :].decode()
+                    # Spark gives a Python worker 10 s to start, too few on a busy machine.
+                    assert "Python worker failed to connect back" in log, log[-5000:]
+                    self._start()
                 await asyncio.sleep(0.005)
 
     async def died(self) -> None:
