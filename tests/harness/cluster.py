@@ -14,8 +14,10 @@ from broker.store.limits import StoreLimits
 from broker.store.os_files import Files
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
+from pocketmq.testing import SMALL_STORE
 
 SMALL_FILES = {
+    **SMALL_STORE,
     "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(20 * 10_000),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 from typing import Any, cast
 
 import pytest
@@ -18,15 +17,10 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageResponseHeader
 from tests.integration.client.conftest import refusing
 from tests.integration.client.contexts import FaultyConnection, producing
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205])

@@ -48,8 +48,11 @@ def test_the_doctor_finds_a_healthy_broker_healthy(cli: CommandLine, topic: str)
     cli("read", topic, "--group", f"g-{topic}", "--commit")
     output = cli.json("doctor", "--topic", topic, "--group", f"g-{topic}")
     assert output["healthy"] is True
-    assert {"broker", "clock", "disk", "route", "permission", "offsets"} <= {
-        finding["check"] for finding in output["findings"] if finding["verdict"] == "ok"
+    verdicts = {finding["check"]: finding["verdict"] for finding in output["findings"]}
+    # That of the disk is about this machine's.
+    assert verdicts.pop("disk") in {"ok", "warning"}
+    assert {"broker", "clock", "route", "permission", "offsets"} <= {
+        check for check, verdict in verdicts.items() if verdict == "ok"
     }
 
 

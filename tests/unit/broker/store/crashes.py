@@ -9,17 +9,18 @@ from typing import Any
 
 from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore
+from broker.store.os_files import Files
 from remoting.protocol.message.record import encode_record
 from tests.unit.broker.store.stores import LOG_FILE, small_config
 
 _number = count()
 
 
-def crash(store: MessageStore, **changes: Any) -> MessageStore:
+def crash(store: MessageStore, *, files: Files | None = None, **changes: Any) -> MessageStore:
     """Open the same files as after a kill, with some settings changed."""
     root = store.paths.root.parent / f"crashed-{next(_number)}"
     shutil.copytree(store.paths.root, root)
-    return MessageStore(small_config(root, **changes))
+    return MessageStore(small_config(root, **changes), files=files)
 
 
 def forget(path: Path, *sections: str) -> None:

@@ -90,7 +90,7 @@ def test_what_a_crash_left_of_queues_is_removed_after_the_next_start(
     for name in set(before) - set(after):
         (queue_directory(store) / f"{name:020d}").write_bytes(copies[name])
     # At whatever time of the day the test runs: no hour to delete what is old.
-    again = crash(store, retention=kept(delete_hours=frozenset()))
+    again = crash(store, files=disk, retention=kept(delete_hours=frozenset()))
     again.open()
     assert queue_names(again) == before
     assert again.queries.min_offset("TopicTest", 0) == low
