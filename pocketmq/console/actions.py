@@ -131,6 +131,21 @@ async def _send(visit: Visit, _: bool) -> ActionOutcome:
     )
 
 
+async def _consume(visit: Visit, _: bool) -> ActionOutcome:
+    name, topic, message_id = visit.need("name"), visit.need("topic"), visit.need("id")
+    members = await visit.admin.members(name)
+    if not members:
+        raise UsageError("no member is online", group=name, hint="start one")
+    member = members[0].client_id
+    done = await visit.admin.consume_directly(name, member, message_id, topic=topic)
+    return ActionOutcome(
+        f"The member {member} of group {name} has handled the message; nothing is committed.",
+        show.link("message", topic=topic, id=message_id),
+        ("outcome", "ms", "remark"),
+        [(done.consume_result, done.spent_time_mills, done.remark)],
+    )
+
+
 async def _create_topic(visit: Visit, _: bool) -> ActionOutcome:
     name = visit.need("name")
     await visit.admin.create_topic(
@@ -322,6 +337,7 @@ async def _delete_account(visit: Visit, dry: bool) -> ActionOutcome:
 
 ACTIONS: Final = {
     "send": FormAction(_send),
+    "consume": FormAction(_consume),
     "create-topic": FormAction(_create_topic),
     "update-topic": FormAction(_update_topic),
     "delete-topic": FormAction(_delete_topic, typed="name"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from client import blocking
+from client.positions import FIRST
 from pocketmq import testing
 from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.console.conftest import Surfer, console
@@ -131,6 +133,34 @@ def test_a_message_is_sent_from_the_page(shop: StandaloneServer, surfer: Surfer)
     message = shop.messages("scrap")[-1]
     assert message.body == b"a\nb"
     assert (message.tag, message.keys, message.properties["n"]) == ("t", ["k1", "k2"], "1")
+
+
+def test_a_group_handles_a_message_now(shop: StandaloneServer, surfer: Surfer) -> None:
+    shop.admin.create_topic("again", queues=1)
+    handled: list[bytes] = []
+    with (
+        blocking.Producer(shop.nameserver, group="shop") as producer,
+        blocking.PushConsumer(
+            shop.nameserver,
+            group="repeat",
+            subscribe={"again": "*"},
+            handler=lambda message: handled.append(message.body),
+            start_from=FIRST,
+        ),
+    ):
+        message_id = producer.send("again", b"once more").id
+        shop.wait_until_consumed("repeat", "again")
+        page = f"message?topic=again&id={message_id}"
+        wait_until(
+            lambda: "<option>repeat</option>" in surfer.get(page).text,
+            "the message's page never offers the group",
+        )
+        done = surfer.act("consume", name="repeat", topic="again", id=message_id)
+        assert "has handled the message; nothing is committed." in done.words()
+        assert "CR_SUCCESS" in done.words()
+    assert handled == [b"once more"] * 2
+    asked = surfer.act("consume", name="repeat", topic="again", id=message_id)
+    assert "no member is online" in asked.words()
 
 
 def test_what_destroys_shows_first_what_it_would_do_and_has_to_be_typed(
