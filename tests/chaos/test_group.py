@@ -1,6 +1,6 @@
 """Groups whose master RocketMQ's controller elects: nothing that was acknowledged is lost.
 
-Neither by ours to Java's clients, which send and consume meanwhile, beside ours.
+Neither by ours to Java's and Go's clients, which send and consume meanwhile, beside ours.
 In mixed groups one broker is Apache's: it succeeds ours, and ours succeed it.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from broker.storetools.verify.check import CheckOptions, check
+from tests.chaos.foreign_clients import GO, ForeignClients, foreign_clients
 from tests.chaos.history_check import Verdict
-from tests.chaos.java_clients import JavaClients, java_clients
 from tests.chaos.pair import Node, running, until
 from tests.chaos.recorder import LEVEL_MS
 from tests.chaos.test_replication_faults import SOME, report
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
 
 
 async def kill_masters(
-    trio: Trio, moments: random.Random, kills: int, java: JavaClients | None = None
+    trio: Trio, moments: random.Random, kills: int, foreign: ForeignClients | None = None
 ) -> None:
     """Kill one master after the other under load; each returns as a slave."""
     for _ in range(kills):
@@ -46,8 +46,8 @@ async def kill_masters(
         await trio.kill_master()
         await trio.elected([node for node in trio.nodes if node is not old])
         await trio.until_stored(50)
-        if java is not None:
-            await java.until_served()
+        if foreign is not None:
+            await foreign.until_served()
         await asyncio.to_thread(old.start)
         await trio.elected(trio.nodes)
     await trio.until_stored(1)
@@ -71,12 +71,12 @@ async def test_a_killed_master_is_succeeded_without_a_loss(
     tmp_path: Path, run: int, flush: str, record_property: Record
 ) -> None:
     trio = Trio(tmp_path / "trio", {"flushDiskType": flush})
-    version = VERSIONS[(run + 1) % 2]
+    version = (*reversed(VERSIONS), GO)[run % 3]
     async with running(trio):
-        async with java_clients(version, tmp_path / "java", trio.nameserver) as java:
-            await kill_masters(trio, random.Random(f"{run} {flush}"), KILLS, java)
-            acknowledged = await java.end()
-        record_property("acknowledged to Java", len(acknowledged))
+        async with foreign_clients(version, tmp_path / "foreign", trio.nameserver) as foreign:
+            await kill_masters(trio, random.Random(f"{run} {flush}"), KILLS, foreign)
+            acknowledged = await foreign.end()
+        record_property(f"acknowledged to the client {version}", len(acknowledged))
         await judged(trio, record_property)
         for node in trio.nodes:
             assert check(node.store, CheckOptions(levels_ms=(LEVEL_MS,))).findings.is_sound

@@ -47,6 +47,10 @@ class GoClient:
             subprocess.run(command, cwd=source, check=True, timeout=BUILD_TIMEOUT)
             built.rename(self._program)
 
+    def command(self, *arguments: str) -> list[str]:
+        """Return the command line of the program."""
+        return [str(self._program), *arguments]
+
     def run(self, *arguments: str) -> list[list[str]]:
         """Run to the end; the facts that it printed among its log lines.
 
@@ -54,7 +58,7 @@ class GoClient:
             AssertionError: it failed; the text is what it said.
         """
         done = subprocess.run(
-            [str(self._program), *arguments],
+            self.command(*arguments),
             capture_output=True,
             text=True,
             timeout=RUN_TIMEOUT,
@@ -71,7 +75,7 @@ class GoClient:
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Run during the block; killed at its end."""
         process = subprocess.Popen(
-            [str(self._program), *arguments],
+            self.command(*arguments),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -6,6 +6,7 @@
 //	deal   NAMESRV TOPIC   transactions: two of each end; then commit the two that the broker asks about
 //	ask    NAMESRV TOPIC   two requests
 //	trace  NAMESRV TOPIC   send and consume a message, both traced; its id
+//	keep   NAMESRV TOPIC GROUP   send numbers until the input ends, and consume them: "sent", "handled", and so on
 //	answer NAMESRV TOPIC   say "ready", then answer every request with its body behind "re: "
 package main
 
@@ -102,6 +103,8 @@ func main() {
 		ask(servers, topic)
 	case "trace":
 		trace(servers, topic)
+	case "keep":
+		keep(servers, topic, os.Args[4])
 	case "answer":
 		answer(servers, topic)
 	default:
