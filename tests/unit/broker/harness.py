@@ -15,6 +15,7 @@ from broker.groups.subscriptions import SubscriptionGroups
 from broker.processors.permissions import permissions
 from broker.processors.table import Processors, RequestDispatcher
 from broker.state import BrokerState
+from broker.store.config import RetentionConfig
 from broker.store.engine import MessageStore, StoreConfig
 from broker.store.os_files import Files
 from broker.topics.table import TopicTable
@@ -155,6 +156,8 @@ class Bench:
                 store_host=HOST,
                 limits=self.config.store_limits,
                 sync_flush_timeout_ms=self.config.sync_flush_timeout_ms,
+                # Files are deleted by age, however full this machine's disk is.
+                retention=RetentionConfig(forcibly=False),
             ),
             files=files,
             clock=self.clock,
