@@ -237,7 +237,7 @@ class LogPart:
         from remoting.protocol.core.record import walk_records  # noqa: PLC0415 - only where it runs
 
         used, records, _, _, newest_ms, runs, hashes, offsets, times_ms = walk_records(
-            data, base, self._plan.levels_ms, sys.maxsize, None
+            data, base, self._plan.levels_ms, sys.maxsize, None, with_keys=True
         )
         if not used:
             return base

@@ -18,12 +18,14 @@ def walk_keys(
     """
 
 def walk_records(
-    view: memoryview,
+    data: bytes | memoryview,
     base: int,
     levels_ms: Sequence[int],
     synced_ms: int,
     synced_end: int | None,
     /,
+    *,
+    with_keys: bool = False,
 ) -> tuple[
     int,
     int,
@@ -35,13 +37,14 @@ def walk_records(
     array[int],
     array[int],
 ]:
-    """Return the consume queue entries and keys of the valid records at the beginning of ``view``.
+    """Return the consume queue entries and keys of the valid records at the beginning of ``data``.
 
     Args:
-        view: a part of the log.
+        data: a part of the log.
         base: physical offset of its first byte.
         levels_ms: the delay of each delay level.
         synced_ms, synced_end: see ``LogWalk``: records after these may have lost a sector.
+        with_keys: whether to return the keys; else their columns are empty.
 
     Returns:
         The size of these records in bytes; their number; physical offset and store time of the

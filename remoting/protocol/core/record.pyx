@@ -330,14 +330,19 @@ cdef class Entries:
 
 
 def walk_records(
-    object view, int64_t base, object levels_ms, int64_t synced_ms, object synced_end
+    const uint8_t[::1] data,
+    int64_t base,
+    object levels_ms,
+    int64_t synced_ms,
+    object synced_end,
+    *,
+    bint with_keys=False,
 ):
-    """Return what to write for the valid records at the beginning of ``view``; see the stub."""
-    cdef const uint8_t[::1] data = view
+    """Return what to write for the valid records at the beginning of ``data``; see the stub."""
     cdef Keys keys = Keys()
     cdef Entries entries = Entries(levels_ms)
     cdef Record record
-    cdef Py_ssize_t at = 0, length = data.shape[0], records = 0, body
+    cdef Py_ssize_t at = 0, length = data.shape[0], records = 0
     cdef int64_t last = -1, last_ms = 0, newest_ms = 0, place
     cdef int64_t border = -1 if synced_end is None else synced_end
     cdef const uint8_t *start
@@ -353,12 +358,12 @@ def walk_records(
                 break
             if memchr(start + record.properties.at, 0, record.properties.length) != NULL:
                 break
-        body = at + record.body.at
-        if <uint32_t>crc32(view[body : body + record.body.length]) & 0x7FFFFFFF != record.crc:
+        if body_crc(start + record.body.at, record.body.length) != record.crc:
             break
         if not record.sys_flag & PREPARED and not entries.take(start, &record):
             break
-        keys.take(start, &record)
+        if with_keys:
+            keys.take(start, &record)
         last, last_ms = place, record.store_ms
         newest_ms = max(newest_ms, last_ms)
         records += 1
