@@ -299,7 +299,7 @@ public class Dashboard {
         var stats = topic == null ? admin.examineConsumeStats(name) : admin.examineConsumeStats(name, topic);
         stats.getOffsetTable().forEach((queue, at) -> shown.put(queue.getTopic() + ":" + queue.getQueueId(), Arrays.asList(
             at.getBrokerOffset(), at.getConsumerOffset(), at.getLastTimestamp(),
-            queue.getTopic().equals(TOPIC) ? clients.get(queue) : "")));  // the retry queue may still be allocated
+            clients.get(queue))));
         return shown;
     }
 
@@ -406,6 +406,16 @@ public class Dashboard {
             consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
             return admin.examineConsumeStats(GROUP, TOPIC).computeTotalDiff() == 0
                 && !admin.examineConsumeStats(GROUP, TOPIC).getOffsetTable().isEmpty();
+        });
+        String retry = MixAll.getRetryTopic(GROUP);
+        until("the retry queue", () -> {
+            // A reader that started before the retry topic had a route gets its queue half a minute later.
+            var reader = consumer.getDefaultMQPushConsumerImpl();
+            reader.getmQClientFactory().updateTopicRouteInfoFromNameServer(retry);
+            reader.doRebalance();
+            reader.persistConsumerOffset();
+            return reader.getRebalanceImpl().getProcessQueueTable().keySet().stream().anyMatch(queue -> queue.getTopic().equals(retry))
+                && admin.examineConsumeStats(GROUP).getOffsetTable().keySet().stream().anyMatch(queue -> queue.getTopic().equals(retry));
         });
         String dead = MixAll.getDLQTopic(GROUP);
         until("a dead letter", () -> admin.examineTopicRouteInfo(dead) != null);
