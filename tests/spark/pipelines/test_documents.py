@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -11,6 +16,7 @@ import pytest
 from client import Message
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
+from tests.support.ports import free_port
 from tests.support.tour import DEFAULT, HOME, blocks, only_block, recipes
 
 PAGE = HOME / "docs" / "spark.md"
@@ -49,11 +55,38 @@ def test_the_blocks_of_the_page_run_as_they_are_shown(
     assert read("big-orders").filter("tags = 'big' AND keys LIKE 'o-%'").count() == 30
 
 
+@pytest.fixture
+def database() -> Iterator[str]:
+    """Start PostgreSQL, and give the URL of an empty database."""
+    debian = Path("/usr/lib/postgresql").glob("*/bin")  # not on the PATH
+    path = os.pathsep.join([os.environ["PATH"], *map(str, debian)])
+    if shutil.which("initdb", path=path) is None:
+        pytest.skip("the recipe needs PostgreSQL; Debian: apt install postgresql")
+    user = ["runuser", "-u", "postgres", "--"] if os.getuid() == 0 else []  # it refuses root
+    port = free_port()
+    with TemporaryDirectory() as home:
+        if user:
+            shutil.chown(home, "postgres")
+
+        def run(*words: str) -> None:
+            command = [*user, "env", f"PATH={path}", *words]
+            subprocess.run(command, cwd=home, check=True, timeout=60, stdout=subprocess.DEVNULL)
+
+        run("initdb", "--pgdata=data", "--auth=trust", "--username=shop", "--no-sync")
+        listen = f"-p {port} -k {home}"
+        run("pg_ctl", "--pgdata=data", "--wait", "--log=log", f"--options={listen}", "start")
+        try:
+            yield f"postgresql://shop@127.0.0.1:{port}/postgres"
+        finally:
+            run("pg_ctl", "--pgdata=data", "--mode=immediate", "stop")
+
+
 @pytest.mark.usefixtures("spark")
 def test_the_recipe_stores_each_message_once(
     server: StandaloneServer,
     admin: Admin,
     producer: Producer[bytes],
+    database: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -61,9 +94,10 @@ def test_the_recipe_stores_each_message_once(
     admin.create_topic("sold", queues=2)
     sent = producer.send_many(Message("sold", b"%d" % cups) for cups in range(1, 41))
     assert not [one for one in sent if isinstance(one, Exception)]
-    recipe = recipes()["operating.md#exactly-once-from-spark-into-a-database"]
+    recipe = recipes()["operating.md#exactly-once-from-spark-into-postgresql"]
     monkeypatch.chdir(tmp_path)
     program = only_block(recipe, "python").replace(DEFAULT, server.nameserver)
+    program = program.replace("postgresql://shop@localhost/shop", database)
     # As the main program, whose functions Spark sends to its workers whole.
     exec(compile(program, "recipe", "exec"), {"__name__": "__main__"})
     assert capsys.readouterr().out == only_block(recipe, "text")
