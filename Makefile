@@ -15,7 +15,7 @@ COVERED := tests/unit tests/integration
 
 OLDER_SPARK := .tools/pyspark-4.0.1
 
-.PHONY: help setup demo unit test spark older-spark check docs house sanitize soak cover plain chart bench bench-clients bench-spark clean lock
+.PHONY: help setup demo unit test spark older-spark check docs house sanitize soak cover plain chart engine bench bench-clients bench-spark clean lock
 
 help:                     ## print this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | sort | expand -t 16
@@ -125,6 +125,9 @@ sanitize: setup           ## the tests of the compiled core with AddressSanitize
 	    tests/unit/broker/store/index/test_compiled.py tests/unit/broker/store/test_stretches.py \
 	    tests/unit/broker/store/verify/test_compiled_entries.py \
 	    tests/unit/client/test_received.py tests/unit/remoting/protocol/message/test_batch.py
+
+engine: setup             ## build and run the images and the compose file; needs Docker, or Podman and podman-compose
+	$(BIN)/python -m pytest tests/engine
 
 HELM := .tools/helm-3.22.0
 # Of the Python package, which has Kubernetes' schemas: 108 MB.
