@@ -14,6 +14,7 @@ from tests.support.sizes import size
 ROOT = Path(__file__).parents[3]
 PROGRAMS = {
     "benchmarks.floor": "--rounds 1 --only send-1x1",
+    "benchmarks.everyday": "--rounds 1 --seconds 1",
     "benchmarks.store": "--rounds 1 --gigabytes 0.002 --queues 8 --seconds 1",
 }
 BESIDE_OTHERS = {
