@@ -48,7 +48,7 @@ from broker.topics.spread import ROUTE_TIMEOUT_SECONDS, TopicSpread
 from broker.traffic.counts import BrokerCounters
 from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
-from remoting.access.file import WATCH_SECONDS, AclFile
+from remoting.access.file import AclFile
 from remoting.access.guard import Guard, Permissions
 from remoting.access.patterns import parse as parse_pattern
 from remoting.addresses import address_text, parse_address
@@ -302,15 +302,15 @@ class Broker:
         if self._measures is not None:
             self.measure(*self._measures)
         self._tables.save_all()
-        if not self.config.is_slave:
-            self._start_engines()
         self._spawn_tasks()
         assert self._registration is not None
         # A master that was handing over is registered when it is known to be the master still.
         if group.serve() if group is not None else not self._switch.resume():
             await self._registration.start()
-        if self.state.replica is not None:
-            self._follow_master(self.state.replica)
+        if (replica := self.state.replica) is not None:
+            tables = self._switch.tables
+            self._supervisor.spawn(replica.run(tables.soon), "replication")
+            self._supervisor.spawn(tables.run(self._find_master), "copy tables")
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         if self.config.open_to_network:
@@ -365,16 +365,6 @@ class Broker:
                 f"aclEnable is true, and the accounts can't be used: {error}"
             ) from None
         return Guard(file, rights, self._clock, self.audit.denied if self.audit else None)
-
-    async def _watch_accounts(self, guard: Guard) -> None:
-        """Apply changes of the accounts' file."""
-        loop, rules = asyncio.get_running_loop(), guard.file.rules
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            await loop.run_in_executor(None, guard.file.refresh)
-            if guard.file.rules is not rules:
-                rules = guard.file.rules
-                self.processors.pull.rights_changed()
 
     async def _load(self, role: SavedRole | None) -> None:
         """Read the saved tables and create the state from them; ``role`` is the one in force."""
@@ -564,7 +554,17 @@ class Broker:
             await vip.stop()
 
     def _spawn_tasks(self) -> None:
+        spawn = self._supervisor.spawn
         offsets_seconds = self.config.flush_consumer_offset_interval_ms / 1000
+        if not self.config.is_slave:
+            # They store messages on their own: a broker that only copies another runs none.
+            save_seconds = self.config.flush_delay_offset_interval_ms / 1000
+            spawn(self._delays.run(), "delayed messages")
+            spawn(_each(save_seconds, self._delays.save), "save delays")
+            if self._timers is not None:
+                spawn(self._timers.run(), "timers")
+                spawn(self._timers.wheel.run_saves(), "save timers")
+            spawn(self.state.transactions.run(self.processors.transactions.ask), "transactions")
 
         def save_filters() -> None:
             keep_ms = self.state.config.filter_data_clean_time_span_ms
@@ -580,27 +580,16 @@ class Broker:
             ("check groups", STEP_SECONDS, self.processors.monitor.step),
             ("save filters", FILTERS_SECONDS, save_filters),
         ):
-            self._supervisor.spawn(_each(seconds, action), name)
-        self._supervisor.spawn(self.processors.sampler.run(), "sample traffic")
+            spawn(_each(seconds, action), name)
+        spawn(self.processors.sampler.run(), "sample traffic")
         if self.guard is not None:
-            self._supervisor.spawn(self._watch_accounts(self.guard), "accounts")
+            spawn(self.guard.file.watch(self.processors.pull.rights_changed), "accounts")
         if self.tls is not None:
-            self._supervisor.spawn(self.tls.watch(), "certificate")
+            spawn(self.tls.watch(), "certificate")
         if self.state.spread is not None:
-            self._supervisor.spawn(self.state.spread.run(), "routes of topics")
+            spawn(self.state.spread.run(), "routes of topics")
         assert self._registration is not None
-        self._supervisor.spawn(self._registration.join(), "registration")
-
-    def _start_engines(self) -> None:
-        """Start what stores messages on its own: a broker that only copies another runs none."""
-        spawn = self._supervisor.spawn
-        save_seconds = self.config.flush_delay_offset_interval_ms / 1000
-        spawn(self._delays.run(), "delayed messages")
-        spawn(_each(save_seconds, self._delays.save), "save delays")
-        if self._timers is not None:
-            spawn(self._timers.run(), "timers")
-            spawn(self._timers.wheel.run_saves(), "save timers")
-        spawn(self.state.transactions.run(self.processors.transactions.ask), "transactions")
+        spawn(self._registration.join(), "registration")
 
     async def _open_replication_port(self) -> None:
         host, port = self.config.bind_host, self.config.ha_listen_port
@@ -630,11 +619,6 @@ class Broker:
         ask = registration.pool.request
         return LogReplica(self.store, self._clock, ask, self._ask_for_master, self._group)
 
-    def _follow_master(self, replica: LogReplica) -> None:
-        tables = self._switch.tables
-        self._supervisor.spawn(replica.run(tables.soon), "replication")
-        self._supervisor.spawn(tables.run(self._find_master), "copy tables")
-
     async def _ask_for_master(self) -> Master | None:
         """Register one topic: the answer has the master's address, which may be new."""
         assert self._registration is not None
@@ -662,12 +646,6 @@ class Broker:
             return Master(answer.master_addr, stream)
         host, port = parse_address(stream)
         return Master(address_text((host, port - 1)), stream)
-
-    def _save_engines(self) -> None:
-        """Save the progress of the engines when their tasks have ended; blocks."""
-        self._delays.save_all()
-        if self._timers is not None:
-            self._timers.wheel.save_all()
 
     # events while serving
 
@@ -730,7 +708,10 @@ class Broker:
             await audit.close()
         if self._serving:
             if not self.config.is_slave:
-                self._save_engines()
+                # Their tasks have ended.
+                self._delays.save_all()
+                if self._timers is not None:
+                    self._timers.wheel.save_all()
             await self._tables.flush()
             # Not before: a stop that is cancelled in between is completed by the next one.
             self._serving = False

@@ -15,7 +15,7 @@ from nameserver.requests import HANDLERS, Answer, process
 from nameserver.state import SharedState, StateFileError
 from remoting.access.accounts import AclError
 from remoting.access.audit import AuditLog
-from remoting.access.file import WATCH_SECONDS, AclFile
+from remoting.access.file import AclFile
 from remoting.access.guard import Guard
 from remoting.connection import Connection
 from remoting.counters import Counters
@@ -188,7 +188,7 @@ class NameServer:
             raise StateFileError(
                 f"aclEnable is true, and the accounts can't be used: {error}"
             ) from None
-        self._supervisor.spawn(_watch(file), "accounts")
+        self._supervisor.spawn(file.watch(), "accounts")
         on_denied = self.audit.denied if self.audit is not None else None
         return Guard(file, PERMISSIONS, self._clock, on_denied)
 
@@ -197,10 +197,3 @@ class NameServer:
         while True:
             await asyncio.sleep(self.state.config.scan_not_active_broker_interval_ms / 1000)
             self.state.scan()
-
-
-async def _watch(file: AclFile) -> None:
-    """Apply changes of the accounts' file."""
-    while True:
-        await asyncio.sleep(WATCH_SECONDS)
-        await asyncio.to_thread(file.refresh)

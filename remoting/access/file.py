@@ -6,6 +6,7 @@ has changed; a file that can't be used leaves the rules as they are, and is repo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import time
@@ -27,7 +28,7 @@ _log = Log("access")
 
 
 class AclFile:
-    """The rules of a ``plain_acl.yml``. Its methods read the disk: call them in a thread.
+    """The rules of a ``plain_acl.yml``. Its methods except ``watch`` read the disk: use a thread.
 
     Attributes:
         path: the file.
@@ -88,6 +89,17 @@ class AclFile:
                 _log.info("accounts read", file=str(self.path), accounts=len(rules.accounts))
             self.rules, self.content, self.problem = rules, content, ""
             return True
+
+    async def watch(self, on_change: Callable[[], None] | None = None) -> None:
+        """Refresh the rules until cancelled; call ``on_change`` when they have been replaced."""
+        rules = self.rules
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.to_thread(self.refresh)
+            if self.rules is not rules:
+                rules = self.rules
+                if on_change is not None:
+                    on_change()
 
     def edit(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Change the file's content, and replace the file atomically.
