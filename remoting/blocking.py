@@ -314,7 +314,10 @@ class BlockingConnection:
                     command.body = target
                     return command
             buffer.make_room()
-            self._fill(deadline, None if place is None else _READ_BEFORE_PLACING)
+            self._await(deadline)
+            if not buffer.fill(self._socket, None if place is None else _READ_BEFORE_PLACING):
+                raise self._lost(None)
+            self._is_silent = False
         target = self._target(place, command, len(command.body))
         if target is not None:
             target[:] = command.body
@@ -343,12 +346,6 @@ class BlockingConnection:
             if not count:
                 raise self._lost(None)
             at += count
-
-    def _fill(self, deadline: float, limit: int | None = None) -> None:
-        self._await(deadline)
-        if not self._buffer.fill(self._socket, limit):
-            raise self._lost(None)
-        self._is_silent = False
 
     def _await(self, deadline: float) -> None:
         # After the deadline, wait for a minimal time, to receive what has already arrived.

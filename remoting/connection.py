@@ -491,7 +491,8 @@ class Connection(asyncio.Protocol):
             # We are not reading, so the peer is not to blame for a late frame.
             deadlines.frame_since = now
         next_deadline = self._expire(now)
-        verdict = deadlines.verdict(now, busy=self._is_busy())
+        busy = bool(len(self._pending) or self._in_flight.requests)
+        verdict = deadlines.verdict(now, busy=busy)
         if verdict is not None:
             self._drop(verdict)
         else:
@@ -708,9 +709,6 @@ class Connection(asyncio.Protocol):
             self._clock_now(), self.remote_text
         )
         self._arm(self._pending.next_deadline())
-
-    def _is_busy(self) -> bool:
-        return bool(len(self._pending) or self._in_flight.requests)
 
 
 class Pending(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections.abc import Callable
 from typing import Self
 
@@ -204,7 +203,10 @@ class ConnectionPool:
             host, port = parse_address(address)
             loop = asyncio.get_running_loop()
             async with asyncio.timeout(self._connect_timeout):
-                context = await self._context()
+                context = self._tls
+                if isinstance(context, Tls):
+                    # Its files are read for each connection anew.
+                    context = await asyncio.to_thread(context.context)
                 _, connection = await loop.create_connection(
                     lambda: Connection(self.endpoint),
                     host,
@@ -219,12 +221,6 @@ class ConnectionPool:
         entry.connection = connection
         entry.failures = 0
         return connection
-
-    async def _context(self) -> ssl.SSLContext | None:
-        """Return the context for one connection. Its files are read in a thread, each time anew."""
-        if isinstance(self._tls, Tls):
-            return await asyncio.to_thread(self._tls.context)
-        return self._tls
 
     def _failed(self, address: str, entry: _Address, failure: OSError | TlsError) -> ConnectFailed:
         pause = min(BACKOFF_FIRST * 2 ** min(entry.failures, 30), self._max_backoff)

@@ -127,7 +127,12 @@ class Settings:
                 given = _from_file(_parsed(path, given[key])) | given
             elif default.exists():
                 given = _from_file(default) | given
-        return cls._build(given)
+        cls._check_known(given)
+        cls._check_refused(given)
+        ignored = tuple(sorted(given.keys() & cls.KEYS_WITHOUT_EFFECT))
+        built = cls(ignored_keys=ignored, **cls._parse(given))
+        built.check()
+        return built
 
     @classmethod
     def known_keys(cls) -> frozenset[str]:
@@ -187,15 +192,6 @@ class Settings:
                     given[key] = _Given(env[name], name, " in the environment")
                     break
         return given
-
-    @classmethod
-    def _build(cls, given: Mapping[str, _Given]) -> Self:
-        cls._check_known(given)
-        cls._check_refused(given)
-        ignored = tuple(sorted(given.keys() & cls.KEYS_WITHOUT_EFFECT))
-        built = cls(ignored_keys=ignored, **cls._parse(given))
-        built.check()
-        return built
 
     @classmethod
     def _parse(cls, given: Mapping[str, _Given]) -> dict[str, Any]:

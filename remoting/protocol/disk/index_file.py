@@ -268,7 +268,8 @@ class IndexTable:
         number = self._newest(self._slot_at(hashed % self.slots), header.next_entry)
         offsets: list[int] = []
         while number > 0 and len(offsets) < max_count:
-            entry_at = self._entry_at(number)
+            entry_at = self.entries_at + number * ENTRY.size
+            self._touch(entry_at, ENTRY.size)
             found, offset, seconds, previous = ENTRY.unpack_from(self.buffer, entry_at)
             stored_ms = header.begin_ms + seconds * 1000
             if seconds < 0 or stored_ms < begin_ms:
@@ -284,11 +285,6 @@ class IndexTable:
     def _slot_at(self, slot: int) -> int:
         at = HEADER.size + slot * SLOT.size
         self._touch(at, SLOT.size)
-        return at
-
-    def _entry_at(self, number: int) -> int:
-        at = self.entries_at + number * ENTRY.size
-        self._touch(at, ENTRY.size)
         return at
 
     def _newest(self, slot_at: int, next_entry: int) -> int:

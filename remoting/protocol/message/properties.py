@@ -92,20 +92,16 @@ def encode(entries: Mapping[str, str | None], *, trailing: bool = False) -> byte
     parts = [f"{name}\x01{value}" for name, value in entries.items() if value is not None]
     text = "\x02".join(parts)
     if text.count("\x01") != len(parts) or text.count("\x02") >= len(parts) > 0 or "" in entries:
-        _refuse_unreadable(entries)
+        for name, value in entries.items():
+            if not name:
+                raise ValueError("a property has an empty name")
+            if "\x01" in name or "\x02" in name:
+                raise ValueError(f"the property name {name!r} holds 0x01 or 0x02; take these out")
+            if value is not None and "\x02" in value:
+                raise ValueError(f"the value of the property {name!r} holds 0x02; take it out")
     if trailing and parts:
         text += "\x02"
     return text.encode()
-
-
-def _refuse_unreadable(entries: Mapping[str, str | None]) -> None:
-    for name, value in entries.items():
-        if not name:
-            raise ValueError("a property has an empty name")
-        if "\x01" in name or "\x02" in name:
-            raise ValueError(f"the property name {name!r} holds 0x01 or 0x02; take these out")
-        if value is not None and "\x02" in value:
-            raise ValueError(f"the value of the property {name!r} holds 0x02; take it out")
 
 
 def decode(text: bytes | memoryview) -> dict[str, str]:

@@ -230,7 +230,10 @@ def encode_record(
     """
     hosts_v6 = _v6_bit(born_host, BORN_HOST_V6) | _v6_bit(store_host, STORE_HOST_V6)
     rest = tail(topic.encode() if isinstance(topic, str) else topic, properties, magic=magic)
-    head = _head(len(born_host), len(store_host))
+    if len(born_host) == len(store_host) == HOST_BYTES_V4:
+        head = HEAD_V4
+    else:
+        head = Struct(f">IIIiiqqiq{len(born_host)}sq{len(store_host)}siqI")
     fixed = head.pack(
         head.size + len(body) + len(rest),
         magic,
@@ -255,12 +258,6 @@ def _v6_bit(host: bytes, bit: int) -> int:
     if len(host) not in {HOST_BYTES_V4, HOST_BYTES_V6}:
         raise ValueError(f"a host takes 8 or 20 bytes, not {len(host)}: see host_bytes()")
     return bit if len(host) == HOST_BYTES_V6 else 0
-
-
-def _head(born_host_length: int, store_host_length: int) -> Struct:
-    if born_host_length == store_host_length == HOST_BYTES_V4:
-        return HEAD_V4
-    return Struct(f">IIIiiqqiq{born_host_length}sq{store_host_length}siqI")
 
 
 def blank(remaining: int) -> bytes:
