@@ -229,9 +229,8 @@ def _one_directory(text: str) -> Path:
 
 def _hours_of_the_day(text: str) -> str:
     hours = [part.strip() for part in text.split(";") if part.strip()]
-    if not hours or not all(part.isascii() and part.isdigit() for part in hours):
-        raise ValueError("must be hours of the day from 0 to 23, with ; between them: 04;16")
-    if max(map(int, hours)) > _LAST_HOUR:
+    is_list = hours and all(part.isascii() and part.isdigit() for part in hours)
+    if not is_list or max(map(int, hours)) > _LAST_HOUR:
         raise ValueError("must be hours of the day from 0 to 23, with ; between them: 04;16")
     return ";".join(hours)
 

@@ -71,16 +71,13 @@ class GroupMonitor:
 
     def step(self, budget: int = STEP_QUEUES) -> None:
         """Check the next groups of the round; ``budget`` limits the groups and queues checked."""
-        now = self._state.clock.monotonic()
+        state = self._state
+        now = state.clock.monotonic()
         if not self._pending and now >= self._next_round:
             self._next_round = now + ROUND_SECONDS
-            self._pending = self._groups()
+            self._pending = list({*state.consumers.groups, *self._seen, *state.findings.groups()})
         while self._pending and budget > 0:
             budget -= 1 + self.check(self._pending.pop())
-
-    def _groups(self) -> list[str]:
-        state = self._state
-        return list({*state.consumers.groups, *self._seen, *state.findings.groups()})
 
     def check(self, name: str) -> int:
         """Check one group now; return how many of its queues were checked."""

@@ -12,7 +12,7 @@ clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -123,8 +123,14 @@ class LongPolls:
 
     def expired(self, now: float) -> list[ParkedPull]:
         """Remove and return the pulls whose deadline has passed."""
+        hand = int(now / TICK_SECONDS)
+        last, self._hand = self._hand, max(hand, self._hand)
+        ticks: Iterable[int] = range(last + 1, hand + 1)
+        if hand - last > len(self._buckets):
+            # After a long pause, visit the existing buckets only, not every tick in between.
+            ticks = sorted(tick for tick in self._buckets if tick <= hand)
         out: list[ParkedPull] = []
-        for tick in self._passed(int(now / TICK_SECONDS)):
+        for tick in ticks:
             for pull in list(self._buckets.get(tick, ())):
                 self._remove(pull)
                 out.append(pull)
@@ -152,16 +158,6 @@ class LongPolls:
         self._owners.clear()
         self._count = self._weight = 0
         return pulls
-
-    def _passed(self, hand: int) -> Iterator[int]:
-        """Advance the wheel to ``hand``; return the ticks that it passed.
-
-        After a long pause only the existing buckets are visited, not every tick in between.
-        """
-        last, self._hand = self._hand, max(hand, self._hand)
-        if hand - last > len(self._buckets):
-            return iter(sorted(tick for tick in self._buckets if tick <= hand))
-        return iter(range(last + 1, hand + 1))
 
     def _remove(self, pull: ParkedPull) -> None:
         self._count -= 1

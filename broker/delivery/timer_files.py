@@ -189,7 +189,10 @@ class TimerFiles:
             # Only after a loss of power: the commit log lost more than the timer log.
             self.log_end = start = self._before(self.log_end)
             last = self._unit_before(start)
-        self._cut()
+        while self._log and self._log[-1].start > self.log_end:
+            self._log.pop().remove_durably()
+        if self._log:
+            self._log[-1].clear_from(min(self.log_end - self._log[-1].start, self._file_bytes))
         self._repair_slots()
         return last
 
@@ -236,13 +239,6 @@ class TimerFiles:
             change = -1 if unit.kind & DELETE else 1
             first = position if slot.first < 0 else slot.first
             self._write_slot(unit.slot_ms, first, position, slot.messages + change)
-
-    def _cut(self) -> None:
-        """Remove what follows the end of the log."""
-        while self._log and self._log[-1].start > self.log_end:
-            self._log.pop().remove_durably()
-        if self._log:
-            self._log[-1].clear_from(min(self.log_end - self._log[-1].start, self._file_bytes))
 
     def _repair_slots(self) -> None:
         """Rebuild the slots whose last unit was cut off; note the latest slot."""

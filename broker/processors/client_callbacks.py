@@ -12,7 +12,7 @@ then set its offsets one by one with UPDATE_CONSUMER_OFFSET.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -103,7 +103,13 @@ class ClientCallbackProcessor:
         header = command.read(GetConsumerStatusRequestHeader)
         client_id = (header.client_addr or "").strip()
         table: dict[str, dict[MessageQueue, int]] = {}
-        for member in self._members(header.group):
+        group = self._state.consumers.groups.get(header.group)
+        if group is None:
+            raise RequestRefused(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{header.group}]",
+            )
+        for member in list(group.members.values()):
             check_version(member, V3_0_7_SNAPSHOT)
             if client_id not in {"", member.client_id}:
                 continue
@@ -113,14 +119,6 @@ class ClientCallbackProcessor:
             if client_id:
                 break
         return command.reply(body=encode(GetConsumerStatusBody(consumer_table=table)))
-
-    def _members(self, name: str) -> Iterable[ConsumerMember]:
-        group = self._state.consumers.groups.get(name)
-        if group is None:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{name}]"
-            )
-        return list(group.members.values())
 
     def _message(self, text: str) -> bytes:
         try:

@@ -227,20 +227,17 @@ class GroupProcessor:
         return command.reply(body=encode(description))
 
     def _queues(self, name: str, group: ConsumerGroup | None) -> Iterator[GroupQueueInfo]:
+        topics = self._state.offsets.topics_of(name)
         blocked: _Blocked = {}
         if group is not None:
+            for member in group.members.values():
+                topics |= member.subscriptions.keys()
             for member, queue in group.blocked(self._state.config.broker_name):
                 blocked[queue.topic, queue.queue_id] = member, queue
-        for topic in sorted(self._topics(name, group)):
+        for topic in sorted(topics):
             config = self._state.topics.get(topic)
             for queue_id in range(0 if config is None else config.read_queue_nums):
                 yield self._queue(name, group, topic, queue_id, blocked)
-
-    def _topics(self, name: str, group: ConsumerGroup | None) -> set[str]:
-        topics = self._state.offsets.topics_of(name)
-        for member in () if group is None else group.members.values():
-            topics |= member.subscriptions.keys()
-        return topics
 
     def _queue(
         self,

@@ -464,8 +464,10 @@ class PullProcessor:
                 raise _unparsable(str(error)) from None
         if text is not None and len(text) > MAX_SUBSCRIPTION_LENGTH:
             raise _unparsable()
+        is_short = len(text or "") <= SHORT_SUBSCRIPTION_LENGTH
         try:
-            expression = _parse_tags(text)
+            # Only short ones are cached, so that the cache stays small.
+            expression = _parse_short_tags(text) if is_short else TagExpression.parse(text)
         except ValueError:
             raise _unparsable() from None
         return _EVERYTHING if expression.is_all else PullFilter(expression.codes)
@@ -526,6 +528,8 @@ class PullProcessor:
             if config.long_polling_enable
             else config.short_polling_time_ms
         )
+        # What its expression takes beyond a short one; the weight is an estimate in bytes.
+        excess = max(len(header.subscription or "") - SHORT_SUBSCRIPTION_LENGTH, 0)
         held.drop_unneeded()
         parked = state.long_polls.park(
             ParkedPull(
@@ -536,7 +540,7 @@ class PullProcessor:
                 codes=codes,
                 owner=held.connection,
                 request=held,
-                weight=_weight(header.subscription),
+                weight=BYTES_PER_CHARACTER * excess,
             )
         )
         state.counters.pulls_parked += parked
@@ -570,18 +574,6 @@ def _held(parked: ParkedPull) -> HeldPull:
     held = parked.request
     assert isinstance(held, HeldPull)
     return held
-
-
-def _parse_tags(text: str | None) -> TagExpression:
-    """Parse an expression. Only short ones are cached, so that the cache stays small."""
-    short = len(text or "") <= SHORT_SUBSCRIPTION_LENGTH
-    return _parse_short_tags(text) if short else TagExpression.parse(text)
-
-
-def _weight(subscription: str | None) -> int:
-    """Estimate the memory of a parked pull's expression beyond a short one, in bytes."""
-    excess = len(subscription or "") - SHORT_SUBSCRIPTION_LENGTH
-    return BYTES_PER_CHARACTER * excess if excess > 0 else 0
 
 
 def _unparsable(why: str = "") -> RequestRefused:

@@ -63,7 +63,10 @@ class SendBackProcessor:
             return command.reply()
         message = self._message(record, header, settings, command.version, topic.topic_name)
         await self._put(message, header.group, connection, allowance)
-        await self._topics_saved(header.group)
+        # If the group's topics are new, wait until they are on disk.
+        for name in (names.retry_topic(header.group), names.dlq_topic(header.group)):
+            if (saved := self._state.changes.topic_pending(name)) is not None:
+                await saved
         return command.reply()
 
     def _admit(self, header: ConsumerSendMsgBackRequestHeader) -> SubscriptionGroupConfig:
@@ -104,12 +107,6 @@ class SendBackProcessor:
                 return message
         dead = dead_letter_topic(self._state, header.group)
         return sent_back(record, dead.topic_name, 0, 0)
-
-    async def _topics_saved(self, group: str) -> None:
-        """Wait until the group's retry and dead-letter topics are on disk, if they are new."""
-        for name in (names.retry_topic(group), names.dlq_topic(group)):
-            if (saved := self._state.changes.topic_pending(name)) is not None:
-                await saved
 
     async def _put(
         self, message: PendingMessage, group: str, connection: Connection, allowance: Allowance

@@ -187,7 +187,7 @@ class Processors:
             RequestCode.QUERY_CONSUME_QUEUE: self.queries.entries,
             RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.callbacks.reset,
             RequestCode.CLONE_GROUP_OFFSET: self.callbacks.clone,
-            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.topics.clean_queues,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.topics.delete_old,
             RequestCode.CLEAN_UNUSED_TOPIC: self.topics.clean_topics,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.topics.delete_old,
         }

@@ -145,12 +145,10 @@ class TopicProcessor:
         return command.reply(body=encode(TopicList(topic_list=sorted(self._state.topics.system))))
 
     def delete_old(self, command: Command, _: Connection) -> Command:
-        """Handle DELETE_EXPIRED_COMMITLOG: delete expired files soon, at any hour."""
-        self._state.store.retention.ask()
-        return command.reply()
+        """Delete expired files of log and queues soon, at any hour.
 
-    def clean_queues(self, command: Command, _: Connection) -> Command:
-        """Handle CLEAN_EXPIRED_CONSUMEQUEUE like ``delete_old``, which deletes queue files too."""
+        Handle DELETE_EXPIRED_COMMITLOG and CLEAN_EXPIRED_CONSUMEQUEUE.
+        """
         self._state.store.retention.ask()
         return command.reply()
 

@@ -408,7 +408,13 @@ class ControllerClient:
             self._try_another(now, "the controllers' leader does not answer")
             return []
         if asked == RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
-            self._altered(answer, now)
+            assert self._in_sync is not None
+            if answer.code != ResponseCode.SUCCESS:
+                self._in_sync.refused(now, is_unchanged=answer.code in _UNCHANGED)
+                self._poll_at = 0.0
+            elif answer.members is not None:
+                self._heard(now)
+                self._learn(answer.members)
             return []
         if answer.code not in _TELLING:
             return self._refused(asked, answer.code, now)
@@ -422,15 +428,6 @@ class ControllerClient:
             self._is_registered = True
             return self._take(answer.header, answer.members, now)
         return []
-
-    def _altered(self, answer: Answer, now: float) -> None:
-        assert self._in_sync is not None
-        if answer.code != ResponseCode.SUCCESS:
-            self._in_sync.refused(now, is_unchanged=answer.code in _UNCHANGED)
-            self._poll_at = 0.0
-        elif answer.members is not None:
-            self._heard(now)
-            self._learn(answer.members)
 
     def _refused(self, asked: int | None, code: int, now: float) -> list[Effect]:
         self._next_at = now + RETRY_SECONDS

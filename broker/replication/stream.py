@@ -95,16 +95,13 @@ class SlaveStream:
     def _read_head(self, head: bytes) -> int:
         """Check the header of a frame; return the number of the log's bytes that follow."""
         offset, size = HEADER.unpack(head)
-        self._check(offset, size)
-        return int(size)
-
-    def _check(self, offset: int, size: int) -> None:
         if offset != self.end:
             raise StreamError(
                 f"the master sends its log from offset {offset}, but this one ends at {self.end}"
             )
         if not 0 <= size <= MAX_FRAME_BYTES:
             raise StreamError(f"the master sends a frame of {size} bytes")
+        return int(size)
 
     def appended(self, size: int) -> None:
         """Drop the first bytes of ``pending``, which are in the log now."""
