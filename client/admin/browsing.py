@@ -10,7 +10,7 @@ import asyncio
 import heapq
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from client.admin.base import AdminBase, gathered
@@ -130,7 +130,10 @@ class BrowsingAdmin(AdminBase):
         # Those that had no turn come first in the next page.
         waiting = set(dry)
         order = [*dry, *(walk for walk in walks if walk not in waiting)]
-        return BrowsePage(found, _cursor_of(order), complete, scanned, failures)
+        cursor = ",".join(
+            f"{walk.queue.broker_name}~{walk.queue.queue_id}~{walk.place}" for walk in order
+        )
+        return BrowsePage(found, cursor, complete, scanned, failures)
 
     async def _walks(
         self,
@@ -190,12 +193,6 @@ class BrowsingAdmin(AdminBase):
 
 def _head(walk: _QueueWalk) -> tuple[int, MessageQueue, _QueueWalk]:
     return walk.records[0].store_timestamp_ms, walk.queue, walk
-
-
-def _cursor_of(walks: Iterable[_QueueWalk]) -> str:
-    return ",".join(
-        f"{walk.queue.broker_name}~{walk.queue.queue_id}~{walk.place}" for walk in walks
-    )
 
 
 def _parsed(topic: str, cursor: str) -> list[_QueueWalk]:

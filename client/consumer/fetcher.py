@@ -176,7 +176,11 @@ class Fetcher(Generic[T, S]):
             except PocketMQError as error:
                 await self._report_failure(error)
             else:
-                self._recovered()
+                if self._waiting:
+                    self._waiting = False
+                    self._failures = None
+                    _log.info("queue is read again", queue=str(self._queue))
+                    self._owner.tell(QueueResumed(self._queue))
 
     async def _step(self) -> None:
         sink = self.sink
@@ -352,10 +356,3 @@ class Fetcher(Generic[T, S]):
             await asyncio.sleep(error.retry_after)
             return
         await self._pause()
-
-    def _recovered(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._failures = None
-            _log.info("queue is read again", queue=str(self._queue))
-            self._owner.tell(QueueResumed(self._queue))

@@ -270,18 +270,16 @@ class ProcessQueue(PullBuffer, Generic[M]):
             return
         middle = run.start + keep
         if middle < run.end:
-            self._insert(Run(self, run.chunk, middle, run.end))
+            waiting = self._waiting
+            rest = Run(self, run.chunk, middle, run.end)
+            offset = rest.offset
+            index = 0
+            while index < len(waiting) and waiting[index].offset < offset:
+                index += 1
+            waiting.insert(index, rest)
             run.end = middle
         if keep == 0:
             self.active.discard(run)
-
-    def _insert(self, span: Run[M]) -> None:
-        waiting = self._waiting
-        offset = span.offset
-        index = 0
-        while index < len(waiting) and waiting[index].offset < offset:
-            index += 1
-        waiting.insert(index, span)
 
     def keep_only(self, run: Run[M], kept: Set[int]) -> list[Run[M]]:
         """Settle a run's messages except those at the offsets ``kept``.

@@ -325,7 +325,11 @@ def messages_of(
     buffer, position = _place_of(body, body_at)
     limit = position + len(body)
     answer = _Answer(buffer, queue, serde, settler)
-    topic = _topic_in_records(queue, settler)
+    # As encoded in the records; empty if each record's own topic must be read.
+    topic = queue.topic.encode()
+    was_sent_back = settler is not None and queue.topic.startswith(RETRY_PREFIX)
+    has_own = was_sent_back or len(topic) > MAX_TOPIC_LENGTH
+    topic = b"" if has_own else bytes((len(topic),)) + topic
     if topic and isinstance(buffer, bytes):
         answer.data = buffer
     messages: list[ReceivedMessage[T]] = []
@@ -396,15 +400,6 @@ if not core.WHY:
     from remoting.protocol.core.messages import Maker
 
     _walk = Maker(ReceivedMessage).walk
-
-
-def _topic_in_records(queue: MessageQueue, settler: Settler | None) -> bytes:
-    """Return the topic as encoded in records; empty if each record's own topic must be read."""
-    topic = queue.topic.encode()
-    was_sent_back = settler is not None and queue.topic.startswith(RETRY_PREFIX)
-    if was_sent_back or len(topic) > MAX_TOPIC_LENGTH:
-        return b""
-    return bytes((len(topic),)) + topic
 
 
 def _place_of(body: bytes | memoryview, body_at: int) -> tuple[bytes | memoryview, int]:

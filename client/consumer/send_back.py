@@ -120,21 +120,18 @@ class SendBack:
             max_reconsume_times=self._max_retries,
             bname=message.queue.broker_name,
         )
+        route = await self._context.routes.to_read(message.queue.topic)
+        address = route.master(message.queue.broker_name)
+        if address is None:
+            raise NoRoute("the message's broker has no master", queue=message.queue)
         await self._context.remote.call(
-            await self._address(message),
+            address,
             RequestCode.CONSUMER_SEND_MSG_BACK,
             header,
             timeout=REQUEST_TIMEOUT,
             queue=message.queue,
             group=self._group,
         )
-
-    async def _address(self, message: ReceivedMessage[Any]) -> str:
-        route = await self._context.routes.to_read(message.queue.topic)
-        address = route.master(message.queue.broker_name)
-        if address is None:
-            raise NoRoute("the message's broker has no master", queue=message.queue)
-        return address
 
     def _why(self, outcome: MessageOutcome) -> dict[str, str]:
         """Return the properties that tell why a message was dead-lettered."""

@@ -244,7 +244,11 @@ class LockKeeper:
         broker.leases.want(queue, self._loop.time())
         if broker.leases.holds(queue, self._loop.time()):
             return True
-        self._run(queue.broker_name, broker)
+        broker.wake.set()
+        if broker.task is None or broker.task.done():
+            broker.task = self._tasks.spawn(
+                self._hold(broker), f"queue locks at {queue.broker_name}"
+            )
         waiter = self._waiting.setdefault(queue, self._loop.create_future())
         try:
             while patience is not None:
@@ -312,11 +316,6 @@ class LockKeeper:
                 broker.disturbed_at = self._loop.time()
                 broker.leases.probe(self._loop.time())
                 broker.wake.set()
-
-    def _run(self, name: str, broker: _Broker) -> None:
-        broker.wake.set()
-        if broker.task is None or broker.task.done():
-            broker.task = self._tasks.spawn(self._hold(broker), f"queue locks at {name}")
 
     async def _hold(self, broker: _Broker) -> None:
         while len(broker.leases):

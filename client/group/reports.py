@@ -224,7 +224,15 @@ def stacks() -> str:
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     threads, tasks = sys._current_frames(), asyncio.all_tasks()
-    blocks = [_of_task(task) for task in islice(tasks, MAX_STACKS)]
+    blocks: list[str] = []
+    for task in islice(tasks, MAX_STACKS):
+        frames: list[FrameType] = []
+        coroutine: Any = task.get_coro()
+        # Each coroutine waits for the next one; the last one waits for a future.
+        while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+            frames.append(frame)
+            coroutine = coroutine.cr_await
+        blocks.append(_block(task.get_name(), "task", reversed(frames)))
     for ident, innermost in islice(threads.items(), MAX_STACKS):
         calls = (frame for frame, _ in traceback.walk_stack(innermost))
         blocks.append(_block(names.get(ident, "unknown"), f"TID: {ident}", calls))
@@ -232,16 +240,6 @@ def stacks() -> str:
     if left_out:
         blocks.append(f"{left_out} more threads and tasks\n")
     return "\n\n".join(blocks)
-
-
-def _of_task(task: asyncio.Task[Any]) -> str:
-    frames: list[FrameType] = []
-    coroutine: Any = task.get_coro()
-    # Each coroutine waits for the next one; the last one waits for a future.
-    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
-        frames.append(frame)
-        coroutine = coroutine.cr_await
-    return _block(task.get_name(), "task", reversed(frames))
 
 
 def _block(name: str, kind: str, frames: Iterable[FrameType]) -> str:

@@ -344,8 +344,12 @@ class Sticky:
             return {}
         held: dict[str, list[MessageQueue]] = {owner: [] for owner in everybody}
         pool: list[tuple[int, MessageQueue]] = []
-        ranks = _ranks(queues)
-        for queue, rank in ranks.items():
+        # The rank of each queue among the given queues of its topic.
+        ranks: dict[MessageQueue, int] = {}
+        count: defaultdict[str, int] = defaultdict(int)
+        for queue in sorted(set(queues)):
+            ranks[queue] = rank = count[queue.topic]
+            count[queue.topic] += 1
             holder = owners.get(queue)
             if holder in held:
                 held[holder].append(queue)
@@ -361,16 +365,6 @@ class Sticky:
         for owner, mine in held.items():
             shares.update((next(unowned), owner) for _ in range(sizes[owner] - len(mine)))
         return shares
-
-
-def _ranks(queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-    """Return the rank of each queue among the given queues of its topic."""
-    count: defaultdict[str, int] = defaultdict(int)
-    ranks: dict[MessageQueue, int] = {}
-    for queue in sorted(set(queues)):
-        ranks[queue] = count[queue.topic]
-        count[queue.topic] += 1
-    return ranks
 
 
 def _sizes(held: Mapping[str, Sequence[MessageQueue]], total: int) -> dict[str, int]:

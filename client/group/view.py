@@ -283,10 +283,8 @@ class Subscribed:
     @property
     def topics(self) -> list[str]:
         """All topics, the retry topic last."""
-        return [*(topic for topic in self._versions if topic != self._retry_topic), *self._retry()]
-
-    def _retry(self) -> list[str]:
-        return [] if self._retry_topic is None else [self._retry_topic]
+        retry = [] if self._retry_topic is None else [self._retry_topic]
+        return [*(topic for topic in self._versions if topic != self._retry_topic), *retry]
 
     def expression(self, topic: str) -> TagExpression | None:
         """Return the tag expression of a topic; None: not subscribed."""

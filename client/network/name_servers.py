@@ -199,7 +199,11 @@ class RouteKeeper:
         """Refresh the routes that are due, until cancelled."""
         while True:
             for topic in self.table.due(self._clock.monotonic()):
-                await self._refresh(topic)
+                try:
+                    await self._fetch(topic)
+                except PocketMQError as error:
+                    _log.warning("route not refreshed", topic=topic, error=str(error))
+                    self.table.asked(topic, self._clock.monotonic())
             self._wake.clear()
             await wait_at_most(self.table.next_due(self._clock.monotonic()), self._wake)
 
@@ -283,13 +287,6 @@ class RouteKeeper:
         if self.table.get(topic) is not None:
             self.table.asked(topic, float("-inf"))
             self._wake.set()
-
-    async def _refresh(self, topic: str) -> None:
-        try:
-            await self._fetch(topic)
-        except PocketMQError as error:
-            _log.warning("route not refreshed", topic=topic, error=str(error))
-            self.table.asked(topic, self._clock.monotonic())
 
     async def _fetch(self, topic: str) -> Route | None:
         """Request a route, sharing concurrent requests; None: the topic doesn't exist."""

@@ -291,10 +291,11 @@ class SendBuffer:
         Raises:
             UsageError: the topic, tag, keys or properties are invalid.
         """
-        if type(body) is not bytes or type(topic) is not str:
-            return None
-        size = len(body)
-        if not 0 < size < self._plain_bytes:
+        if (
+            type(body) is not bytes
+            or type(topic) is not str
+            or not 0 < (size := len(body)) < self._plain_bytes
+        ):
             return None
         size += self._fixed_bytes
         tail = ""
@@ -307,11 +308,15 @@ class SendBuffer:
                 return None
             size += len(tail) if tail.isascii() else properties_size(topic, tail)
         lane: str | MessageQueue = topic
-        if queue is not None or sharding_key is not None:
-            bound = self._queue_of(topic, queue, sharding_key)
-            if bound is None:
+        if queue is not None:
+            if queue.topic != topic or sharding_key is not None:
                 return None
-            lane = bound
+            lane = queue
+        elif sharding_key is not None:
+            route = self._context.routes.table.get(topic)
+            if route is None or not route.writable or type(sharding_key) is not str:
+                return None
+            lane = by_sharding_key(route.writable, sharding_key)
         columns = self._open.get(lane) or self._begin(topic, lane)
         if columns is None or self._waiting:
             return None
@@ -346,17 +351,6 @@ class SendBuffer:
     def _give_back(self, columns: MessageColumns) -> None:
         self.messages -= columns.count
         self.bytes -= columns.size
-
-    def _queue_of(
-        self, topic: str, queue: MessageQueue | None, sharding_key: str | None
-    ) -> MessageQueue | None:
-        """Return the queue a message is bound to; None: not known yet, or invalid arguments."""
-        if queue is not None:
-            return queue if queue.topic == topic and sharding_key is None else None
-        route = self._context.routes.table.get(topic)
-        if route is None or not route.writable or type(sharding_key) is not str:
-            return None
-        return by_sharding_key(route.writable, sharding_key)
 
     def _begin(self, topic: str, lane: str | MessageQueue) -> MessageColumns | None:
         route = self._context.routes.table.get(topic)
