@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import client
+from remoting.runtime.tasks import wait_at_most
 
 GROUP: Final = "pocketmq-bench"
 GET_AT_ONCE: Final = 1024
@@ -229,7 +230,9 @@ async def _send_all(
             due = time.perf_counter()
             if rate is not None:
                 due = started + next(numbers) / rate
-                await _until(due, run)
+                wait = min(due, run.ends) - time.perf_counter()
+                if wait > 0:
+                    await wait_at_most(wait, run.stop)
                 if due >= run.ends or run.is_over():
                     return
             body = make_body()
@@ -246,17 +249,6 @@ async def _send_all(
             tick(1)
 
     await _gather([sender() for _ in range(run.load.concurrency)])
-
-
-async def _until(due: float, run: _Run) -> None:
-    """Sleep until a message is due, or the run is stopped."""
-    wait = min(due, run.ends) - time.perf_counter()
-    if wait > 0:
-        try:
-            async with asyncio.timeout(wait):
-                await run.stop.wait()
-        except TimeoutError:
-            pass
 
 
 async def _read_all(

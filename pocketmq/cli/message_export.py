@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -139,7 +139,11 @@ def export(
     exporting = _Exporting(selection, shown=path != STDOUT)
     try:
         with end_on_broken_pipe(), output_file(path) as stream:
-            writer = _writer(stream, form, body, of_store=store is not None)
+            writer: ExportWriter = (
+                Parquet(stream, of_store=store is not None)
+                if form == "parquet"
+                else JsonLines(stream, body or "auto")
+            )
             try:
                 if store is None:
                     run(exporting.from_cluster(nameserver, writer))
@@ -153,12 +157,6 @@ def export(
     except OSError as problem:
         raise click.ClickException(f"{path}: {problem.strerror or problem}") from problem
     exporting.report(path)
-
-
-def _writer(stream: IO[bytes], form: str, body: str | None, *, of_store: bool) -> ExportWriter:
-    if form == "parquet":
-        return Parquet(stream, of_store=of_store)
-    return JsonLines(stream, body or "auto")
 
 
 class _Exporting:

@@ -282,7 +282,13 @@ def broker(
             if context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
                 raise click.UsageError("give the options of `broker config` after its command")
         return
-    host, advertised_port = _advertised(advertise)
+    host, advertised_port = advertise, None
+    # An IPv6 address with a port is in brackets.
+    if advertise is not None and (advertise.count(":") == 1 or "]:" in advertise):
+        try:
+            host, advertised_port = parse_address(advertise)
+        except ConnectFailed as error:
+            raise click.BadParameter(str(error), param_hint="--advertise") from None
     settings = _settings(
         options,
         namesrvAddr=nameserver,
@@ -302,16 +308,6 @@ def broker(
             _serve([BrokerPart(config)], options)
         else:
             _serve_workers(config, workers, settings, options)
-
-
-def _advertised(text: str | None) -> tuple[str | None, int | None]:
-    """Return host and port of ``--advertise``; an IPv6 address with a port is in brackets."""
-    if text is None or (text.count(":") != 1 and "]:" not in text):
-        return text, None
-    try:
-        return parse_address(text)
-    except ConnectFailed as error:
-        raise click.BadParameter(str(error), param_hint="--advertise") from None
 
 
 def _serve_workers(

@@ -16,7 +16,7 @@ from client.positions import Position, position_of
 from client.producer.columns import RESERVED
 from pocketmq.console import show
 from pocketmq.console.app import Visit, route
-from pocketmq.console.snapshot import BrokerFacts, TopicFacts
+from pocketmq.console.snapshot import BrokerFacts
 from pocketmq.console.topology import drawn
 from remoting.protocol.message import properties
 from remoting.protocol.names import dlq_topic
@@ -77,16 +77,12 @@ async def topics(visit: Visit) -> Response:
     return visit.page("topics.html", topics=TablePage(visit, found), word=word, sort=sort)
 
 
-def _topic(visit: Visit) -> TopicFacts:
-    name = visit.need("name")
-    if name not in visit.snapshot.topics:
-        raise NotFound(f"there is no topic {show.visible(name, 100)}", code=0)
-    return visit.snapshot.topics[name]
-
-
 async def topic(visit: Visit) -> Response:
     """One topic: its queues, rates, groups, route, and where its brokers differ."""
-    facts = _topic(visit)
+    topic_name = visit.need("name")
+    if topic_name not in visit.snapshot.topics:
+        raise NotFound(f"there is no topic {show.visible(topic_name, 100)}", code=0)
+    facts = visit.snapshot.topics[topic_name]
     stats, rates, route_data = await asyncio.gather(
         visit.admin.topic_stats(facts.name),
         visit.admin.rates(facts.name),

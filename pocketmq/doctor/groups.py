@@ -70,7 +70,11 @@ def all_groups(case: Case) -> Iterator[CheckResult]:
     """If no group is named, yield the problems of all groups that PocketMQ brokers report."""
     if case.group is not None:
         return
-    names = _names(case)
+    tables = case.ask_masters(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, SubscriptionGroupWrapper
+    )
+    known = {name for table in tables for name in table.subscription_group_table}
+    names = sorted(name for name in known if not is_system_group(name) and not is_tool_group(name))
     wrong = 0
     for name in names[:MAX_GROUPS]:
         for problem in _describe(case, name).problems:
@@ -106,13 +110,6 @@ def group(case: Case) -> Iterator[CheckResult]:
 
 
 # Requests
-
-
-def _names(case: Case) -> list[str]:
-    code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    tables = case.ask_masters(code, SubscriptionGroupWrapper)
-    names = {name for table in tables for name in table.subscription_group_table}
-    return sorted(name for name in names if not is_system_group(name) and not is_tool_group(name))
 
 
 def _describe(case: Case, name: str) -> GroupDescription:

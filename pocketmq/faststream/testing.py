@@ -60,7 +60,11 @@ class TestPocketBroker(TestBroker[PocketBroker, Any]):
     def _patch_producer(self, broker: PocketBroker) -> Iterator[None]:
         config = broker.config.broker_config
         memory = MemoryProducer(self.brokers, config)
-        with change_producer(config, memory), patch.object(config, "instance", _instance()):
+        # It has no connections, and its consumers get no messages.
+        instance = MagicMock(pocketmq.Instance)
+        instance.admin.return_value = MagicMock(pocketmq.Admin)
+        instance.push_consumer.return_value = MagicMock(pocketmq.PushConsumer)
+        with change_producer(config, memory), patch.object(config, "instance", instance):
             yield
 
     async def _fake_connect(self, broker: PocketBroker, *_: Any, **__: Any) -> Any:
@@ -203,11 +207,3 @@ def _subscribers(brokers: Iterable[PocketBroker]) -> list[TopicSubscriber]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _instance() -> Any:
-    """Return an instance without connections, whose consumers get no messages."""
-    instance = MagicMock(pocketmq.Instance)
-    instance.admin.return_value = MagicMock(pocketmq.Admin)
-    instance.push_consumer.return_value = MagicMock(pocketmq.PushConsumer)
-    return instance
