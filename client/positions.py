@@ -116,6 +116,11 @@ def instant(timestamp_ms: int) -> datetime | None:
         return None
 
 
+def known_instant(timestamp_ms: int) -> datetime | None:
+    """Return ``instant`` of a time in a broker's answer; None if it is 0 or less: there is none."""
+    return instant(timestamp_ms) if timestamp_ms > 0 else None
+
+
 def utf8_size(text: str, what: str, *, topic: str | None = None, group: str | None = None) -> int:
     """Return the bytes of a text in UTF-8. Raises UsageError if it has no such form."""
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from client.positions import instant
+from client.positions import instant, known_instant
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies.clients import ConsumerConnection
 from remoting.protocol.queue import MessageQueue
@@ -213,8 +213,8 @@ def _member(info: wire.GroupMemberInfo) -> Member:
         model=info.message_model,
         start_from=info.consume_from_where,
         strategy=info.strategy or None,
-        joined_at=_moment(info.joined_ms),
-        last_heartbeat_at=_moment(info.last_heartbeat_ms),
+        joined_at=known_instant(info.joined_ms),
+        last_heartbeat_at=known_instant(info.last_heartbeat_ms),
         ours=info.ours,
     )
 
@@ -232,7 +232,7 @@ def _queue(broker: str, info: wire.GroupQueueInfo, live: set[str], now_ms: int) 
         committed=info.committed if info.committed >= 0 else None,
         owner=owner,
         lock_owner=info.lock_owner,
-        last_pull_at=_moment(info.last_pull_ms),
+        last_pull_at=known_instant(info.last_pull_ms),
         last_puller=info.last_puller,
         blocked=_blockage(info),
     )
@@ -258,7 +258,3 @@ def _problem(finding: wire.GroupFinding, *, conflict: bool) -> Problem:
         docs=finding.docs,
         conflict=conflict,
     )
-
-
-def _moment(timestamp_ms: int) -> datetime | None:
-    return instant(timestamp_ms) if timestamp_ms > 0 else None

@@ -27,7 +27,7 @@ from client.errors import (
     remote_error,
 )
 from client.limits import RUNNING_INFO_TIMEOUT
-from client.positions import check_group, check_topic_name, instant, milliseconds
+from client.positions import check_group, check_topic_name, instant, known_instant, milliseconds
 from remoting.protocol.bodies import description as wire
 from remoting.protocol.bodies import encode
 from remoting.protocol.bodies.clients import (
@@ -391,9 +391,7 @@ class GroupAdmin(AdminBase):
                     end=offsets.broker_offset,
                     committed=offsets.consumer_offset,
                     owner=owner.get(queue),
-                    consumed_at=(
-                        instant(offsets.last_timestamp) if offsets.last_timestamp > 0 else None
-                    ),
+                    consumed_at=known_instant(offsets.last_timestamp),
                 )
                 for queue, offsets in stats.items()
             },

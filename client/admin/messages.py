@@ -55,6 +55,7 @@ from remoting.protocol.message.trace import decode as decode_trace
 from remoting.protocol.message.view import RecordView, iter_records
 from remoting.protocol.names import AUTO_CREATE_TOPIC, TOOLS_CONSUMER_GROUP, TRACE_TOPIC, dlq_topic
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime.tasks import gather_limited
 
 DIRECT_TIMEOUT: Final = 15.0
 """Seconds; a broker waits 10 for the member's answer."""
@@ -458,7 +459,6 @@ class MessageAdmin(AdminBase):
         """
         offset = all_sent_to = max(begin, await self._offsets.minimum(queue))
         homes: dict[str, dict[str, str]] = {}
-        room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         while True:
             page = await self._offsets.page(queue, TOOLS_CONSUMER_GROUP, offset, WALK_MESSAGES)
             if not page.records:
@@ -477,8 +477,10 @@ class MessageAdmin(AdminBase):
                 except (TopicNotFound, UsageError):
                     homes[name] = {}  # the name is a client's text
             unsure = [(letter, name) for letter, name in unsure if homes[name]]
-            copied = await asyncio.gather(
-                *(self._has_copy(group, letter, name, homes[name], room) for letter, name in unsure)
+            copied = await gather_limited(
+                unsure,
+                lambda pair: self._has_copy(group, *pair, homes[pair[1]]),
+                limit=LOOKUPS_AT_ONCE,
             )
             sent = {unsure[place][0].offset for place, found in enumerate(copied) if found}
             letters = [
@@ -494,19 +496,13 @@ class MessageAdmin(AdminBase):
             offset = page.next_offset
 
     async def _has_copy(
-        self,
-        group: str,
-        letter: DeadMessage,
-        topic: str,
-        brokers: Mapping[str, str],
-        room: asyncio.Semaphore,
+        self, group: str, letter: DeadMessage, topic: str, brokers: Mapping[str, str]
     ) -> bool:
         """Return whether a topic has a copy of a letter that was sent back."""
-        async with room:
-            try:
-                found = await self._find(topic, letter.id, MAX_FOUND, _ALWAYS, brokers, unique=True)
-            except NoPermission:
-                return False
+        try:
+            found = await self._find(topic, letter.id, MAX_FOUND, _ALWAYS, brokers, unique=True)
+        except NoPermission:
+            return False
         mark = _mark_of(group, letter)
         return any(copy.properties.get(properties.REDRIVEN) == mark for copy in found)
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from client.admin.base import AdminBase, decoded, gathered
 from client.admin.groups import Lag, QueueLag
 from client.errors import NotSupported, PocketMQError, UsageError
-from client.positions import check_group, check_topic_name, instant
+from client.positions import check_group, check_topic_name, known_instant
 from remoting.protocol.bodies.clients import ConnectionPage
 from remoting.protocol.bodies.stats import (
     BrokerStatsData,
@@ -237,9 +237,9 @@ class TrafficAdmin(AdminBase):
             for one in answer.consume_time_span_set:
                 if one.message_queue is not None:
                     spans[one.message_queue] = TimeSpan(
-                        _stored(one.min_time_stamp),
-                        _stored(one.max_time_stamp),
-                        _stored(one.consume_time_stamp),
+                        known_instant(one.min_time_stamp),
+                        known_instant(one.max_time_stamp),
+                        known_instant(one.consume_time_stamp),
                         timedelta(milliseconds=one.delay_time),
                     )
         return dict(sorted(spans.items()))
@@ -273,7 +273,7 @@ class TrafficAdmin(AdminBase):
             timers=max(0, int(table.get("timerCongestNum", "0"))),
             late=timedelta(seconds=max(0, int(table.get("timerReadBehind", "0")))),
             half=int(table.get("pocketmqTransactionsOpen", "0")),
-            oldest_half_at=_stored(oldest_ms),
+            oldest_half_at=known_instant(oldest_ms),
         )
 
 
@@ -285,12 +285,8 @@ def _check_limit(limit: int) -> None:
 def _queue_lags(broker: str, progress: GroupProgress) -> dict[MessageQueue, QueueLag]:
     return {
         MessageQueue(topic.topic, broker, queue_id): QueueLag(
-            end, committed, consumed_at=_stored(last_ms)
+            end, committed, consumed_at=known_instant(last_ms)
         )
         for topic in progress.topics
         for queue_id, end, committed, last_ms in topic.queues
     }
-
-
-def _stored(timestamp_ms: int) -> datetime | None:
-    return instant(timestamp_ms) if timestamp_ms > 0 else None

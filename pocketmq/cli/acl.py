@@ -16,18 +16,12 @@ import client
 from client import AccessRules, AccountInfo, BrokerInfo
 from pocketmq import output
 from pocketmq.cli.completion import brokers_option, group_names, topic_names
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    confirm,
-    gather_limited,
-    parse_pairs,
-    yes_option,
-)
+from pocketmq.cli.running import Call, call_options, confirm, parse_pairs, yes_option
 from pocketmq.formats import iso
 from remoting.access.accounts import dump
 from remoting.protocol.names import holds_messages_of_others
 from remoting.runtime.settings import ConfigError
+from remoting.runtime.tasks import gather_limited
 from remoting.security.credentials import read_credentials
 
 SECRET_BYTES: Final = 32

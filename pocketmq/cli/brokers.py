@@ -13,20 +13,13 @@ from broker.config import RUNTIME_KEYS, BrokerConfig
 from client.network.routes import MASTER_ID
 from pocketmq import output
 from pocketmq.cli.completion import broker_names, brokers_option
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    confirm,
-    gather_limited,
-    lag_pages,
-    parse_pairs,
-    yes_option,
-)
+from pocketmq.cli.running import Call, call_options, confirm, lag_pages, parse_pairs, yes_option
 from pocketmq.formats import iso
 from remoting.protocol.codes import name_of
 from remoting.protocol.names import PERM_READ, PERM_WRITE
 from remoting.runtime import DOCS
 from remoting.runtime.settings import ConfigError, nearest
+from remoting.runtime.tasks import gather_limited
 
 OURS: Final = "pocketmqMaxTopics"
 """A setting that Apache's brokers don't have."""

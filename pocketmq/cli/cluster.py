@@ -6,15 +6,11 @@ import click
 
 import client
 from client.network.routes import MASTER_ID
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    gather_limited,
-    watch_option,
-)
+from pocketmq.cli.running import Call, call_options, watch_option
 from pocketmq.formats import iso_of_ms
 from remoting.protocol.codes import name_of
 from remoting.protocol.command import natural
+from remoting.runtime.tasks import gather_limited
 
 
 @click.group(epilog="Example: pocketmq cluster list")

@@ -11,18 +11,12 @@ from client.admin.descriptions import GroupDescription
 from pocketmq import output
 from pocketmq.cli import group_lag, group_reset
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    confirm,
-    gather_limited,
-    lag_pages,
-    yes_option,
-)
+from pocketmq.cli.running import Call, call_options, confirm, lag_pages, yes_option
 from pocketmq.formats import iso
 from remoting.protocol.bodies.group import SubscriptionGroupConfig
 from remoting.protocol.codes import name_of
 from remoting.protocol.names import RETRY_PREFIX
+from remoting.runtime.tasks import gather_limited
 
 
 @click.group(epilog="Example: pocketmq group lag billing")

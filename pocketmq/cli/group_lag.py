@@ -9,13 +9,9 @@ import click
 import client
 from pocketmq import output
 from pocketmq.cli.completion import group_names, topic_names
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    gather_limited,
-    watch_option,
-)
+from pocketmq.cli.running import Call, call_options, watch_option
 from pocketmq.formats import iso
+from remoting.runtime.tasks import gather_limited
 
 
 @click.command(epilog="Example: pocketmq group lag billing --json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import logging
 import os
@@ -13,7 +12,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -172,10 +170,6 @@ def confirm(question: str, *, yes: bool, in_pipes: bool = False) -> None:
 
 
 T = TypeVar("T")
-R = TypeVar("R")
-
-REQUESTS_AT_ONCE: Final = 32
-"""Requests in flight: fast for thousands of topics, without overloading a broker."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -318,8 +312,7 @@ async def _watch(
         before = now
         show(rows)
         sys.stdout.flush()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), every)
+        await loop.wait_at_most(every, stop)
 
 
 async def lag_pages(
@@ -350,19 +343,6 @@ def end_on_broken_pipe() -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise click.exceptions.Exit(0) from None
-
-
-async def gather_limited(
-    items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
-) -> list[R]:
-    """Call ``ask`` for all items, at most ``limit`` at a time; return the results in order."""
-    places = asyncio.Semaphore(limit)
-
-    async def one(item: T) -> R:
-        async with places:
-            return await ask(item)
-
-    return await asyncio.gather(*(one(item) for item in items))
 
 
 def quiet() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import io
 import sys
 import time
@@ -19,6 +18,7 @@ from pocketmq import output
 from pocketmq.formats import SourceError
 from pocketmq.server.background import BackgroundReader
 from remoting.runtime.durable_file import replace
+from remoting.runtime.tasks import wait_at_most
 
 WINDOW: Final = 10_000
 """Messages sent and not yet acknowledged: enough for any network, little memory."""
@@ -308,5 +308,4 @@ class _Pace:
         ahead = self._count / self._rate - (time.monotonic() - self._started)
         self._count += 1
         if ahead > 0 and (ahead >= PACE_STEP or self._rate < 1 / PACE_STEP):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), ahead)
+            await wait_at_most(ahead, self._stop)

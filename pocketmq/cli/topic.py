@@ -14,17 +14,12 @@ from client.errors import TopicNotFound
 from pocketmq import output
 from pocketmq.cli.completion import brokers_option, topic_names
 from pocketmq.cli.group_lag import lag_colour, topic_lag_row
-from pocketmq.cli.running import (
-    Call,
-    call_options,
-    confirm,
-    gather_limited,
-    yes_option,
-)
+from pocketmq.cli.running import Call, call_options, confirm, yes_option
 from pocketmq.formats import iso_of_ms
 from remoting.protocol.bodies.stats import TopicOffset
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.names import PERM_READ, PERM_WRITE
+from remoting.runtime.tasks import gather_limited
 
 DEFAULT_QUEUES = 8
 RATE_SECONDS = 1.0

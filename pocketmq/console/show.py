@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import msgspec
 from markupsafe import Markup, escape
 
-from client.positions import instant
+from client.positions import known_instant
 
 MAX_TEXT: Final = 2_000
 """Most characters of a value in a table or a sentence."""
@@ -89,7 +89,7 @@ def moment(at: datetime | None) -> str:
 
 def time_of(timestamp_ms: int) -> str:
     """Return RocketMQ's milliseconds since 1970 as a time; empty for a time that isn't set."""
-    return moment(instant(timestamp_ms)) if timestamp_ms > 0 else ""
+    return moment(known_instant(timestamp_ms))
 
 
 def ago(at: datetime | None) -> str:

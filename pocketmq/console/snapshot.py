@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 import client
 from client.errors import AccessDenied, NoRoute, PocketMQError
-from client.positions import instant
+from client.positions import instant, known_instant
 from pocketmq.doctor import Case, examine
 from pocketmq.doctor.case import CheckResult, CheckVerdict
 from pocketmq.server import probe
@@ -22,10 +21,8 @@ from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.command import natural
 from remoting.protocol.names import DLQ_PREFIX, is_internal_topic
 from remoting.protocol.signing import Credentials
+from remoting.runtime.tasks import gather_limited, wait_at_most
 from remoting.security.credentials import CredentialsSource
-
-K = TypeVar("K")
-T = TypeVar("T")
 
 EVERY: Final = 2.0
 """Seconds between two looks while somebody watches."""
@@ -235,9 +232,7 @@ class ClusterPoller:
 
     async def looked(self) -> None:
         """Return after the next look, or after FIRST_LOOK seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_LOOK):
-                await self._changed.wait()
+        await wait_at_most(FIRST_LOOK, self._changed)
 
     def hurry(self) -> None:
         """Look again at once, because something was changed."""
@@ -271,11 +266,7 @@ class ClusterPoller:
                 changed, self._changed = self._changed, asyncio.Event()
                 changed.set()
                 watched = time.monotonic() - self._watched_at < WATCHED_FOR
-                try:
-                    async with asyncio.timeout(EVERY if watched else QUIET_EVERY):
-                        await self._hurry.wait()
-                except TimeoutError:
-                    pass
+                await wait_at_most(EVERY if watched else QUIET_EVERY, self._hurry)
                 self._hurry.clear()
         finally:
             if self._admin is not None:
@@ -317,7 +308,9 @@ class ClusterPoller:
         infos = await admin.brokers()
         if not infos:
             raise NoRoute("no broker is registered at the name server", hint="start one")
-        brokers = tuple(await at_once(infos, lambda info: self._broker(admin, info)))
+        brokers = tuple(
+            await gather_limited(infos, lambda info: self._broker(admin, info), limit=_AT_ONCE)
+        )
         unreachable = {
             f"{one.info.name}:{one.info.id}": one.problem for one in brokers if not one.runtime
         }
@@ -325,7 +318,7 @@ class ClusterPoller:
         if not readers:
             first = next(iter(unreachable.values()))
             return replace(found, brokers=brokers, unreachable=unreachable, problem=first)
-        configs = await at_once(readers.values(), admin.topic_configs)
+        configs = await gather_limited(readers.values(), admin.topic_configs, limit=_AT_ONCE)
         tables = dict(zip(readers, configs, strict=True))
         groups: dict[str, client.Lag] = {}
         after: str | None = ""
@@ -415,10 +408,9 @@ class ClusterPoller:
                     last = max(last, at.last_update_timestamp)
             except PocketMQError:
                 pass
-            last_at = instant(last) if last > 0 else None
-            return DeadCount(topic.removeprefix(DLQ_PREFIX), total, last_at)
+            return DeadCount(topic.removeprefix(DLQ_PREFIX), total, known_instant(last))
 
-        counts = await at_once(topics, count)
+        counts = await gather_limited(topics, count, limit=_AT_ONCE)
         return tuple(sorted((one for one in counts if one.letters), key=lambda one: -one.letters))
 
     def _examined(self) -> tuple[CheckResult, ...]:
@@ -441,14 +433,3 @@ class ClusterPoller:
         }
         for lag in furthest:
             self.trends[lag.group].append(lag.total)
-
-
-async def at_once(items: Iterable[K], ask: Callable[[K], Awaitable[T]]) -> list[T]:
-    """Return the answers to a question about each item, in their order; a few at a time."""
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(item: K) -> T:
-        async with places:
-            return await ask(item)
-
-    return await asyncio.gather(*(one(item) for item in items))

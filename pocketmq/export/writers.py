@@ -22,6 +22,7 @@ import msgspec
 
 import client
 from pocketmq.formats import body_text, iso
+from remoting.addresses import address_text
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message.tags import TagExpression
 from remoting.runtime.durable_file import sync_path
@@ -213,8 +214,8 @@ class JsonLines:
             "keys": message.keys,
             "born_at": iso(message.born_at),
             "stored_at": iso(message.stored_at),
-            "born_host": _host(message.born_host),
-            "store_host": _host(message.store_host),
+            "born_host": address_text(message.born_host),
+            "store_host": address_text(message.store_host),
             "retries": message.reconsume_times,
             "flag": message.flag,
             "sys_flag": message.sys_flag,
@@ -225,11 +226,6 @@ class JsonLines:
             "body": body,
             "encoding": encoding,
         }
-
-
-def _host(host: tuple[str, int]) -> str:
-    ip, port = host
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
 class Parquet:

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Final, TypeVar
 
 from remoting.runtime.log import Log
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+REQUESTS_AT_ONCE: Final = 32
+"""Requests in flight: fast for thousands of topics, without overloading a broker."""
 
 _log = Log("remoting")
 
@@ -128,6 +132,19 @@ async def wait_at_most(seconds: float | None, event: asyncio.Event) -> None:
             await event.wait()
     except TimeoutError:
         pass
+
+
+async def gather_limited(
+    items: Iterable[T], ask: Callable[[T], Awaitable[R]], *, limit: int = REQUESTS_AT_ONCE
+) -> list[R]:
+    """Call ``ask`` for all items, at most ``limit`` at a time; return the results in order."""
+    places = asyncio.Semaphore(limit)
+
+    async def one(item: T) -> R:
+        async with places:
+            return await ask(item)
+
+    return await asyncio.gather(*(one(item) for item in items))
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
