@@ -35,7 +35,7 @@ def succeeds(*words: str) -> bool:
 
 DOCKER = shutil.which("docker") is not None and succeeds("docker", "info")
 ENGINE = "docker" if DOCKER else "podman"
-COMPOSE = ["docker", "compose"] if DOCKER else ["podman-compose"]
+COMPOSE = [*(["docker", "compose"] if DOCKER else ["podman-compose"]), "--profile", "ha"]
 NETWORK = () if DOCKER else ("--network", "host")
 """Podman's builds have the network of this machine, with its proxies and certificates."""
 
@@ -75,11 +75,11 @@ def images() -> None:
 @pytest.fixture(scope="module")
 def cluster(images: None) -> Iterator[None]:
     """Start all services but Spark's."""
-    compose("--profile", "ha", "up", "--detach", "--no-build")
+    compose("up", "--detach", "--no-build")
     try:
         yield
     finally:
-        compose("--profile", "ha", "down", "--volumes")
+        compose("down", "--volumes")
 
 
 def test_the_image_serves_clients_of_this_machine() -> None:
