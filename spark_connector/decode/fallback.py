@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from remoting.addresses import address_text
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message import compression, properties
 from remoting.protocol.message.record import COMPRESSED, FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, Buffer
@@ -151,12 +152,6 @@ def _micros(milliseconds: int) -> int | None:
     return milliseconds * 1000 if FIRST_MS <= milliseconds <= LAST_MS else None
 
 
-def host_text(host: tuple[str, int]) -> str:
-    """Format a host and port as ``10.0.0.1:4711`` or ``[::1]:4711``."""
-    ip, port = host
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-
 def _key(view: RecordView) -> bytes | None:
     text = property_text(view, _KEYS)
     return None if text is None else text.encode()
@@ -172,7 +167,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
     "tags": lambda row: row.view.tags,
     "bornTimestamp": lambda row: _micros(row.view.born_timestamp_ms),
     "storeTimestamp": lambda row: _micros(row.view.store_timestamp_ms),
-    "bornHost": lambda row: host_text(row.view.born_host),
+    "bornHost": lambda row: address_text(row.view.born_host),
     "reconsumeTimes": lambda row: row.view.reconsume_times,
     "sysFlag": lambda row: row.view.sys_flag,
     "flag": lambda row: row.view.flag,

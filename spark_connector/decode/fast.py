@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from remoting.addresses import address_text
 from remoting.protocol.accelerated import crc32
 from remoting.protocol.errors import BodyError
 from remoting.protocol.message import compression, ids, properties
@@ -24,7 +25,7 @@ from remoting.protocol.message.record import COMPRESSED, Buffer
 from remoting.protocol.message.view import RecordView
 from spark_connector.arrow import join_slices, mask_of
 from spark_connector.decode import entries, layout
-from spark_connector.decode.fallback import FIRST_MS, LAST_MS, host_text
+from spark_connector.decode.fallback import FIRST_MS, LAST_MS
 from spark_connector.decode.model import (
     DecodedBatch,
     DecodeSettings,
@@ -103,7 +104,7 @@ class _Rows:
 
     def born_hosts(self) -> Any:
         if self.layout.has_v6():
-            return pa.array([host_text(view.born_host) for view in self.views()], pa.string())
+            return pa.array([address_text(view.born_host) for view in self.views()], pa.string())
         return layout.hosts_v4(self.layout.first["born_host"])
 
     def message_ids(self) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from remoting.addresses import address_text
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
 from remoting.protocol.message.record import (
     BORN_HOST_V6,
@@ -34,7 +35,6 @@ from remoting.protocol.message.record import (
     host_of,
 )
 from spark_connector.arrow import bytes_of
-from spark_connector.decode.fallback import host_text
 from spark_connector.decode.model import NeedsFallback, Starts
 
 FIRST: Final = np.dtype(
@@ -268,10 +268,10 @@ def as_text(array: Any) -> Any:
 def hosts_v4(hosts: NDArray[np.uint64]) -> Any:
     """Format IPv4 hosts of eight bytes each as ``ip:port``; each distinct host only once."""
     if not np.count_nonzero(hosts != hosts[0]):
-        return pa.repeat(host_text(host_of(hosts[0].tobytes())), len(hosts))
+        return pa.repeat(address_text(host_of(hosts[0].tobytes())), len(hosts))
     encoded = pa.array(hosts).dictionary_encode()
     known = np.array(encoded.dictionary.to_pylist(), dtype=np.uint64)
-    shown = [host_text(host_of(host.tobytes())) for host in known]
+    shown = [address_text(host_of(host.tobytes())) for host in known]
     return pa.array(shown, pa.string()).take(encoded.indices)
 
 

@@ -56,13 +56,11 @@ class PositionKeys:
         keys = np.empty((count, 2 * _KEY_BYTES), dtype=np.uint8)
         keys[:, 2 * _PREFIX_BYTES :] = _hex((rows % _ROWS).astype(">u4").view(np.uint8), _ROW_BYTES)
         for era in range(first // _ROWS, (first + max(count, 1) - 1) // _ROWS + 1):
-            keys[rows // _ROWS == era, : 2 * _PREFIX_BYTES] = self._prefix(era)
+            text = f"{self.run}\0{self.partition}\0{era}".encode()
+            digest = blake2b(text, digest_size=_PREFIX_BYTES).hexdigest().upper()
+            prefix = np.frombuffer(digest.encode(), dtype=np.uint8)
+            keys[rows // _ROWS == era, : 2 * _PREFIX_BYTES] = prefix
         return binary_of_rows(keys)
-
-    def _prefix(self, era: int) -> NDArray[np.uint8]:
-        text = f"{self.run}\0{self.partition}\0{era}".encode()
-        digest = blake2b(text, digest_size=_PREFIX_BYTES).hexdigest().upper()
-        return np.frombuffer(digest.encode(), dtype=np.uint8)
 
 
 def random_keys(first: int, column: Any, count: int) -> Any:

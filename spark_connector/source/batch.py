@@ -131,7 +131,12 @@ class RocketMQBatchReader(DataSourceReader):
                 reliable = [match for match in matches if match is not None]
                 if len(reliable) == len(matches):
                     messages |= self._use_index(ranges, topic, broker, reliable, search)
-        hits = list(_hits(sorted(messages), routes))
+        hits: list[RangePartition] = []
+        for queue, found in groupby(sorted(messages), key=lambda hit: hit[0]):
+            # One range for each run of consecutive offsets: those minus their indices are the same.
+            for _, run in groupby(enumerate(found), key=lambda hit: hit[1][1] - hit[0]):
+                offsets = [offset for _, (_, offset) in run]
+                hits += ranges_of({queue: (offsets[0], offsets[-1] + 1)}, routes)
         return [QueuePartition(hits)] if hits else []
 
     @staticmethod
@@ -167,14 +172,3 @@ class PushDownReader(RocketMQBatchReader):
             self._options = replace(self._options, read=read_options)
         _log.debug("filters pushed down", pushed=self._pushed, returned=returned)
         return returned
-
-
-def _hits(
-    known: list[tuple[MessageQueue, int]], routes: Mapping[str, Route]
-) -> Iterator[RangePartition]:
-    """Merge sorted single offsets to ranges, one for each run of consecutive offsets."""
-    for queue, hits in groupby(known, key=lambda hit: hit[0]):
-        # The offset minus the index in the list is the same for consecutive offsets.
-        for _, run in groupby(enumerate(hits), key=lambda hit: hit[1][1] - hit[0]):
-            offsets = [offset for _, (_, offset) in run]
-            yield from ranges_of({queue: (offsets[0], offsets[-1] + 1)}, routes)

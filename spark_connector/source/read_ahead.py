@@ -116,7 +116,12 @@ class ReadAhead:
             if window.state is _State.WANTED:
                 if index and active >= depth:
                     return None
-                return self._front(index)
+                if window.end - window.start > self.width:
+                    # Split off what exceeds the current width.
+                    middle = window.start + self.width
+                    self._windows.insert(index + 1, PullWindow(middle, window.end))
+                    window.end = middle
+                return window
         if active >= depth or self._planned >= self.end:
             return None
         window = PullWindow(self._planned, min(self._planned + self.width, self.end))
@@ -181,15 +186,6 @@ class ReadAhead:
         self.end = max(self.position, min(end, self.end))
         self.restart()
 
-    def _front(self, index: int) -> PullWindow:
-        """Return a window, after splitting off what exceeds the current width."""
-        window = self._windows[index]
-        if window.end - window.start > self.width:
-            middle = window.start + self.width
-            self._windows.insert(index + 1, PullWindow(middle, window.end))
-            window.end = middle
-        return window
-
     def _drop_superfluous(self) -> None:
         """Shorten or drop windows that were not requested yet but are covered by other answers."""
         kept = []
@@ -206,7 +202,11 @@ class ReadAhead:
             self.width = max(self.width, brought)
             self._full = 0
         elif brought < asked:
-            self._shrink(brought)
+            self._full = 0
+            self._is_trying = False
+            if brought < self.width:
+                self.width = brought
+                self._full_before_wider = min(self._full_before_wider * 2, MOST_BEFORE_WIDER)
         elif asked >= self.width and self.width < self._most:
             if self._is_trying:
                 self._is_trying = False
@@ -216,10 +216,3 @@ class ReadAhead:
                 self._full = 0
                 self.width = min(self.width * 2, self._most)
                 self._is_trying = True
-
-    def _shrink(self, brought: int) -> None:
-        self._full = 0
-        self._is_trying = False
-        if brought < self.width:
-            self.width = brought
-            self._full_before_wider = min(self._full_before_wider * 2, MOST_BEFORE_WIDER)
