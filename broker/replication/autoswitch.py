@@ -61,7 +61,14 @@ class AutoSwitchSlave(SlaveStream):
     """
 
     def __init__(
-        self, broker_id: int, epochs: EpochList, end: int, now: float, *, confirmed: int = 0
+        self,
+        broker_id: int,
+        epochs: EpochList,
+        end: int,
+        now: float,
+        *,
+        confirmed: int = 0,
+        epoch: int = -1,
     ) -> None:
         """Begin a connection.
 
@@ -71,12 +78,14 @@ class AutoSwitchSlave(SlaveStream):
             end: where its log ends: behind a whole record.
             now: the time.
             confirmed: up to where its log is confirmed, and is never cut.
+            epoch: of the master, from the controller; -1 if its list may lack that.
         """
         super().__init__(end, now)
         self.hello = SLAVE_HELLO.pack(HANDSHAKE, 0, 0, broker_id)
         self.plan: Plan | None = None
         self.confirmed = confirmed
         self._epochs = epochs
+        self._epoch = epoch
         self._state = HANDSHAKE
         self._master_end = 0
         self._head_bytes = MASTER_HELLO.size
@@ -110,10 +119,13 @@ class AutoSwitchSlave(SlaveStream):
     def _read_list(self, packed: bytes) -> int:
         self._head_bytes = DATA.size
         others = EpochList(ENTRY.iter_unpack(packed))
-        own, newest = self._epochs.cut(self.begin).last(self.begin), others.last(self._master_end)
-        if newest < own:
+        # A log tells only of epochs that it has bytes of, and an empty one of none.
+        least = max(self._epoch, self._epochs.cut(self.begin).last(self.begin))
+        newest = others.last(self._master_end)
+        if newest < least:
             raise StreamError(
-                f"the master is at epoch {newest}, and this log at {own}: it is not the master now"
+                f"the master is at epoch {newest}, and this broker at {least}: it is not the master"
+                " now"
             )
         point: int | None = self.begin
         if self.begin and len(self._epochs):

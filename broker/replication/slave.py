@@ -287,14 +287,17 @@ class LogReplica:
             await self._compare(master)
         else:
             await self._look(master)
+        token = await self._token(master)
         stream = AutoSwitchSlave(
             self._group.broker_id,
             self._group.epochs,
             store.log.end,
             self._clock.monotonic(),
             confirmed=store.syncer.confirmed,
+            # Apache's master drops an epoch that begins where the one before it has no byte.
+            epoch=self._group.role.epoch if token else -1,
         )
-        return stream, await self._token(master) + stream.hello
+        return stream, token + stream.hello
 
     async def _agree(self, stream: AutoSwitchSlave) -> bool:
         """Carry out what the master's epochs demand; return False before they are here.

@@ -402,7 +402,12 @@ class Broker:
         own_id = self.client.broker_id
         assert own_id is not None
         self.master = self.slave_stream(
-            own_id, self.epochs, len(self.log), self.world.now, confirmed=self.confirmed
+            own_id,
+            self.epochs,
+            len(self.log),
+            self.world.now,
+            confirmed=self.confirmed,
+            epoch=self.client.role.epoch,
         )
         self.world.write(pipe, self.master.hello)
 

@@ -176,11 +176,21 @@ def test_a_slave_never_cuts_what_is_confirmed() -> None:
 
 def test_a_slave_does_not_follow_a_master_of_an_older_epoch_than_its_own_bytes() -> None:
     own = EpochList([(1, 0), (2, 80)])
-    with pytest.raises(StreamError, match="the master is at epoch 1, and this log at 2"):
+    with pytest.raises(StreamError, match="the master is at epoch 1, and this broker at 2"):
         AutoSwitchSlave(3, own, 120, 0.0).receive(hello(500, EpochList([(1, 0)])), 0.0)
     empty = AutoSwitchSlave(3, own, 80, 0.0)
     empty.receive(hello(500, EpochList([(1, 0)])), 0.0)
     assert empty.plan == Plan(80, EpochList([(1, 0)])), "epoch 2 has no byte here"
+
+
+def test_a_slave_does_not_follow_a_master_before_the_one_that_the_controller_named() -> None:
+    with pytest.raises(StreamError, match="the master is at epoch 1, and this broker at 3"):
+        AutoSwitchSlave(3, EpochList(), 0, 0.0, epoch=3).receive(
+            hello(500, EpochList([(1, 0)])), 0.0
+        )
+    empty = AutoSwitchSlave(3, EpochList(), 0, 0.0, epoch=3)
+    empty.receive(hello(500, EpochList([(1, 0), (3, 500)])), 0.0)
+    assert empty.plan == Plan(0, EpochList([(1, 0), (3, 500)]))
 
 
 def test_logs_without_a_common_epoch_are_not_mixed() -> None:
