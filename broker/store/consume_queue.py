@@ -683,13 +683,11 @@ class QueueTable:
         return queue
 
     def _add(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(self._space, self._path(topic, queue_id), topic, queue_id)
+        directory = self._directory / topic / str(queue_id)
+        queue = ConsumeQueue(self._space, directory, topic, queue_id)
         self._queues[queue.key] = queue
         self._ends[topic] = max(self._ends.get(topic, 0), queue_id + 1)
         return queue
-
-    def _path(self, topic: str, queue_id: int) -> Path:
-        return self._directory / topic / str(queue_id)
 
     def load(self, progress: OpeningProgress) -> None:
         """Find and load the queues on the disk.

@@ -166,7 +166,14 @@ class MessageStore:
         self.disk = DiskState(self.files, self._clock, self.config.limits)
         self._create_components(opened)
         if self.config.controlled:
-            self._hold_unconfirmed()
+            # Hide what recovery has found behind the confirm offset, until it is confirmed.
+            held = [
+                Waiting(sum(ENTRY.unpack(entry)[:2]), queue, entry)
+                for queue in self.queues.all()
+                for entry in queue.withdraw(self.syncer.known)
+            ]
+            for waiting in sorted(held, key=lambda one: one.end_offset):
+                self.dispatcher.hold(waiting)
         self.readable = True
         return opened.report
 
@@ -232,16 +239,6 @@ class MessageStore:
             on_stored=writer.stored_at,
             delete_topic=self.delete_topic,
         )
-
-    def _hold_unconfirmed(self) -> None:
-        """Hide what recovery has found behind the confirm offset, until it is confirmed."""
-        held = [
-            Waiting(sum(ENTRY.unpack(entry)[:2]), queue, entry)
-            for queue in self.queues.all()
-            for entry in queue.withdraw(self.syncer.known)
-        ]
-        for waiting in sorted(held, key=lambda one: one.end_offset):
-            self.dispatcher.hold(waiting)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads. Callbacks run on ``loop``, whose thread must do all puts and gets.

@@ -110,7 +110,11 @@ class IndexFile:
         at = self._table.entries_at + self.header.next_entry * ENTRY.size
         self._region.write(at, links.entries)
         for page in links.pages(bare, PAGE_BYTES):
-            self._make_room(page)
+            # Write its present content, not zeros, so that it has a block: the first and last page
+            # also hold the header or entries.
+            begin = page * PAGE_BYTES
+            behind = min(begin + PAGE_BYTES, self._table.entries_at)
+            self._region.write(begin, bytes(self._region.view[begin:behind]))
             bare[page] = 0
         links.set_slots()
         self._write_header(links.header)
@@ -130,12 +134,6 @@ class IndexFile:
                 bare[first:last] = bytes(max(last - first, 0))
         self._bare = bare
         return bare
-
-    def _make_room(self, page: int) -> None:
-        start = page * PAGE_BYTES
-        behind = min(start + PAGE_BYTES, self._table.entries_at)
-        # Its present content, not zeros: the first and last page also hold the header or entries.
-        self._region.write(start, bytes(self._region.view[start:behind]))
 
     def _write_header(self, header: IndexHeader) -> None:
         self._region.write(0, HEADER.pack(*header))

@@ -207,7 +207,10 @@ class LogView:
                 return
             else:
                 following = self._next_sound(file, position + 1, stop) or stop
-                yield Damage(position, following, _why(scan, position))
+                reason = f"nothing has been written at {position}"
+                if isinstance(scan, Invalid):
+                    reason = scan.reason
+                yield Damage(position, following, reason)
                 position = following
 
     def first_start(self, position: int, end: int) -> int:
@@ -364,7 +367,3 @@ def _validator(record: memoryview, position: int, *, check_crc: bool) -> Scan:
         return Invalid(f"the body of the record at {position} fails its CRC")
     reason = f"the lengths in the record at {position} don't add up to its {len(record)} bytes"
     return Invalid(reason)
-
-
-def _why(scan: Scan, position: int) -> str:
-    return scan.reason if isinstance(scan, Invalid) else f"nothing has been written at {position}"

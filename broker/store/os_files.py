@@ -186,9 +186,6 @@ class OsRegion:
         """Sync the file."""
         # Not mmap.flush: it holds the GIL while the disk works.
         datasync(self._descriptor)
-        self._check_kept()
-
-    def _check_kept(self) -> None:
         status = os.fstat(self._descriptor)
         if not status.st_nlink:
             raise _removed()

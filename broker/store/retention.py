@@ -274,7 +274,13 @@ class Retention:
 
     def _make_plan(self, *, asked: bool) -> RetentionPlan:
         """Decide what to delete, and record whether the disk is too full to accept messages."""
-        self.stats.places = tuple(self._measure())
+        places = []
+        for directory in self._directories:
+            # A disk that can't be measured counts as not too full; the next write reports its
+            # error.
+            with contextlib.suppress(OSError):
+                places.append(DiskUsage(directory, self._files.disk_use(directory)))
+        self.stats.places = tuple(places)
         now_ms = self._clock.now_ms()
         moment = DiskMoment(
             places=self.stats.places,
@@ -286,15 +292,6 @@ class Retention:
         plan = decide(self._config, moment, self._ages.of(self._log.files, self._log.end))
         self._disk.measured(plan.refusal)
         return plan
-
-    def _measure(self) -> list[DiskUsage]:
-        found = []
-        for directory in self._directories:
-            # A disk that can't be measured counts as not too full; the next write reports its
-            # error.
-            with contextlib.suppress(OSError):
-                found.append(DiskUsage(directory, self._files.disk_use(directory)))
-        return found
 
     def _delete(self, plan: RetentionPlan) -> int:
         """Delete the oldest files; return the number of commit-log files deleted."""

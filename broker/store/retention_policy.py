@@ -300,20 +300,17 @@ class _Search:
 
         They are of one file, so there may be fewer; none only at the end of the queue.
         """
-        file = self._file_of(offset)
+        at = offset * ENTRY_BYTES
+        file = next((file for file in self._files if 0 <= at - file.start < file.size), None)
         if offset >= self._end or file is None:
             return []
-        begin = offset * ENTRY_BYTES - file.start
+        begin = at - file.start
         end = min(begin + max_count * ENTRY_BYTES, file.size, self._end * ENTRY_BYTES - file.start)
         region = self._regions.get(file)
         if region is None:
             region = self._regions[file] = file.hold()
         region.fetch(begin, end - begin)
         return [entry[:2] for entry in ENTRY.iter_unpack(region.view[begin:end])]
-
-    def _file_of(self, offset: int) -> MappedFile | None:
-        at = offset * ENTRY_BYTES
-        return next((file for file in self._files if 0 <= at - file.start < file.size), None)
 
 
 def _is_real(physical_offset: int, size: int) -> bool:

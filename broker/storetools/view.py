@@ -165,18 +165,16 @@ class QueueView:
             count = min(file.size // ENTRY_BYTES, end - first)
             if count <= 0:
                 break
-            if _is_alive(self._entry(first), log_start):
+            position, size, _ = self._entry(first)
+            if size not in _NO_MESSAGE and position >= log_start:
                 return first
             position, size, _ = self._entry(first + count - 1)
             if size not in _NO_MESSAGE and position < log_start:
                 continue
-            _, found = first_from(self._load(file, count), log_start)
+            _, found = first_from(self._row.read(file.start, count * ENTRY_BYTES), log_start)
             if found < count:
                 return first + found
         return end
-
-    def _load(self, file: ViewFile, count: int) -> memoryview:
-        return self._row.read(file.start, count * ENTRY_BYTES)
 
     def _entry(self, offset: int) -> tuple[int, int, int]:
         position, size, tags_code = ENTRY.unpack(self._row.read(offset * ENTRY_BYTES, ENTRY_BYTES))
@@ -185,10 +183,6 @@ class QueueView:
     def _store_time(self, offset: int) -> int | None:
         position, size, _ = self._entry(offset)
         return None if size in _NO_MESSAGE else self._log.stored_ms(position)
-
-
-def _is_alive(entry: tuple[int, int, int], log_start: int) -> bool:
-    return entry[1] not in _NO_MESSAGE and entry[0] >= log_start
 
 
 def written_entries(row: FileRow, file: ViewFile) -> int:

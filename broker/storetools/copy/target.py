@@ -78,7 +78,14 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
     """
     view = StoreView(root, commit_log=commit_log)
     log_end = view.log_end().position
-    end = log_end if until is None else _place(view, until, log_end)
+    end = log_end
+    if until is not None:
+        if not view.log.start < until <= log_end:
+            raise StoreError(
+                f"the log in {view.root} goes from {view.log.start} to {log_end}, so it can't be"
+                f" copied up to {until}: give an offset in between"
+            )
+        end = view.log.first_start(until, log_end)
     checkpoint = view.checkpoint()
     point = view.safe_point()
     if point is not None and point.tail < view.log.start:
@@ -103,15 +110,6 @@ def moment_of(root: Path, commit_log: str | None, until: int | None) -> CopyPoin
 def is_clean(root: Path) -> bool:
     """Return whether no broker has the store open, and the last one closed it properly."""
     return not (root / "abort").exists()
-
-
-def _place(view: StoreView, until: int, log_end: int) -> int:
-    if not view.log.start < until <= log_end:
-        raise StoreError(
-            f"the log in {view.root} goes from {view.log.start} to {log_end}, so it can't be copied"
-            f" up to {until}: give an offset in between"
-        )
-    return view.log.first_start(until, log_end)
 
 
 class Target:

@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -190,7 +191,8 @@ class Check:
             ).ends,
         )
         checker = QueueChecker(
-            view, root / "consumequeue", evidence, self._damaged, findings, _pause
+            *(view, root / "consumequeue", evidence, self._damaged, findings),
+            partial(time.sleep, _PAUSE_SECONDS),
         )
         checker.run(queues.states)
         last_ms = max((result.last_ms for result in results), default=0)
@@ -336,7 +338,3 @@ def _usual_size(files: Sequence[ViewFile]) -> int:
 def walk_part(plan: PartPlan) -> PartResult:
     """Walk a part, in a separate process. Raises ``StoreError``."""
     return LogPart(plan, StoreView(plan.root, commit_log=plan.commit_log), _no_progress).run()
-
-
-def _pause() -> None:
-    time.sleep(_PAUSE_SECONDS)

@@ -221,7 +221,10 @@ class IndexScan:
         """Read the files, oldest first. Raises ``StoreError``."""
         for index, part in enumerate(parts):
             self._scan(index, part)
-        self._end(IndexPlace(len(parts), 1))
+        end = IndexPlace(len(parts), 1)
+        for border in self._borders[len(self.places) :]:
+            is_last = self._before is not None and self._before[0] >= border
+            self.places.append(self._before[1] if is_last and self._before is not None else end)
 
     def _scan(self, index: int, part: IndexPart) -> None:
         file = part.open()
@@ -251,11 +254,6 @@ class IndexScan:
                     break
                 self.places.append(self._before[1])
             self._before = (offset, IndexPlace(index, number))
-
-    def _end(self, end: IndexPlace) -> None:
-        for border in self._borders[len(self.places) :]:
-            is_last = self._before is not None and self._before[0] >= border
-            self.places.append(self._before[1] if is_last and self._before is not None else end)
 
     # --- chains
 
