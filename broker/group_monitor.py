@@ -182,7 +182,7 @@ class GroupMonitor:
             alive = before[1]
             if pull is not None and group.is_live(pull[0], now_ms):
                 alive = max(alive, pull[1])
-            owner = state.locks.owner(group.name, self._queue(topic, queue_id), now_ms)
+            owner = state.locks.owner(group.name, state.message_queue(topic, queue_id), now_ms)
             if owner is not None and group.is_live(owner, now_ms):
                 alive = now
         seen.queues[key] = (committed, alive)
@@ -194,7 +194,7 @@ class GroupMonitor:
         queues = self._spread(queue.topic)
         if queues is None:
             return None
-        own = self._queue(queue.topic, queue.queue_id)
+        own = self._state.message_queue(queue.topic, queue.queue_id)
         return health.owner_by_average(own, sorted(queues), group.sharing(queue.topic))
 
     def _idle(self, group: ConsumerGroup) -> GroupFinding | None:
@@ -222,7 +222,7 @@ class GroupMonitor:
             return state.spread.queues(topic)
         config = state.topics.get(topic)
         nums = 0 if config is None else config.read_queue_nums
-        return [self._queue(topic, queue_id) for queue_id in range(nums)]
+        return [state.message_queue(topic, queue_id) for queue_id in range(nums)]
 
     def _topics(self, group: ConsumerGroup) -> Iterator[TopicConfig]:
         """Yield the subscribed topics that exist at this broker, without the retry topic."""
@@ -231,9 +231,6 @@ class GroupMonitor:
             topic = self._state.topics.get(name)
             if topic is not None and name != retry:
                 yield topic
-
-    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self._state.config.broker_name, queue_id)
 
     # reporting
 

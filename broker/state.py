@@ -30,6 +30,7 @@ from remoting.protocol.bodies.topic import DataVersion, TopicConfig
 from remoting.protocol.message import properties
 from remoting.protocol.message.record import host_of
 from remoting.protocol.message.view import RecordView
+from remoting.protocol.queue import MessageQueue
 from remoting.runtime.clock import Clock, monotonic_ms
 from remoting.runtime.log import RateLimitedLog
 from remoting.runtime.process_limits import ConnectionRoom
@@ -240,6 +241,10 @@ class BrokerState:
         if created:
             self.changes.topics_changed([name], paced=True)
         return topic
+
+    def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
+        """Return the name of a queue of this broker."""
+        return MessageQueue(topic, self.config.broker_name, queue_id)
 
     async def record_at(self, owner: object, offset: int) -> RecordView | None:
         """Return the message at a physical offset; ``owner`` limits reads in threads."""

@@ -51,7 +51,6 @@ from remoting.protocol.headers.group import (
     UpdateGroupForbiddenRequestHeader,
 )
 from remoting.protocol.limits import MAX_TOPIC_LENGTH
-from remoting.protocol.queue import MessageQueue
 from remoting.runtime.clock import epoch_ms
 
 if TYPE_CHECKING:
@@ -248,7 +247,7 @@ class GroupProcessor:
         blocked: _Blocked,
     ) -> GroupQueueInfo:
         state = self._state
-        queue = MessageQueue(topic, state.config.broker_name, queue_id)
+        queue = state.message_queue(topic, queue_id)
         info = GroupQueueInfo(
             topic=topic,
             queue_id=queue_id,

@@ -51,7 +51,6 @@ from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
 from remoting.protocol.message import properties
 from remoting.protocol.message.tags import TagExpression, tags_code
-from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -549,10 +548,9 @@ class PullProcessor:
     def _report_moved(self, header: PullMessageRequestHeader, next_offset: int) -> None:
         """Store an event in OFFSET_MOVED_EVENT: a group was given another offset."""
         state = self._state
-        queue = MessageQueue(header.topic, state.config.broker_name, header.queue_id)
         event = OffsetMovedEvent(
             consumer_group=header.consumer_group,
-            message_queue=queue,
+            message_queue=state.message_queue(header.topic, header.queue_id),
             offset_request=header.queue_offset,
             offset_new=next_offset,
         )

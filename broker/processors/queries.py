@@ -32,7 +32,6 @@ from remoting.protocol.headers.query import (
     ViewMessageRequestHeader,
 )
 from remoting.protocol.message.view import RecordView
-from remoting.protocol.queue import MessageQueue
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -161,7 +160,7 @@ class QueryProcessor:
         if waiting < end:
             delay_ms = state.clock.now_ms() - store.queries.store_time_at(topic, queue_id, waiting)
         return QueueTimeSpan(
-            message_queue=MessageQueue(topic, state.config.broker_name, queue_id),
+            message_queue=state.message_queue(topic, queue_id),
             min_time_stamp=first_ms,
             max_time_stamp=last_ms,
             consume_time_stamp=consumed_ms,

@@ -51,7 +51,6 @@ from remoting.protocol.headers.query import (
 )
 from remoting.protocol.message.view import RecordView
 from remoting.protocol.names import SCHEDULE_TOPIC
-from remoting.protocol.queue import MessageQueue
 from remoting.runtime.process_limits import limit
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class StatsProcessor:
             sliced(self._queue_ids(name, topic.write_queue_nums)),
             lambda ids: TopicStatsTable(
                 {
-                    self._queue(name, queue_id): self._topic_offset(name, queue_id)
+                    self._state.message_queue(name, queue_id): self._topic_offset(name, queue_id)
                     for queue_id in ids
                 }
             ),
@@ -217,7 +216,8 @@ class StatsProcessor:
             connection,
             sliced(queues),
             lambda some: ConsumeStats(
-                {self._queue(*key): self._progress(group, *key) for key in some}, tps
+                {self._state.message_queue(*key): self._progress(group, *key) for key in some},
+                tps,
             ),
         )
 
@@ -356,7 +356,7 @@ class StatsProcessor:
                 continue
             yield ConsumeStats(
                 {
-                    self._queue(name, queue_id): self._progress(group, name, queue_id)
+                    state.message_queue(name, queue_id): self._progress(group, name, queue_id)
                     for queue_id in range(topic.write_queue_nums)
                 },
                 state.traffic.get_tps(group, name),
@@ -391,9 +391,6 @@ class StatsProcessor:
             max_offset=end,
             last_update_timestamp=max(last_ms, 0),
         )
-
-    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
-        return MessageQueue(topic, self._state.config.broker_name, queue_id)
 
 
 def runtime_info(state: BrokerState, rates: Rates) -> dict[str, str]:
