@@ -31,6 +31,7 @@ from broker.store.reader import StoreReader
 from broker.store.record_validator import TagsCodes
 from broker.store.restore import Restorer, find_entries
 from broker.store.results import (
+    CLOSING,
     FileRange,
     GetResult,
     GetStatus,
@@ -263,7 +264,7 @@ class ColdReads:
     async def _run(self, work: Callable[[], T], owner: Hashable) -> T:
         """Run ``work`` in a thread. Raises ``StoreBusy``, ``StoreError``."""
         if self._closed:
-            raise _closing()
+            raise StoreError(CLOSING)
         if self._count >= self._limits.max_cold_reads:
             raise _too_many()
         job = Job(work, asyncio.get_running_loop().create_future())
@@ -276,7 +277,7 @@ class ColdReads:
         self._start_next()
         result: T = await job.done
         if self._closed:
-            raise _closing()
+            raise StoreError(CLOSING)
         return result
 
     def _start_next(self) -> None:
@@ -329,17 +330,13 @@ class ColdReads:
         self._closed = True
         while (job := self._take()) is not None:
             if not job.done.done():
-                job.done.set_exception(_closing())
+                job.done.set_exception(StoreError(CLOSING))
         if self._pool is not None:
             self._pool.shutdown()
 
 
 def _too_many() -> StoreBusy:
     return StoreBusy("too many pulls wait for messages from long ago: try again in a moment")
-
-
-def _closing() -> StoreError:
-    return StoreError("the store is closing: try again when the broker is back")
 
 
 def fetch_all(ranges: Sequence[FileRange], limits: StoreLimits) -> int:

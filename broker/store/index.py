@@ -31,7 +31,7 @@ from broker.store.index_files import IndexFileSet, Shape
 from broker.store.index_keys import Walked, compiled_walk, walk
 from broker.store.limits import MAX_RECORD_BYTES, StoreLimits
 from broker.store.os_files import Files, Region
-from broker.store.results import StoreBusy, StoreError
+from broker.store.results import CLOSING, StoreBusy, StoreError
 from remoting.protocol import core
 from remoting.protocol.disk.files import name_of
 from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
@@ -430,7 +430,7 @@ class MessageIndex:
             StoreError: the store is closing, or the index can't be read.
         """
         if self._closed:
-            raise _closing()
+            raise StoreError(CLOSING)
         if self._queries >= self._limits.max_index_queries:
             raise StoreBusy("too many queries by key wait: try again in a moment")
         if self._pool is None:
@@ -443,7 +443,7 @@ class MessageIndex:
             )
         except asyncio.CancelledError:
             if self._closed:
-                raise _closing() from None
+                raise StoreError(CLOSING) from None
             raise
         finally:
             self._queries -= 1
@@ -504,7 +504,3 @@ class MessageIndex:
         """Unmap the log."""
         with self._builder.lock:
             self._builder.close()
-
-
-def _closing() -> StoreError:
-    return StoreError("the store is closing: try again when the broker is back")

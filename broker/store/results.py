@@ -207,6 +207,9 @@ class StoreBusy(StoreError):
     """The store can't do this now; a retry may succeed."""
 
 
+CLOSING: Final = "the store is closing: try again when the broker is back"
+"""The text of a ``StoreError`` for what comes, or still waits, while the store is closed."""
+
 SYNC_BUCKETS_SECONDS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
 """Upper bounds of the buckets of the sync histogram; one more bucket holds longer syncs."""
 
