@@ -15,6 +15,7 @@ from broker.store.os_files import Files
 from nameserver.app import NameServer
 from nameserver.config import NameServerConfig
 from pocketmq.testing import SMALL_STORE
+from tests.support.ports import free_port, free_ports
 
 SMALL_FILES = {
     **SMALL_STORE,
@@ -35,7 +36,7 @@ class Cluster:
         self._root = root
         self._settings = {**SMALL_FILES, **settings}
         self._ports: dict[str, int] = {}
-        self.name_server = self._make_name_server(0)
+        self.name_server = self._make_name_server(free_port())
         self.brokers: dict[str, Broker] = {}
 
     @property
@@ -70,7 +71,8 @@ class Cluster:
         config = BrokerConfig.from_sources(
             overrides={
                 "brokerName": name,
-                "listenPort": str(self._ports.get(name, 0)),
+                # Not 0: what is down would lose its port to somebody's outgoing connection.
+                "listenPort": str(self._ports.get(name) or free_ports(1)),
                 "namesrvAddr": self.nameserver,
                 "storePathRootDir": str(self._root / name),
                 **self._settings,

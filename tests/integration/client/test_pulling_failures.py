@@ -44,7 +44,12 @@ async def test_reading_continues_after_the_name_server_restarts(cluster: Any, pr
     ) as consumer:
         consumer.assign(await consumer.queues("T"))
         await cluster.restart_name_server()
-        await asyncio.sleep(0.2)
+        async with client.Admin(cluster.nameserver) as admin:
+
+            async def is_registered() -> bool:
+                return "T" in await admin.topics()
+
+            await until(is_registered)
         await producer.send("T", b"x")
         assert await take(consumer, 1) == [b"x"]
 
