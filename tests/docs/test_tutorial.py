@@ -27,7 +27,7 @@ QUICK = "messageDelayLevel=1s 1s 1s"
 """The first retry comes after a second; the page says 10, which are the default."""
 
 PATIENCE = 30.0
-"""Seconds without a new line after which a program is interrupted."""
+"""Seconds without a new line after which a program is interrupted, and later aborted."""
 
 DIFFERS = (
     (r"\b[0-9A-F]{32}\b", "ID"),
@@ -71,6 +71,7 @@ class Terminal:
             "LINES": "24",
             "TERM": "dumb",
             "PYTHONUNBUFFERED": "1",
+            "PYTHONFAULTHANDLER": "1",
             "PYTHONWARNINGS": "ignore",
         }
         with subprocess.Popen(
@@ -93,10 +94,13 @@ class Terminal:
     def run(self, line: str, lines: int | None) -> str:
         """Return what a line prints; if ``lines`` is given, press Ctrl-C after so many."""
         told = b""
+        ending = signal.SIGINT
         with self.typed(line) as (terminal, process):
             while True:
                 if not select.select([terminal], [], [], PATIENCE)[0]:
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(ending)
+                    ending = signal.SIGABRT  # Python prints where its threads are
+                    continue
                 try:
                     read = os.read(terminal, 4096)
                 except OSError:  # how Linux tells that the other end is closed
@@ -106,7 +110,8 @@ class Terminal:
                 told += read
                 if lines is not None and without_frames(told).count("\n") >= lines:
                     lines = None
-                    process.send_signal(signal.SIGINT)
+                    process.send_signal(ending)
+                    ending = signal.SIGABRT
             assert process.wait(60) == 0, told.decode()
         return without_frames(told)
 
