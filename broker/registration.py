@@ -183,8 +183,8 @@ MAX_TOPICS_AT_ONCE: Final = 1_000
 split into requests of this size (cf. splitRegistrationSize), and so is a change of more."""
 
 PACE_SECONDS: Final = 0.01
-"""Shortest time between registrations of topics that sends and heartbeats created: their clients
-wait for it, and ten times as many would keep a name server busy."""
+"""Shortest time between registrations of topics that sends and heartbeats created, whose clients
+wait for it."""
 
 PATIENCE_SECONDS: Final = 1.0
 """How long the answer to a request that changed topics waits for the name servers."""
