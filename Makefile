@@ -10,6 +10,9 @@ WORKERS ?= 3
 PIP_QUIET := $(if $(CI),--quiet)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
+# Tests start thousands of processes, which would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The tests that count for coverage and run without the core: the others test whole processes.
 COVERED := tests/unit tests/integration
 

@@ -178,12 +178,12 @@ def _votes(file: ViewFile, part: IndexPart) -> int:
     """Return a score for a shape: how many of the newest entries are consistent with it."""
     header, slots = part.header, part.shape.slots
     last = header.next_entry - 1
-    votes = 0
-    for number in range(last, max(last - _SAMPLES, 0), -1):
-        hashed, offset, seconds, before = ENTRY.unpack(part.read(file, number, 1))
-        if not header.begin_offset <= offset <= header.end_offset or hashed < 0 or seconds < 0:
+    votes, first = 0, max(last - _SAMPLES, 0) + 1
+    samples = ENTRY.iter_unpack(part.read(file, first, last + 1 - first))
+    for number, (hashed, offset, seconds, before) in enumerate(samples, first):
+        if min(hashed, seconds, before) < 0 or before >= number:
             continue
-        if not 0 <= before < number:
+        if not header.begin_offset <= offset <= header.end_offset:
             continue
         slot = bytearray(SLOT.size)
         file.read_into(HEADER.size + hashed % slots * SLOT.size, memoryview(slot))

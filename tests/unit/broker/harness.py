@@ -151,6 +151,7 @@ class Bench:
                 root=root,
                 mapped_file_size_commit_log=1 << 20,
                 mapped_file_size_consume_queue=20_000,
+                max_hash_slots=1000,  # in few pages, which a test touches quickly
                 max_message_size=self.config.max_message_size,
                 flush_disk_type="SYNC_FLUSH" if self.config.sync_flush else "ASYNC_FLUSH",
                 store_host=HOST,

@@ -29,7 +29,7 @@ from tests.unit.broker.store.stores import (
 )
 from tests.unit.broker.store.workload import QUEUES, Day
 
-SEEDS = size(test=60, ci=150, soak=5_000)
+SEEDS = size(test=24, ci=150, soak=5_000)
 
 
 def log_of(store: MessageStore) -> bytes:

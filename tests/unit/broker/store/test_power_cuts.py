@@ -21,8 +21,8 @@ from tests.unit.broker.store.simulated_disk import PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import LIMITS, LOG_FILE
 from tests.unit.broker.store.workload import Day
 
-SEEDS = size(test=60, ci=300, soak=10_000)
-EVERY = size(test=3, ci=1, soak=1)
+SEEDS = size(test=30, ci=300, soak=10_000)
+EVERY = size(test=5, ci=1, soak=1)
 """Of how many operations one is where the power fails, if each has its turn."""
 CHUNKS = 10
 ACTIONS = 60

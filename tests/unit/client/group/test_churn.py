@@ -60,7 +60,7 @@ async def step(
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "STICKY"])
-@pytest.mark.parametrize("seed", range(size(ci=6, soak=100)))
+@pytest.mark.parametrize("seed", range(size(test=2, ci=6, soak=100)))
 @virtual
 async def test_an_ordered_queue_never_has_two_owners_and_ends_with_one(
     tmp_path: Path, seed: int, strategy: str

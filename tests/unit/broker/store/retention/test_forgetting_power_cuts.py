@@ -20,7 +20,7 @@ from tests.unit.broker.store.simulated_disk import ROOT, PowerCut, SimulatedDisk
 from tests.unit.broker.store.stores import small_config
 from tests.unit.broker.store.workload import QUEUES, Day, Queue
 
-SEEDS = size(test=50, ci=100, soak=3_000)
+SEEDS = size(test=20, ci=100, soak=3_000)
 CHUNKS = 5
 ACTIONS = 80
 CUTS = 3
