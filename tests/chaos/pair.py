@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import client
 from broker.storetools.view import StoreView
@@ -35,6 +36,8 @@ from tests.chaos.recorder import LEVEL_MS, QUEUES, TOPIC, read_all
 from tests.harness.processes import options
 from tests.support.ports import free_port, free_ports
 from tests.support.sizes import size
+
+T = TypeVar("T")
 
 NAME = "broker-a"
 
@@ -61,7 +64,8 @@ class Node:
 
     Args:
         store: its directory.
-        network: where it runs, on the host with the name of its directory; None: on this machine.
+        name: of its host in ``network``; that of its directory by default.
+        network: where it runs; None: on this machine.
         environment: of its process.
     """
 
@@ -69,11 +73,13 @@ class Node:
         self,
         store: Path,
         *,
+        name: str = "",
         network: Network | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.store = store
-        self.host = "127.0.0.1" if network is None else network.address(store.name)
+        self.name = name or store.name
+        self.host = "127.0.0.1" if network is None else network.address(self.name)
         self.port = free_ports(3)
         self.stream_port = free_port()
         self._network = network
@@ -98,10 +104,13 @@ class Node:
 
     def start(self) -> None:
         """Start the process."""
+        self._run_there(self._server.start)
+
+    def _run_there(self, call: Callable[..., T], *arguments: object) -> T:
+        """Call a function on the broker's host."""
         if self._network is None:
-            self._server.start()
-        else:
-            self._network.run(self.store.name, self._server.start)
+            return call(*arguments)
+        return self._network.run(self.name, call, *arguments)
 
     def stop(self) -> None:
         """Stop it cleanly."""

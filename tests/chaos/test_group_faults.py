@@ -1,5 +1,6 @@
 """Groups on a network with three controllers, under faults: nothing acknowledged is lost.
 
+In a third of the runs one broker is Apache's; faults begin while one of ours is the master.
 After each fault the group is whole again before the next one. What a reader got never vanishes
 here, whether or not it was acknowledged: only what all replicas in sync have is visible.
 """
@@ -19,9 +20,9 @@ from tests.chaos.history import events
 from tests.chaos.history_check import NS
 from tests.chaos.network import ROUTER, Network
 from tests.chaos.pair import Node, record_store, running
-from tests.chaos.test_group import judged
+from tests.chaos.test_group import judged, switch_back
 from tests.chaos.test_replication_faults import SMALL_FILES, on_a_network
-from tests.chaos.trio import Trio
+from tests.chaos.trio import ApacheMember, Trio
 from tests.support.sizes import size
 
 Record = Callable[[str, object], None]
@@ -56,9 +57,15 @@ class Faults:
         self._name = ""
         self._begun: list[tuple[str, int]] = []
 
+    async def lead(self) -> None:
+        """Have one of our brokers elected if Apache's is the master."""
+        if isinstance(self._trio.master, ApacheMember):
+            await switch_back(self._trio, self._moments.choice(self._slaves))
+
     async def befall(self, name: str) -> None:
         """Let a fault begin, and end."""
         trio = self._trio
+        await self.lead()
         await trio.until_stored(self._moments.randrange(50, 300))
         self._name = name
         trio.done[name] += 1
@@ -167,7 +174,7 @@ class Faults:
         await self._cut([old], controllers, controllers, [old])
 
     def _host(self, node: Node) -> str:
-        return node.store.name
+        return node.name
 
     def _others(self) -> list[str]:
         return [*map(self._host, self._slaves), *self._trio.controllers.hosts]
@@ -213,9 +220,10 @@ FAULTS: dict[str, Callable[[Faults], Awaitable[None]]] = {
 }
 
 
-def chosen(run: int) -> list[str]:
+def chosen(run: int, *, mixed: bool) -> list[str]:
     """Return faults in an order that differs by run."""
-    names = [*FAULTS]
+    # Apache's slave may still follow the stopped master, and waits for its handshake forever.
+    names = [name for name in FAULTS if not mixed or name != "master stopped"]
     first = 3 * run % len(names)
     return names[first:] + names[:first]
 
@@ -231,14 +239,19 @@ def test_faults_of_a_group_cost_nothing_acknowledged(
             "mappedFileSizeCommitLog": 256 * 1024,
             **SMALL_FILES,
         }
-        trio = Trio(tmp_path / "trio", settings, network=network, alter=[f"copies={disks}"])
+        apaches = "c" if run % 3 == 1 else ""
+        alter = [f"copies={disks}"]
+        trio = Trio(tmp_path / "trio", settings, network=network, alter=alter, apaches=apaches)
+        if apaches:
+            trio.recorder_options = ("--pause", "0.1")
         faults = Faults(trio, network, disks, random.Random(f"group {run}"))
         async with running(trio):
             begun = time.monotonic()
-            for number, name in enumerate(chosen(run)):
+            for number, name in enumerate(chosen(run, mixed=bool(apaches))):
                 if number and time.monotonic() > begun + SECONDS:
                     break
                 await faults.befall(name)
+            await faults.lead()
             trio.end_recorders()
             (third,) = set(trio.nodes) - {trio.master, trio.slave}
             await trio.equal()

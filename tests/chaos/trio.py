@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -69,10 +70,11 @@ class ApacheMember(Node):
     Args:
         home: its directory.
         controllers: their addresses.
+        network: as of a ``Node``.
     """
 
-    def __init__(self, home: Path, controllers: str) -> None:
-        super().__init__(home / "store")
+    def __init__(self, home: Path, controllers: str, network: Network | None = None) -> None:
+        super().__init__(home / "store", name=home.name, network=network)
         self.port = free_ports(10)
         self._home, self._controllers = home, controllers
         self._command: list[str] = []
@@ -81,6 +83,8 @@ class ApacheMember(Node):
     def configure(self, nameserver: str, role: str, settings: Mapping[str, object]) -> None:
         own = {
             **settings,
+            "brokerIP1": self.host,
+            "brokerIP2": self.host,
             "namesrvAddr": nameserver,
             "haListenPort": self.stream_port,
             "enableControllerMode": "true",
@@ -97,8 +101,8 @@ class ApacheMember(Node):
         self._command = broker_command(VERSION, self._home, self.port, settings=lines)
 
     def start(self) -> None:
-        self._process = start(self._command, self._home, self._home / "broker.log")
-        wait_until_listening(self.port)
+        self._process = self._run_there(start, self._command, self._home, self._home / "broker.log")
+        wait_until_listening(self.port, self.host)
 
     def stop(self) -> None:
         # Its clean stop takes ten seconds, and minutes when the others are gone.
@@ -108,6 +112,14 @@ class ApacheMember(Node):
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def pause(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGCONT)
 
 
 class Trio(Pair):
@@ -141,7 +153,7 @@ class Trio(Pair):
         addresses = ";".join(self.controllers.addresses)
         variables = environment(*alter) if alter else None
         self.nodes: list[Node] = [
-            ApacheMember(root / name, addresses)
+            ApacheMember(root / name, addresses, network)
             if name in apaches
             else Member(root / name, addresses, network=network, environment=variables)
             for name in "abc"

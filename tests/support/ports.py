@@ -65,7 +65,7 @@ def are_free(ports: Iterable[int]) -> bool:
     return True
 
 
-def wait_until_listening(port: int) -> None:
+def wait_until_listening(port: int, host: str = "127.0.0.1") -> None:
     """Wait until a server accepts connections at the port.
 
     Raises:
@@ -74,7 +74,7 @@ def wait_until_listening(port: int) -> None:
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
+            if probe.connect_ex((host, port)) == 0:
                 return
         time.sleep(0.05)
     msg = f"nobody listens on port {port} after {START_TIMEOUT:.0f} s"
