@@ -79,6 +79,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def left_to_ci(item: pytest.Item) -> str | None:
     """Return why ``make test``, which has to end in minutes, leaves a test to CI."""
+    if item.get_closest_marker("slow"):
+        return "they take more than 20 seconds each; .ci/run does"
     if item.get_closest_marker("packaging"):
         return "they install the wheel into new environments; .ci/run does"
     if item.path.name in {"test_signed_there.py", "test_tls_there.py"}:

@@ -32,7 +32,7 @@ FLUSHES = size(ci=["SYNC_FLUSH"], soak=["ASYNC_FLUSH", "SYNC_FLUSH"])
 
 Record = Callable[[str, object], None]
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(size(ci=300, soak=7200))]
 
 
 async def kill_masters(

@@ -34,7 +34,7 @@ SILENT_SECONDS = size(ci=60.0, soak=20.0)
 """In which a group takes messages again after its master was cut off, without a closed connection;
 the machine that runs CI may be busy."""
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(size(ci=300, soak=7200))]
 
 
 class Faults:

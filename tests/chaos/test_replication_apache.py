@@ -25,7 +25,7 @@ from tests.support.waiting import wait_until
 
 KILLS = size(ci=1, soak=10)
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(size(ci=300, soak=7200))]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(size(ci=300, soak=7200))]
 
 
 class ApacheNode(Node):

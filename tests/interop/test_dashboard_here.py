@@ -19,7 +19,7 @@ from remoting.protocol.codes import RequestCode
 from tests.interop.apache import VERSIONS, JavaClient, apache, compiled
 from tests.support.tour import HOME
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SETTINGS = {
     "brokerName": "broker-a",

@@ -28,7 +28,7 @@ from tests.interop.pairs import (
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(420)]
 
 VERSION = "5.3.3"
 DATA, LATE, NUMBERS, GROUP = "data", "late", "numbers", "billing"

@@ -44,6 +44,7 @@ def output_of(program: str, words: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", size(ci=["benchmarks.floor"], soak=list(PROGRAMS)))
 def test_a_program_prints_its_figures(program: str) -> None:
     assert re.search(r"\d", output_of(program, PROGRAMS[program]))

@@ -56,6 +56,7 @@ async def brokers_of(address: str) -> dict[str, str]:
         return {broker.name: broker.address for broker in await admin.brokers()}
 
 
+@pytest.mark.slow
 async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
     tmp_path: Path,
 ) -> None:
@@ -86,6 +87,7 @@ async def test_the_tour_of_the_readme_works_on_it_and_all_of_it_stops_cleanly(
     assert set(codes.values()) == {0}, codes
 
 
+@pytest.mark.slow
 @pytest.mark.interop
 async def test_with_the_profile_ha_another_broker_goes_on_when_the_master_is_dead(
     tmp_path: Path,

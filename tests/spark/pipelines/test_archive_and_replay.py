@@ -50,6 +50,7 @@ def sending(server: StandaloneServer, topic: str, flights: Sequence[departures.R
             producer.send_many([departures.message(topic, flight, queues) for flight in portion])
 
 
+@pytest.mark.slow
 def test_what_is_archived_in_three_runs_and_replayed_is_the_same(
     spark: Any,
     server: StandaloneServer,

@@ -16,6 +16,7 @@ from tests.support.tour import HOME
 COUNT = 20_000
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_demo_with_spark_shows_a_table_and_leaves_a_plot(
     tmp_path: Path, all_flights: list[departures.Record]

@@ -19,6 +19,7 @@ COUNT = 20_000
 """Flights, instead of all: what takes time is starting the JVMs."""
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_the_submitted_job_finds_what_plain_python_counts(
     spark: Any, tmp_path: Path, all_flights: list[departures.Record]
