@@ -13,7 +13,7 @@ import client
 from pocketmq import testing
 from tests.interop.apache import HERE, TOOLS, one_at_a_time
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 INSTALL_TIMEOUT = 180.0
 RUN_TIMEOUT = 100.0
