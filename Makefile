@@ -3,12 +3,12 @@
 PYTHON ?= $(eval PYTHON := $$(shell scripts/fastest-python))$(PYTHON)
 VENV := .venv
 BIN := $(VENV)/bin
-# The number of test processes: many tests wait for other processes, so three keep two cores busy.
+# The number of test processes: many tests wait for other processes, so four keep two cores busy.
 # 0: all tests in this process, for a debugger.
-WORKERS ?= 3
+WORKERS ?= 4
 # At a terminal pip shows what it downloads.
 PIP_QUIET := $(if $(CI),--quiet)
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # Tests start thousands of processes, which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -55,6 +55,8 @@ demo: setup               ## handle 336,776 flights in consumer groups, and in S
 		echo "Spark is left out: it needs Java"; \
 	fi
 
+# Unit tests wait for little.
+unit: WORKERS = 3
 unit: setup               ## the unit tests
 	$(PYTEST) tests/unit
 
