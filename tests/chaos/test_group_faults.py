@@ -157,27 +157,24 @@ class Faults:
 
     async def master_cut_off(self) -> None:
         """Cut it off from everybody, silently."""
-        old = self._host(self._trio.master)
+        old = self._trio.master.name
         await self._cut([old], [*self._others(), ROUTER], [*self._others(), ROUTER], [old])
 
     async def master_unheard(self) -> None:
         """Let nobody hear the master, which hears everybody."""
-        await self._cut([self._host(self._trio.master)], [*self._others(), ROUTER])
+        await self._cut([self._trio.master.name], [*self._others(), ROUTER])
 
     async def master_deaf(self) -> None:
         """Let the master hear nobody."""
-        await self._cut([*self._others(), ROUTER], [self._host(self._trio.master)])
+        await self._cut([*self._others(), ROUTER], [self._trio.master.name])
 
     async def master_without_controllers(self) -> None:
         """Cut the master off from the controllers only."""
-        old, controllers = self._host(self._trio.master), self._trio.controllers.hosts
+        old, controllers = self._trio.master.name, self._trio.controllers.hosts
         await self._cut([old], controllers, controllers, [old])
 
-    def _host(self, node: Node) -> str:
-        return node.name
-
     def _others(self) -> list[str]:
-        return [*map(self._host, self._slaves), *self._trio.controllers.hosts]
+        return [*(node.name for node in self._slaves), *self._trio.controllers.hosts]
 
     async def _cut(self, *ends: Sequence[str]) -> None:
         """Cut from hosts to hosts, in pairs, until another master takes messages."""
@@ -195,10 +192,10 @@ class Faults:
         """Cut a slave off from everybody, until it has left the set."""
         slave = self._moments.choice(self._slaves)
         rest = [node for node in self._trio.nodes if node is not slave]
-        others = [*map(self._host, rest), *self._trio.controllers.hosts, ROUTER]
+        others = [*(node.name for node in rest), *self._trio.controllers.hosts, ROUTER]
         for other in others:
-            self._network.cut(self._host(slave), other)
-            self._network.cut(other, self._host(slave))
+            self._network.cut(slave.name, other)
+            self._network.cut(other, slave.name)
         self._begins()
         await self._trio.elected(rest)
         await self._trio.until_stored(50)
