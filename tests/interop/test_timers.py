@@ -77,7 +77,7 @@ def test_apache_delivers_the_timers_of_our_store(end: str, tmp_path: Path) -> No
             check(asyncio.run(first_messages(theirs.nameserver, TOPIC, len(WAITS))))
 
 
-@pytest.mark.parametrize("end", ["stopped", "killed"])
+@pytest.mark.parametrize("end", [pytest.param("stopped", marks=pytest.mark.slow), "killed"])
 def test_our_broker_delivers_the_timers_of_apaches_store(end: str, tmp_path: Path) -> None:
     home = tmp_path / "apache"
     home.mkdir()

@@ -132,6 +132,7 @@ def test_an_unreachable_name_server_is_named(spark: Any, topic: str):
     assert "Connection refused" in text
 
 
+@pytest.mark.slow
 def test_a_broker_that_dies_is_named_and_its_query_continues_later(spark: Any, tmp_path: Path):
     with processes(tmp_path) as running:
         with Admin(running.address) as admin, Producer(running.address) as producer:
@@ -233,6 +234,7 @@ spark.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["pyarrow", "numpy"])
 def test_workers_without_a_needed_module_are_reported(tmp_path: Path, module: str):
     from tests.spark.conftest import SETTINGS

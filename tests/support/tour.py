@@ -42,8 +42,10 @@ def only_block(text: str, language: str) -> str:
 def environment(nameserver: str) -> dict[str, str]:
     """Return the variables of a shell with this environment's commands on its PATH."""
     scripts = str(Path(sys.executable).parent)
+    # A page's own pytest prints what the page shows.
+    ours = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
     return {
-        **os.environ,
+        **ours,
         "NAMESRV_ADDR": nameserver,
         "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(HOME),

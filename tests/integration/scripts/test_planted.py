@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from tests.support.tour import HOME
 TESTS = """
 import logging, subprocess, sys
 
+started = []
+
 def test_prints():
     print("secret-of-print")
 
@@ -21,8 +24,8 @@ def test_logs():
     logging.getLogger("any").warning("planted-token-of-log")
 
 def test_starts_a_process():
-    command = [sys.executable, "-c", "import time; time.sleep(10)", "pocketmq", "secret-of-process"]
-    subprocess.Popen(command)  # ends by itself, after the session
+    command = [sys.executable, "-c", "input()", "pocketmq", "secret-of-process"]
+    started.append(subprocess.Popen(command, stdin=subprocess.PIPE))  # ends with the session
 
 def test_leaves_a_log(tmp_path):
     (tmp_path / "audit.log.1").write_text("planted-secret-of-file")
@@ -35,28 +38,23 @@ def test_is_innocent(tmp_path):
 @pytest.mark.timeout(330)
 def test_a_planted_secret_fails_its_test_or_the_run(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.support.planted",
-        "-p",
-        "no:cacheprovider",
-    ]
-    run = subprocess.run(
-        [*command, "-rA", f"--rootdir={tmp_path}", str(tmp_path / "test_it.py")],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-        env={
-            **{name: value for name, value in os.environ.items() if "XDIST" not in name},
-            "PYTHONPATH": str(HOME),
-        },
-        timeout=300,  # waits for the machine, not for the test
-        check=False,
-    )
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    # This session searches the files below its own base directory too.
+    with tempfile.TemporaryDirectory() as base:
+        run = subprocess.run(
+            [
+                *(sys.executable, "-m", "pytest", "-p", "tests.support.planted"),
+                *("-p", "no:cacheprovider", f"--basetemp={base}/pytest", f"--rootdir={tmp_path}"),
+                *("-rA", str(tmp_path / "test_it.py")),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            start_new_session=True,
+            env={**ours, "PYTHONPATH": str(HOME)},
+            timeout=300,  # waits for the machine, not for the test
+            check=False,
+        )
     assert run.returncode == 1
     for where in (
         "'Captured stdout call' has the planted secret secret-of-print",

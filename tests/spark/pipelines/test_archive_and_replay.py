@@ -88,6 +88,7 @@ def test_what_is_archived_in_three_runs_and_replayed_is_the_same(
     assert by_plane(spark, tmp_path / "second") == by_plane(spark, tmp_path / "first")
 
 
+@pytest.mark.slow
 def test_a_replay_keeps_to_its_rate(
     spark: Any,
     server: StandaloneServer,

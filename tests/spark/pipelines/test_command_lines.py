@@ -37,6 +37,7 @@ def call(
     return run
 
 
+@pytest.mark.slow
 def test_all_examples_work_as_their_first_lines_show_them(
     call: Callable[..., tuple[str, object]],
     server: StandaloneServer,
