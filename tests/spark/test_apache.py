@@ -129,6 +129,7 @@ def test_a_stream_is_written_to_a_topic_and_its_group_ends_without_lag(
     assert lag(there, "copiers") == 0
 
 
+@pytest.mark.slow
 def test_a_stream_continues_from_its_checkpoint_and_apaches_tool_sees_how_far(
     spark: Any, there: Apache, fill_there: Any, tmp_path: Path
 ):
@@ -148,6 +149,7 @@ def test_a_stream_continues_from_its_checkpoint_and_apaches_tool_sees_how_far(
     assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(130))
 
 
+@pytest.mark.slow
 def test_lag_falls_during_a_run_and_apaches_tool_says_the_same(
     spark: Any, there: Apache, fill_there: Any, tmp_path: Path
 ):
