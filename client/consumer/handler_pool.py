@@ -19,6 +19,7 @@ the message), resets the count. At the limit consumption pauses; messages that f
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
@@ -133,6 +134,7 @@ class HandlerPool(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self._workers: set[asyncio.Task[None]] = set()
         self._parked: deque[asyncio.Future[None]] = deque()
+        self._context = contextvars.copy_context()
         self._calls: dict[Run[ReceivedMessage[T]], _Call[T]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._return_value_reported = False
@@ -158,7 +160,8 @@ class HandlerPool(Generic[T]):
                 return
         if len(self._workers) < self._size:
             number = len(self._workers) + 1
-            worker = self._tasks.spawn(self._work(), f"worker {number}")
+            # A worker that woke this one runs in the context of its handler.
+            worker = self._context.run(self._tasks.spawn, self._work(), f"worker {number}")
             worker.add_done_callback(self._worker_ended)
             self._workers.add(worker)
 

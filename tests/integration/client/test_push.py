@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -62,6 +63,22 @@ async def test_the_first_message_comes_and_an_idle_consumer_stops_within_a_secon
         stops.append(loop.time() - here)
     assert min(starts) < 1
     assert min(stops) < 1
+
+
+async def test_no_handler_gets_the_context_of_another_one(cluster: Any, producer: Any):
+    await fill(producer, 4)
+    current: ContextVar[bytes | None] = ContextVar("current", default=None)
+    found: list[bytes | None] = []
+
+    async def handle(message: Any) -> None:
+        found.append(current.get())
+        token = current.set(message.body)
+        await until(lambda: len(found) == 4)
+        current.reset(token)
+
+    async with consumer(cluster, handle, concurrency=4):
+        await until(lambda: len(found) == 4)
+    assert found == [None] * 4
 
 
 async def test_a_stop_waits_for_running_handlers_and_starts_no_new_ones(
