@@ -47,24 +47,27 @@ class _Brokers:
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._settings = settings
-        self._running: dict[bool, tuple[dict[str, Any], ExitStack, StandaloneServer]] = {}
+        self._running: dict[object, tuple[dict[str, Any], ExitStack, StandaloneServer]] = {}
 
-    def get(self, arguments: Mapping[str, Any]) -> StandaloneServer:
-        """Return a broker with these arguments that runs."""
+    def get(self, arguments: Mapping[str, Any], *, session: bool = False) -> StandaloneServer:
+        """Return a broker with these arguments that runs.
+
+        Args:
+            session: it is never replaced: no test sets its clock.
+        """
         from pocketmq import testing  # noqa: PLC0415 - pytest loads plugins in every run
 
         wanted = {**arguments, "settings": {**self._settings, **(arguments.get("settings") or {})}}
-        kept = self._running.get(bool(arguments))
+        key = session, bool(arguments)
+        kept = self._running.get(key)
         if kept is not None and kept[0] == wanted and not kept[2].clock.ahead:
-            if not kept[2].alive:
-                kept[2].restart()
             return kept[2]
         if kept is not None:
-            del self._running[bool(arguments)]
+            del self._running[key]
             kept[1].close()
         stack = ExitStack()
         server = stack.enter_context(testing.broker(**wanted))
-        self._running[bool(arguments)] = wanted, stack, server
+        self._running[key] = wanted, stack, server
         return server
 
     def close(self) -> None:
@@ -89,7 +92,7 @@ def _pocketmq_brokers(pytestconfig: pytest.Config) -> Iterator[_Brokers]:
 @pytest.fixture(scope="session")
 def pocketmq_broker(_pocketmq_brokers: _Brokers) -> StandaloneServer:
     """Run a broker in a separate process; ``.nameserver`` is its address for clients."""
-    return _pocketmq_brokers.get({})
+    return _pocketmq_brokers.get({}, session=True)
 
 
 @pytest.fixture
@@ -98,7 +101,8 @@ def pocketmq(
 ) -> Iterator[StandaloneServer]:
     """Return the broker for one test.
 
-    After the test, the topics and groups that it left are deleted. Consumers commit quickly.
+    After the test, faults end, a broker that was paused, stopped or killed runs again, and the
+    topics and groups that the test left are deleted. Consumers commit quickly.
     """
     arguments = _arguments(request)
     arguments.pop("queues", None)
@@ -109,11 +113,15 @@ def pocketmq(
             patch.setenv(name, os.environ.get(name, value))
         yield server
     if server.alive:
-        server.clear_faults()
-        for topic in set(server.admin.topics()) - topics:
-            server.admin.delete_topic(topic)
-        for group in set(server.admin.groups()) - groups:
-            server.admin.delete_group(group)
+        server.resume()
+    else:
+        server.kill()  # also of a process that has ended by itself
+        server.restart()
+    server.clear_faults()
+    for topic in set(server.admin.topics()) - topics:
+        server.admin.delete_topic(topic)
+    for group in set(server.admin.groups()) - groups:
+        server.admin.delete_group(group)
 
 
 @pytest.fixture

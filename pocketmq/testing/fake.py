@@ -8,7 +8,8 @@ called, as for real ones. Requests, replies and recalls need a broker.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 
 from client.blocking import Producer as BlockingProducer
@@ -30,6 +31,13 @@ _NOWHERE: Final = "127.0.0.1:9"
 """The name server of a producer that never asks one; the port is that of discard (RFC 863)."""
 
 _ID_BYTES: Final = 32
+
+
+def _copy(message: Message[T]) -> Message[T]:
+    """Return a copy: the caller may change the original, and its keys may be an iterator."""
+    keys = message.keys if isinstance(message.keys, Sequence) else list(message.keys)
+    properties = None if message.properties is None else dict(message.properties)
+    return replace(message, keys=keys, properties=properties)
 
 
 class _Recorder(Interceptor):
@@ -64,6 +72,7 @@ class _Recorder(Interceptor):
 
     async def send(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:  # noqa: ARG002
         """Record a message."""
+        message = _copy(message)
         self.fail([message])
         receipt = self.receipt(message)
         self.sent.append(message)
@@ -71,12 +80,14 @@ class _Recorder(Interceptor):
 
     async def send_oneway(self, message: Message[Any], proceed: Send[None]) -> None:  # noqa: ARG002
         """Record a message that gets no receipt."""
+        message = _copy(message)
         self.fail([message])
         self.receipt(message)
         self.sent.append(message)
 
     async def send_half(self, message: Message[Any], proceed: Send[Receipt]) -> Receipt:  # noqa: ARG002
         """Keep a message until its transaction ends."""
+        message = _copy(message)
         self.fail([])
         receipt = self.receipt(message)
         self._half[receipt.id] = message
@@ -160,7 +171,7 @@ class FakeProducer(Producer[T]):
         self, messages: Iterable[Message[T]], *, timeout: Duration | None = None
     ) -> list[Receipt]:
         """See ``Producer.send_batch``."""
-        messages = list(messages)
+        messages = [_copy(message) for message in messages]
         self._recorder.preparer.prepare_batch(messages, timeout)
         self._recorder.fail(messages)
         return await super().send_batch(messages, timeout=timeout)

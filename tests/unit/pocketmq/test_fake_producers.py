@@ -47,6 +47,19 @@ async def test_what_a_real_producer_refuses_is_refused() -> None:
     assert producer.sent == []
 
 
+async def test_what_is_recorded_stays_as_it_was_sent() -> None:
+    message = Message("orders", b"1", properties={"cups": "1"})
+    async with FakeProducer() as producer:
+        await producer.send(message)
+        message.body, message.properties["cups"] = b"2", "2"
+        await producer.send(message)
+        await producer.send("orders", b"3", keys=iter(["o-3"]))
+        await producer.send_batch([Message("orders", b"4", keys=iter(["o-4"]))])
+    assert [message.body for message in producer.sent] == [b"1", b"2", b"3", b"4"]
+    assert [message.properties for message in producer.sent[:2]] == [{"cups": "1"}, {"cups": "2"}]
+    assert [message.keys for message in producer.sent[2:]] == [["o-3"], ["o-4"]]
+
+
 async def test_a_serde_is_used_and_the_values_are_recorded() -> None:
     async with FakeProducer(serde=serde.json) as producer:
         await producer.send("orders", {"cups": 2})

@@ -131,11 +131,23 @@ def test_each_test_finds_an_empty_broker(pocketmq, pocketmq_topic, pocketmq_grou
         producer.send(pocketmq_topic, b"tea")
     print("BROKER", os.environ.get("PYTEST_XDIST_WORKER"), pocketmq.pid)
 
-def test_a_killed_broker_is_started_again(pocketmq):
-    pocketmq.kill()
+@pytest.mark.parametrize("end", ["kill", "stop", "pause", "crash"])
+def test_a_broker_that_does_not_run_is_left(pocketmq, end):
+    with blocking.Producer(pocketmq.nameserver, group="test") as producer:
+        producer.send("orders", b"tea")
+    if end == "crash":
+        os.kill(pocketmq.pid, 9)
+        os.waitid(os.P_PID, pocketmq.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        getattr(pocketmq, end)()
 
-def test_after_the_kill(pocketmq):
-    assert pocketmq.admin.groups() is not None
+def test_the_next_one_finds_it_running_and_empty(pocketmq):
+    assert pocketmq.messages("orders") == []
+    pocketmq.clock.advance(hours=1)
+
+def test_the_clock_is_that_of_its_test(pocketmq, pocketmq_broker):
+    assert not pocketmq.clock.ahead
+    assert pocketmq_broker.admin.groups() is not None
 """
 
 
@@ -145,7 +157,7 @@ def test_each_worker_has_a_broker_which_is_clean_for_each_test(tmp_path: Path) -
     )
     shown = run_pytest(tmp_path, TESTS, "-n", "2", "-rP")
     brokers = {tuple(line.split()[1:]) for line in shown.splitlines() if line.startswith("BROKER")}
-    assert "8 passed" in shown
+    assert "12 passed" in shown
     assert len(brokers) == len({worker for worker, _ in brokers}) == 2
 
 
