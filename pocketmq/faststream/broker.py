@@ -26,7 +26,12 @@ from client.config import NAME_SERVER_VARIABLE, Addresses, ClientArguments, Prod
 from client.consumer.options import Wanted
 from pocketmq import Instance, PocketMQError, Receipt
 from pocketmq.faststream import endpoints
-from pocketmq.faststream.endpoints import TopicPublisher, TopicSubscriber, command_of
+from pocketmq.faststream.endpoints import (
+    TopicPublisher,
+    TopicSubscriber,
+    check_groups,
+    command_of,
+)
 from pocketmq.faststream.message import PocketMessage
 from pocketmq.faststream.publishing import PocketProducer, PublishOptions
 
@@ -250,10 +255,15 @@ class PocketBroker(PocketRegistrator, BrokerUsecase[Any, Instance[bytes], Any]):
         """Connect, declare the topics, and start the subscribers and publishers.
 
         Raises:
+            SetupError: two subscribers have one group.
             UsageError: no name server is given, or an option is wrong.
             Unavailable: no name server or broker can be reached.
         """
+        check_groups(cast(Iterable[TopicSubscriber], self.subscribers))
         await self.connect()
+        # First: a subscriber's handler publishes as soon as it runs.
+        for publisher in self.publishers:
+            await publisher.start()
         await super().start()
 
     async def stop(self, *error: Any, **named: Any) -> None:

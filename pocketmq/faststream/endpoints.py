@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypedDict, Unpack, cast
+from typing import Any, TypedDict, Unpack, cast
 
 from faststream._internal.configs import BrokerConfig, SubscriberUsecaseConfig
 from faststream._internal.constants import EMPTY
@@ -28,7 +28,7 @@ from faststream.specification.schema import Message, Operation, PublisherSpec, S
 import pocketmq
 from client.consumer.options import Model, Wanted
 from client.positions import Duration, StartFrom
-from pocketmq import Orderly, PushConsumer, Receipt, ReceivedMessage
+from pocketmq import Orderly, PushConsumer, Receipt
 from pocketmq.faststream import message as received
 from pocketmq.faststream.message import PocketMessage, Received
 from pocketmq.faststream.publishing import (
@@ -52,6 +52,7 @@ class SubscriberOptions(TypedDict, total=False):
     model: Model
     consume_timeout: Duration
     max_retries: int
+    max_span: int
     start_from: StartFrom
 
 
@@ -141,12 +142,17 @@ def logger_state(logger: Any, log_level: int, context: Any) -> LoggerState:
     return make_logger_state(logger, log_level, cast(Any, DefaultLoggerStorage))
 
 
-_UNSETTLED: Final[dict[AckPolicy, Callable[[Received], None]]] = {
-    AckPolicy.REJECT_ON_ERROR: ReceivedMessage.dead_letter,
-    AckPolicy.ACK: ReceivedMessage.ack,
-    AckPolicy.ACK_FIRST: ReceivedMessage.ack,
-}
-"""What happens to a message that isn't retried; not even FastStream's own parser could read it."""
+def _settle(messages: Received | list[Received], policy: AckPolicy, reason: str = "") -> None:
+    """Settle what FastStream has left without an outcome: no parser could read it."""
+    for message in messages if isinstance(messages, list) else (messages,):
+        if message.settled:
+            continue
+        if policy is AckPolicy.REJECT_ON_ERROR:
+            message.dead_letter(reason)
+        elif policy in {AckPolicy.ACK, AckPolicy.ACK_FIRST}:
+            message.ack()
+        else:
+            message.retry_later(reason=reason)
 
 
 class TopicPart:
@@ -229,18 +235,15 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
         await super().stop()
 
     async def _handle(self, messages: Received | list[Received]) -> None:
-        """Consume a message or a batch, and settle what FastStream has left without an outcome."""
-        was_running = self.running
+        """Consume a message or a batch, and settle it."""
+        policy = self.ack_policy if self.running else AckPolicy.MANUAL
         await self.consume(messages)
-        for message in messages if isinstance(messages, list) else (messages,):
-            if not message.settled:
-                policy = self.ack_policy if was_running else AckPolicy.MANUAL
-                _UNSETTLED.get(policy, ReceivedMessage.retry_later)(message)
+        _settle(messages, policy)
 
     async def get_one(self, *, timeout: float = 5.0) -> PocketMessage | None:
         """Return the next message of a subscriber without handlers; None: none came in time.
 
-        Call its ``ack``, ``nack`` or ``reject``.
+        It is also None if the subscriber stops. Call its ``ack``, ``nack`` or ``reject``.
 
         Args:
             timeout: seconds.
@@ -248,7 +251,7 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
         try:
             async with asyncio.timeout(timeout):
                 return await anext(aiter(self))
-        except TimeoutError:
+        except (TimeoutError, StopAsyncIteration):
             return None
 
     async def __aiter__(self) -> AsyncIterator[PocketMessage]:
@@ -259,7 +262,11 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
         async for each in self._consumer:
             middlewares = (make(each, context=context) for make in self._broker_middlewares)
             parsing = process_msg(each, middlewares=middlewares, parser=parser, decoder=decoder)
-            message = cast(PocketMessage, await parsing)
+            try:
+                message = cast(PocketMessage, await parsing)
+            except Exception as error:
+                _settle(each, self.ack_policy, repr(error))
+                raise
             if self.ack_policy is AckPolicy.ACK_FIRST:
                 await message.ack()
             yield message
@@ -270,6 +277,20 @@ class TopicSubscriber(TopicPart, SubscriberUsecase[Any]):
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
         """Return what the log says besides the text."""
         return {**super().get_log_context(message), "topic": self.topic, "group": self.group}
+
+
+def check_groups(subscribers: Iterable[TopicSubscriber]) -> None:
+    """Raise SetupError if two subscribers of one broker share a group's messages."""
+    groups = set[str]()
+    for each in subscribers:
+        if each.config.consuming.get("model") == "broadcasting":
+            continue
+        if each.group in groups:
+            raise SetupError(
+                f"two subscribers have the group {each.group}: RocketMQ lets a client join a group"
+                " once, so give one of them another group=, or let one handle all its messages"
+            )
+        groups.add(each.group)
 
 
 class ReplyPublisher(FakePublisher):
@@ -353,10 +374,13 @@ class TopicPublisher(TopicPart, PublisherUsecase):
 
     async def _publish(self, cmd: PublishCommand, *, _extra_middlewares: Iterable[Any]) -> Any:
         command = PocketPublishCommand.from_cmd(cmd, batch=self.config.batch)
+        if self.config.batch and not command.batch_bodies:
+            return []
         # What the handler has set takes precedence.
         mine = self._command(PublishType.PUBLISH, (None,), command.destination, {})
         command.destination = mine.destination
         command.reply_to = command.reply_to or mine.reply_to
+        command.timeout = mine.timeout if command.timeout is None else command.timeout
         command.add_headers(mine.headers, override=False)
         command.options = {**mine.options, **command.options}
         return await self._send(command, _extra_middlewares)

@@ -22,7 +22,12 @@ from client.positions import seconds
 from client.producer.columns import Preparer
 from client.serde import raw
 from pocketmq.faststream.broker import PocketBroker
-from pocketmq.faststream.endpoints import PocketBrokerConfig, TopicPublisher, TopicSubscriber
+from pocketmq.faststream.endpoints import (
+    PocketBrokerConfig,
+    TopicPublisher,
+    TopicSubscriber,
+    check_groups,
+)
 from pocketmq.faststream.message import Received
 from pocketmq.faststream.publishing import PocketProducer, PocketPublishCommand
 from remoting.protocol.message import ids
@@ -58,6 +63,7 @@ class TestPocketBroker(TestBroker[PocketBroker, Any]):
 
     @contextmanager
     def _patch_producer(self, broker: PocketBroker) -> Iterator[None]:
+        check_groups(_subscribers([broker]))
         config = broker.config.broker_config
         memory = MemoryProducer(self.brokers, config)
         # It has no connections, and its consumers get no messages.
@@ -89,7 +95,9 @@ class MemoryProducer(PocketProducer):
 
     async def publish_batch(self, cmd: PocketPublishCommand) -> list[pocketmq.Receipt]:
         """Hand over messages, to subscribers of batches together."""
-        return await self._deliver(await self._encode(cmd, cmd.batch_bodies, batch=True))
+        messages = await self._encode(cmd, cmd.batch_bodies, batch=True)
+        self._preparer.prepare_batch(messages, None)
+        return await self._deliver(messages)
 
     async def request(self, cmd: PocketPublishCommand) -> pocketmq.Reply[bytes]:
         """Return what the first subscriber's handler returns.

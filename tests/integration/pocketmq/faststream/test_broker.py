@@ -283,6 +283,46 @@ async def test_messages_can_be_taken_one_by_one(
             break
 
 
+async def test_a_message_that_the_parser_refuses_has_an_outcome(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    async def parser(message: Any, original: Any) -> Any:
+        if message.body == b"bad":
+            raise LookupError("no parser")
+        return await original(message)
+
+    for found in ("tea", None):  # the second start has nothing left
+        broker = a_broker(server, app=topic, ack_policy=AckPolicy.REJECT_ON_ERROR)
+        subscriber = broker.subscriber(topic, parser=parser)
+        async with broker, Admin(server.nameserver) as admin:
+            await broker.start()
+            if found:
+                await broker.publish("bad", topic, sharding_key="one")
+                await broker.publish(found, topic, sharding_key="one")
+                with pytest.raises(LookupError, match="no parser"):
+                    await subscriber.get_one(timeout=WITHIN)
+                one = await subscriber.get_one(timeout=WITHIN)
+                assert one is not None
+                assert await one.decode() == found
+                await one.ack()
+                [letter] = await until(lambda: admin.dead_letters(f"{topic}-{topic}"), WITHIN)
+                assert letter.reason == "LookupError('no parser')"
+            else:
+                assert await subscriber.get_one(timeout=1) is None
+
+
+async def test_who_waits_for_a_message_is_told_that_the_broker_stops(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    broker = a_broker(server)
+    subscriber = broker.subscriber(topic)
+    async with broker:
+        await broker.start()
+        waiting = asyncio.create_task(subscriber.get_one(timeout=WITHIN))
+        await asyncio.sleep(0)
+    assert await waiting is None
+
+
 async def test_applications_have_groups_of_their_own(
     server: testing.StandaloneServer, topic: str
 ) -> None:
@@ -322,6 +362,28 @@ async def test_topics_are_declared_at_the_start(
             await broker.start()
             with pytest.raises(TopicNotFound):
                 await admin.topic_route(f"{topic}-new")
+
+
+async def test_topics_of_publishers_exist_before_a_handler_runs(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    async with Admin(server.nameserver) as admin, a_broker(server) as broker:
+        await admin.create_topic(topic, queues=1)
+        await broker.connect()
+        await broker.publish("tea", topic)
+        found = Got()
+
+        @broker.subscriber(topic)
+        @broker.publisher(f"{topic}-bills")
+        async def bill(body: str) -> str:
+            found.add(f"{topic}-bills" in await admin.topics())
+            return body
+
+        broker.subscriber(f"{topic}-slow")
+        server.delay("UPDATE_AND_CREATE_TOPIC", 0.2)
+        await broker.start()
+        server.clear_faults()
+        assert await found.take(1) == [True]
 
 
 async def test_a_test_can_use_the_real_broker(server: testing.StandaloneServer, topic: str) -> None:

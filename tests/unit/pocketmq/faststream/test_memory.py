@@ -166,17 +166,68 @@ async def test_a_subscriber_gets_the_messages_it_wants(wanted: Any, expected: li
 
 
 async def test_each_group_gets_a_message_once() -> None:
-    broker, got = a_broker(app="shop"), []
-    for group in (None, "shop-orders", "audit"):
+    brokers, got = [a_broker(app="shop"), a_broker(app="shop")], []
+    for broker, group in zip([*brokers, brokers[0]], (None, "shop-orders", "audit"), strict=True):
 
         @broker.subscriber("orders", group=group)
         async def take(body: str) -> None:
             got.append(body)
 
-    assert {subscriber.group for subscriber in broker.subscribers} == {"shop-orders", "audit"}
+    assert {subscriber.group for subscriber in brokers[0].subscribers} == {"shop-orders", "audit"}
+    async with TestPocketBroker(*brokers):
+        await brokers[1].publish("tea", "orders")
+    assert got == ["tea", "tea"]
+
+
+@pytest.mark.parametrize("with_real", [False, True])
+async def test_subscribers_of_one_broker_need_groups_of_their_own(with_real: bool) -> None:
+    broker = a_broker(app="shop")
+    broker.subscriber("orders", model="broadcasting")
+    broker.subscriber("orders", tags="paid")
+    broker.subscriber("orders", tags="sent")
+    with pytest.raises(SetupError, match="two subscribers have the group shop-orders"):
+        async with TestPocketBroker(broker, with_real=with_real):
+            pass
+
+
+async def test_an_empty_result_of_a_batch_publisher_publishes_nothing() -> None:
+    broker, got = a_broker(), []
+
+    @broker.subscriber("orders")
+    @broker.publisher("bills", batch=True)
+    async def bill(cups: int) -> list[int]:
+        return [cups] * cups
+
+    @broker.subscriber("bills")
+    async def pay(total: int) -> None:
+        got.append(total)
+
+    async with TestPocketBroker(broker):
+        await broker.publish(0, "orders")
+        await broker.publish(2, "orders")
+        with pytest.raises(UsageError, match="can't be sent as a batch"):
+            await broker.publish_batch(1, 2, topic="orders", delay=5)
+    assert got == [2, 2]
+
+
+async def test_a_publisher_that_decorates_a_handler_has_its_timeout() -> None:
+    timeouts = []
+
+    class Timeouts(BaseMiddleware):
+        async def publish_scope(self, call_next: Any, cmd: Any) -> Any:
+            timeouts.append(cmd.timeout)
+            return await call_next(cmd)
+
+    broker = a_broker(middlewares=[Timeouts])
+
+    @broker.subscriber("orders")
+    @broker.publisher("bills", timeout=0.5)
+    async def bill(body: str) -> str:
+        return body
+
     async with TestPocketBroker(broker):
         await broker.publish("tea", "orders")
-    assert got == ["tea", "tea"]
+    assert timeouts == [None, 0.5]
 
 
 async def test_a_batch_is_handled_and_published_as_a_list() -> None:
