@@ -1,9 +1,9 @@
 """Pipeline 6: join flights with the airlines' names; others go to a dead-letter topic.
 
-Both inputs are topics. The airlines are read again in each batch; the last message of an airline
-counts. One query writes to two topics, because the column ``topic`` has the topic of each row.
-Flights with a known airline go to one topic. The others go unchanged to a dead-letter topic, with
-two properties: the reason and the origin of the message.
+Both inputs are topics. Each run reads the airlines anew; the last message of an airline counts.
+One query writes to two topics, because the column ``topic`` has the topic of each row. Flights with
+a known airline go to one topic. The others go unchanged to a dead-letter topic, with two
+properties: the reason and the origin of the message.
 
     python examples/spark/send_flights.py
     python examples/spark/enrich.py --directory /tmp/enrich

@@ -196,15 +196,16 @@ class Encoder:
         text = b"".join(
             part if isinstance(part, bytes) else part[0].as_py() for part in parts
         ).decode("utf-8", "replace")
-        level = value_of(row, "delayLevel", self._recipe.delay_level)
+        instant = row.get("deliverTimestamp")
+        is_timed = instant is not None and instant[0].is_valid
+        level = value_of(row, "delayLevel", 0 if is_timed else self._recipe.delay_level)
         if level < 0:
             why = f"its delay level is {level}"
             raise unsendable(row.first, why, "use 1 to 18, or 0 for no delay")
-        instant = row.get("deliverTimestamp")
         deliver_ms = None
         if level:
             text += f"\x02{DELAY}\x01{level}"
-        elif instant is not None and instant[0].is_valid:
+        elif is_timed:
             deliver_ms = instant[0].value
             text += f"\x02{TIMER}\x01{deliver_ms}"
         return Parcel(

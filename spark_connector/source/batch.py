@@ -162,13 +162,13 @@ class PushDownReader(RocketMQBatchReader):
     """A batch reader that takes filters. Spark rejects it while filter push-down is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Use filters to narrow what is read; return those that Spark still has to apply."""
-        self._pushed, returned = push(filters, kafka=self._options.kafka_names)
+        """Use filters to narrow what is read; return all of them, for Spark to apply again."""
+        self._pushed = push(filters, kafka=self._options.kafka_names)
         expression = self._pushed.expression(self._options.read.filter_tags)
         if expression is None:
             self._nothing = True
         else:
             read_options = replace(self._options.read, filter_tags=expression)
             self._options = replace(self._options, read=read_options)
-        _log.debug("filters pushed down", pushed=self._pushed, returned=returned)
-        return returned
+        _log.debug("filters pushed down", pushed=self._pushed)
+        return filters

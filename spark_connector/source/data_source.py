@@ -71,7 +71,7 @@ class RocketMQDataSource(DataSource):
         without_effect = [name for name in _STREAMING_ONLY if name.lower() in given]
         if without_effect:
             _log.warning("options have no effect in a batch query", options=without_effect)
-        kind = PushDownReader if offered() else RocketMQBatchReader
+        kind = PushDownReader if options.push_down and offered() else RocketMQBatchReader
         return kind(options, columns)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's

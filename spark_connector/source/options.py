@@ -174,6 +174,7 @@ class SourceOptions:
         include_properties, kafka_names: choose the default columns.
         poll_interval: the shortest time between two requests for the ends of the queues, in
             seconds.
+        push_down: whether a batch query's filters narrow what is read; see ``pushdown``.
     """
 
     connection: ConnectionOptions
@@ -194,6 +195,7 @@ class SourceOptions:
     include_properties: bool = option("includeProperties", boolean, True, "includeHeaders")
     kafka_names: bool = option("kafkaNames", boolean, False)
     poll_interval: float = option("offsetPollIntervalMs", wait, 0.1)
+    push_down: bool = option("pushDown", boolean, False)
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> SourceOptions:

@@ -1,10 +1,13 @@
 """Filter push-down for batch queries: what remains to be read under Spark's filters.
 
 Spark offers comparisons of columns with constants, all of which have to hold. Filters on topic,
-broker and queue drop whole queues and filters on offsets cut ranges. Both are exact, so Spark does
-not apply them again. Filters on times, tags, keys and message ids only narrow what is requested
-from the brokers and are returned to Spark, because they are not exact: a store time has
-milliseconds, an index finds keys by their hash.
+broker and queue drop whole queues and filters on offsets cut ranges; those on times, tags, keys and
+message ids narrow what is requested from the brokers. Spark applies all of them again: some are not
+exact, as a store time has milliseconds, and an index finds keys by their hash.
+
+Spark keeps what a reader plans under filters in the frame: another query on the same frame, or
+another part of the same query, reads what remained for the first one. So a frame has to ask for
+push-down with an option, for one query that reads it once.
 
 Spark rejects a reader that takes filters while ``spark.sql.python.filterPushdown.enabled`` is off,
 and does not pass that setting to the reader. So ``offered`` searches the call stack for Spark's
@@ -29,7 +32,6 @@ from spark_connector.spark import (
     GreaterThan,
     GreaterThanOrEqual,
     In,
-    IsNotNull,
     LessThan,
     LessThanOrEqual,
 )
@@ -42,7 +44,6 @@ MAX_KEYS: Final = 16
 
 _KAFKA: Final = {"partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
 _QUEUE_COLUMNS: Final = frozenset({"topic", "brokerName", "queueId"})
-_NEVER_NULL: Final = _QUEUE_COLUMNS | {"queueOffset", "storeTimestamp"}
 
 
 def offered(frame: FrameType | None = None) -> bool:
@@ -109,23 +110,19 @@ class Pushed:
         return " || ".join(sorted(wanted)) if wanted else None
 
 
-def push(filters: Iterable[Filter], *, kafka: bool) -> tuple[Pushed, list[Filter]]:
-    """Evaluate filters.
+def push(filters: Iterable[Filter], *, kafka: bool) -> Pushed:
+    """Return what remains to be read under filters.
 
     Args:
         filters: the filters offered by Spark; all have to hold.
         kafka: whether columns have the names of the Kafka source.
-
-    Returns:
-        What remains to be read, and the filters that Spark has to apply to the rows.
     """
     pushed = Pushed()
-    returned = []
     for offer in filters:
         column = _column(offer, kafka)
-        if column is None or not _take(pushed, column, offer):
-            returned.append(offer)
-    return pushed, returned
+        if column is not None:
+            _take(pushed, column, offer)
+    return pushed
 
 
 def _column(one: Filter, kafka: bool) -> str | None:
@@ -139,26 +136,21 @@ def _column(one: Filter, kafka: bool) -> str | None:
     return _KAFKA.get(name) or (name if name == "topic" else None)
 
 
-def _take(pushed: Pushed, column: str, one: Filter) -> bool:
-    """Apply a filter to ``pushed``; return whether that is exact, so Spark need not apply it."""
-    if isinstance(one, IsNotNull):
-        return column in _NEVER_NULL
+def _take(pushed: Pushed, column: str, one: Filter) -> None:
+    """Apply a filter to ``pushed``."""
     values = _values(one)
-    if column in _QUEUE_COLUMNS:
-        if values is not None:
-            pushed.queue_values[column] = values & pushed.queue_values.get(column, values)
-        return values is not None
-    if column in {"queueOffset", "physicalOffset"}:
+    if column in _QUEUE_COLUMNS and values is not None:
+        pushed.queue_values[column] = values & pushed.queue_values.get(column, values)
+    elif column in {"queueOffset", "physicalOffset"}:
+        # Of several values it is the whole span.
         span = _span(one, values)
         if span is None:
-            return False
+            return
         if column == "physicalOffset":
             pushed.low, pushed.high = max(pushed.low, span[0]), _narrower(pushed.high, span[1])
         else:
             pushed.first, pushed.end = max(pushed.first, span[0]), _narrower(pushed.end, span[1])
-        # For several values the whole span is read, and Spark drops the rows in between.
-        return values is None or len(values) <= 1
-    if column == "storeTimestamp":
+    elif column == "storeTimestamp":
         _take_time(pushed, one, values)
     elif column == "tags" and values is not None:
         plain = all(
@@ -171,7 +163,6 @@ def _take(pushed: Pushed, column: str, one: Filter) -> bool:
         firsts = {first for value in values if (first := str(value).strip(" ").partition(" ")[0])}
         if pushed.keys is None and firsts and len(firsts) == len(values) <= MAX_KEYS:
             pushed.keys = frozenset(firsts)
-    return False
 
 
 def _values(one: Filter) -> frozenset[Any] | None:

@@ -174,7 +174,8 @@ class Pace:
         other_work: if two calls of ``refresh`` are further apart than this, the query has other
             work; an idle query calls again at once.
         route_period: the period of requests for new topics and queues.
-        idle_refresh: the period of requests for the ends of idle queues that are watched.
+        idle_refresh: the period of requests for the ends of idle queues that are watched, and the
+            longest one for others.
         idle_requests: requests per second while idle queues are not watched or a broker is down.
     """
 
@@ -318,7 +319,7 @@ class QueueMonitor:
         if len(self.bounds) <= MAX_WATCHED and not unwatched:
             return self._pace.idle_refresh
         requests = sum(len(route.brokers) for route in self.routes.values())
-        return requests / self._pace.idle_requests
+        return min(requests / self._pace.idle_requests, self._pace.idle_refresh)
 
     def _fetch_routes(self, strict: bool, down: dict[str, BrokerError] | None) -> set[str]:
         """Refresh the routes; return known topics that the name server does not list any more.

@@ -262,6 +262,7 @@ class UnlimitedStreamReader(RocketMQStreamReader):
     ) -> None:
         super().__init__(options, columns, monitor)
         self._end: Offsets | None = None
+        self._begun: Offsets = {}
 
     def latestOffset(self) -> dict[str, Any]:  # type: ignore[override] # noqa: N802 - Spark's name
         """Return the ends of all queues."""
@@ -272,8 +273,23 @@ class UnlimitedStreamReader(RocketMQStreamReader):
         else:
             self._monitor.refresh(self._end, idle=self._idle, may_wait=True)
             bounds = self._monitor.bounds
-        begun = self._end or {}
-        end = {**begun, **{queue: ends.maximum for queue, ends in bounds.items()}}
+        # A queue whose broker is away keeps its offset, be it of this run or of the checkpoint.
+        end = self._begun | (self._end or {})
+        end |= {queue: ends.maximum for queue, ends in bounds.items()}
         self._idle = end == self._end
         self._end = end
-        return to_json(end)
+        return to_json(end, self._marks(end))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the tasks of one batch; only here does Spark say where it begins."""
+        if not self._monitor.routes:
+            self._monitor.fetch(strict=True)
+        begun = self._begun | from_json(start)
+        begins = {
+            queue: begin_anew(queue, self._monitor.bounds[queue], self._options.read.on_data_loss)
+            for queue in self._recreated(begun, marks_of(start))
+        }
+        self._checked |= begins.keys()
+        found = super().partitions(to_json(begun | begins), end)
+        self._begun = begun | from_json(end)
+        return found

@@ -59,7 +59,7 @@ class RocketMQStoreDataSource(DataSource):
         from spark_connector.schema import STORE_COLUMNS, fields_of, select
         from spark_connector.source.pushdown import offered
 
-        kind = StorePushDownReader if offered() else StoreScanReader
+        kind = StorePushDownReader if options.push_down and offered() else StoreScanReader
         return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
     def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's

@@ -40,7 +40,7 @@ class ScanMode(StrEnum):
 
 _NO_OFFSETS: Final = (
     "a store is read whole: filter by queueOffset or storeTimestamp in the query, which narrows"
-    " what is read when spark.sql.python.filterPushdown.enabled is true"
+    " what is read with the option pushDown"
 )
 _NO_BROKER: Final = 'a store is read without a broker: give path, or use format("rocketmq")'
 
@@ -73,6 +73,7 @@ class StoreOptions:
         min_partitions: the least number of tasks, if there are as many messages.
         max_records: the most messages of a task, in a scan of queues.
         max_bytes: the approximate bytes of the commit log per task, in a scan of the log.
+        push_down: see ``source.pushdown``.
     """
 
     path: str = option("path", text, "", "storePathRootDir")
@@ -89,6 +90,7 @@ class StoreOptions:
     min_partitions: int = option("minPartitions", integer(1, MAX_PARTITIONS), 1)
     max_records: int = option("maxRecordsPerPartition", integer(1), 250_000)
     max_bytes: int = option("maxBytesPerPartition", byte_count, 64 * 1024 * 1024)
+    push_down: bool = option("pushDown", boolean, False)
 
     @property
     def tag_expression(self) -> TagExpression | None:
@@ -119,7 +121,7 @@ def narrowed(options: StoreOptions, filters: Iterable[Filter]) -> tuple[StoreOpt
     Returns:
         The options, and what remains to be read under the filters.
     """
-    pushed, _ = push(filters, kafka=False)
+    pushed = push(filters, kafka=False)
     tags = pushed.expression(options.tags)
     brokers = pushed.queue_values.get("brokerName", frozenset({options.broker_name}))
     if tags is None or options.broker_name not in brokers:

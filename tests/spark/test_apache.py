@@ -87,10 +87,13 @@ def test_filters_find_the_same_pushed_down_or_not(
 ):
     spark.conf.set(PUSH_DOWN, str(pushed).lower())
     try:
-        frame = load(spark.read, there, topic)
-        assert numbers(frame.where("queueOffset > 48 AND tags = 'odd'")) == [197, 199]
-        assert numbers(frame.where("keys = 'k42'")) == [42]
-        assert numbers(frame.where("storeTimestamp < timestamp'2020-01-01 00:00:00'")) == []
+        for condition, expected in (
+            ("queueOffset > 48 AND tags = 'odd'", [197, 199]),
+            ("keys = 'k42'", [42]),
+            ("storeTimestamp < timestamp'2020-01-01 00:00:00'", []),
+        ):
+            frame = load(spark.read.option("pushDown", pushed), there, topic)
+            assert numbers(frame.where(condition)) == expected
     finally:
         spark.conf.unset(PUSH_DOWN)
 

@@ -109,7 +109,8 @@ def test_filters_find_the_same_pushed_down_or_not(
 ) -> None:
     with push_down(spark, pushed):
         for scan in ("queue", "log"):
-            assert numbers(store(made, scan=scan).where(condition)) == list(expected)
+            frame = store(made, scan=scan, pushDown=pushed)
+            assert numbers(frame.where(condition)) == list(expected)
 
 
 @pytest.mark.newer_spark
@@ -117,13 +118,17 @@ def test_filters_that_are_pushed_down_leave_less_to_read(
     spark: Any, store: Store, made: Path
 ) -> None:
     with push_down(spark, True):
-        frame = store(made, maxRecordsPerPartition=10).where("topic = 'Bills' and queueId = 1")
-        assert frame.rdd.getNumPartitions() == 2
+        frame = store(made, pushDown=True, maxRecordsPerPartition=10)
+        assert frame.where("topic = 'Bills' and queueId = 1").rdd.getNumPartitions() == 2
         edge = places(made)[100]
-        frame = store(made, scan="log", maxBytesPerPartition=1000)
-        assert frame.where(f"physicalOffset >= {edge}").rdd.getNumPartitions() > 10
-        assert frame.where(f"physicalOffset = {edge}").rdd.getNumPartitions() == 1
-        assert numbers(frame.where(f"physicalOffset = {edge}")) == [100]
+
+        def narrowed(condition: str) -> Any:
+            frame = store(made, scan="log", pushDown=True, maxBytesPerPartition=1000)
+            return frame.where(condition)
+
+        assert narrowed(f"physicalOffset >= {edge}").rdd.getNumPartitions() > 10
+        assert narrowed(f"physicalOffset = {edge}").rdd.getNumPartitions() == 1
+        assert numbers(narrowed(f"physicalOffset = {edge}")) == [100]
 
 
 def test_the_path_may_be_given_to_load(spark: Any, made: Path) -> None:

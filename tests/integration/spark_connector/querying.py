@@ -37,11 +37,12 @@ def stream_reader(
     brokers: type[Brokers] = Brokers,
     watch: ArrivalWatch | None = None,
     pace: Pace = Pace(),
+    kind: type[RocketMQStreamReader] = RocketMQStreamReader,
     **given: object,
 ) -> RocketMQStreamReader:
     options = _options(name_server, given)
     monitor = QueueMonitor(options, brokers(options.connection), watch=watch, pace=pace)
-    return RocketMQStreamReader(options, list(COLUMNS.values()), monitor)
+    return kind(options, list(COLUMNS.values()), monitor)
 
 
 def rows(reader: Any, partitions: Iterable[Any] | None = None) -> list[Row]:

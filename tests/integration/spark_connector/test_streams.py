@@ -14,13 +14,15 @@ import pytest
 from client.blocking import Admin, Producer
 from pocketmq.testing import StandaloneServer
 from remoting.blocking import BlockingConnection
-from spark_connector.errors import BrokerError, ConnectorError, UnknownTopicError
+from spark_connector.errors import BrokerError, ConnectorError, DataLossError, UnknownTopicError
 from spark_connector.source.brokers import Brokers
-from spark_connector.source.queue_monitor import ArrivalWatch, Pace
+from spark_connector.source.queue_monitor import MAX_WATCHED, ArrivalWatch, Pace
+from spark_connector.source.stream import UnlimitedStreamReader
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,
     numbers,
+    rows,
     send,
     stream_reader,
 )
@@ -387,6 +389,69 @@ def test_a_checkpoint_of_another_topic_is_an_error(
     other = Query(stream_reader(server.nameserver, topic="Other"), running.log)
     with pytest.raises(ConnectorError, match="checkpoint has offsets of queue Stream"):
         other.step()
+
+
+def before_4_2(server: StandaloneServer, topic: str, **given: Any) -> Any:
+    given = {"topic": topic, "startingOffsets": "earliest", **given}
+    return stream_reader(server.nameserver, kind=UnlimitedStreamReader, **given)
+
+
+def test_before_spark_4_2_a_recreated_topic_is_an_error(
+    server: StandaloneServer, admin: Admin, producer: Producer
+):
+    admin.create_topic("Anew", queues=1)
+    send(admin, producer, "Anew", range(5))
+    running = before_4_2(server, "Anew")
+    end = running.latestOffset()
+    assert numbers(rows(running, running.partitions(running.initialOffset(), end))) == [*range(5)]
+    admin.delete_topic("Anew")
+    admin.create_topic("Anew", queues=1)
+    send(admin, producer, "Anew", range(8))
+    again = before_4_2(server, "Anew")
+    with pytest.raises(DataLossError, match="has other messages than those that were read"):
+        again.partitions(end, again.latestOffset())
+    again = before_4_2(server, "Anew", onDataLoss="earliest")
+    found = rows(again, again.partitions(end, again.latestOffset()))
+    assert numbers(found) == [*range(8)]
+
+
+def test_before_spark_4_2_a_queue_that_is_away_at_a_restart_keeps_its_offset(
+    server: StandaloneServer, topic: str, fill: Any
+):
+    class Away(Brokers):
+        """Their route lacks a queue while its broker is away."""
+
+        away = False
+
+        def bounds(self, *given: Any, **more: Any) -> Any:
+            found = super().bounds(*given, **more)
+            return {q: ends for q, ends in found.items() if not (self.away and q.queue_id == 1)}
+
+    fill(0, 8)
+    running = before_4_2(server, topic)
+    end = running.latestOffset()
+    running.partitions(running.initialOffset(), end)
+    Away.away = True
+    again = before_4_2(server, topic, brokers=Away)
+    without = again.latestOffset()
+    assert rows(again, again.partitions(end, without)) == []
+    Away.away = False
+    fill(8, 12)
+    found = rows(again, again.partitions(without, again.latestOffset()))
+    assert numbers(found) == [8, 9, 10, 11]
+
+
+def test_an_idle_query_of_many_queues_asks_often_enough(
+    server: StandaloneServer, admin: Admin, producer: Producer
+):
+    for number in range(MAX_WATCHED + 1):
+        admin.create_topic(f"Many-{number}", queues=1)
+    pace = Pace(idle_block=0.0, idle_refresh=0.0, idle_requests=0.001)
+    running = Query(stream_reader(server.nameserver, pace=pace, subscribePattern="Many-.*"))
+    for _ in range(3):
+        assert running.step() == []
+    send(admin, producer, "Many-0", [7])
+    running.until(lambda: numbers(running.found) == [7])
 
 
 def test_an_unknown_topic_is_an_error_with_the_nearest_name(server: StandaloneServer, topic: str):

@@ -73,11 +73,11 @@ def _text(row: _Row, key: bytes) -> bytes:
 
 
 def _delay(row: _Row, recipe: Recipe) -> tuple[bytes, int | None]:
-    level = row.get("delayLevel")
-    level = recipe.delay_level if level is None else level
+    level, instant = row.get("delayLevel"), row.get("deliverTimestamp")
+    if level is None and instant is None:
+        level = recipe.delay_level
     if level:
         return f"\x02{DELAY}\x01{level}".encode(), None
-    instant = row.get("deliverTimestamp")
     if instant is None:
         return b"", None
     milliseconds = round(instant.timestamp() * 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -114,6 +115,14 @@ def test_delayed_rows_leave_one_by_one() -> None:
     assert batched.messages == 2
     assert properties.decode(alone.properties.encode())["DELAY"] == "3"
     assert alone.body == b"later"
+
+
+def test_a_time_of_delivery_goes_before_the_option() -> None:
+    due = datetime(2030, 1, 1, tzinfo=UTC)
+    batch = frame(body=[b"a", b"b"], deliverTimestamp=[due, None])
+    timed, delayed = (text for _, text, _ in messages(encoded(batch, delay_level=2)))
+    assert (timed.get("DELAY"), timed["TIMER_DELIVER_MS"]) == (None, "1893456000000")
+    assert (delayed["DELAY"], delayed.get("TIMER_DELIVER_MS")) == ("2", None)
 
 
 def test_the_option_delays_rows_whose_column_does_not_say() -> None:

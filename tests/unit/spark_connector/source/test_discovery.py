@@ -78,14 +78,19 @@ def test_stream_limits_are_logged_as_without_effect_in_a_batch(
     assert "maxOffsetsPerTrigger" in caplog.text
 
 
-def test_filters_are_offered_by_the_planner_alone(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("given", "kind"), [({"pushdown": "true"}, PushDownReader), ({}, RocketMQBatchReader)]
+)
+def test_filters_are_offered_by_the_planner_alone_and_taken_if_wanted(
+    tmp_path: Path, given: dict[str, str], kind: type
+):
     assert not offered()
     file = tmp_path / PLANNER
     code = compile("made = make()\noffer = offered()", str(file), "exec")
-    names: dict[str, Any] = {"make": lambda: source().reader(BODY), "offered": offered}
+    names: dict[str, Any] = {"make": lambda: source(**given).reader(BODY), "offered": offered}
     exec(code, names)
     assert names["offer"]
-    assert type(names["made"]) is PushDownReader
+    assert type(names["made"]) is kind
 
 
 def test_this_spark_has_the_filter_planner():
