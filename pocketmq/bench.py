@@ -144,7 +144,7 @@ async def produce(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResu
     result = BenchResult("produce")
     async with client.Producer(load.nameserver, group=GROUP) as producer:
         run = _Run(load, stop)
-        await _send_all(run, producer, result, tick, lambda: b"x" * load.size)
+        await _send_all(run, producer, result, tick, lambda _: b"x" * load.size)
         result.seconds = run.counted_seconds()
     return [_checked(result)]
 
@@ -197,8 +197,8 @@ async def latency(load: Load, stop: asyncio.Event, tick: Tick) -> list[BenchResu
         delivering = asyncio.create_task(_deliver(run, consumer, deliver, tick))
         padding = b"x" * max(load.size - STAMP_BYTES, 0)
 
-        def body() -> bytes:
-            return time.perf_counter_ns().to_bytes(STAMP_BYTES, "big") + padding
+        def body(due: float) -> bytes:
+            return int(due * 1e9).to_bytes(STAMP_BYTES, "big") + padding
 
         try:
             await _send_all(run, producer, acknowledge, lambda _: None, body)
@@ -219,7 +219,7 @@ async def _send_all(
     producer: client.Producer[bytes],
     result: BenchResult,
     tick: Tick,
-    make_body: Callable[[], bytes],
+    make_body: Callable[[float], bytes],
 ) -> None:
     numbers = itertools.count()
     started = time.perf_counter()
@@ -235,7 +235,7 @@ async def _send_all(
                     await wait_at_most(wait, run.stop)
                 if due >= run.ends or run.is_over():
                     return
-            body = make_body()
+            body = make_body(due)
             try:
                 await producer.send(topic, body)
             except client.SendError as problem:

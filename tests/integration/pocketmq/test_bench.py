@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+
+from pocketmq import bench
+from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
 
 BRIEFLY = ("--duration", "0.3", "--warm-up", "0.05")
@@ -34,6 +38,25 @@ def test_latency_shows_acknowledgement_and_delivery(cli: CommandLine, topic: str
     assert (acknowledged["what"], delivered["what"]) == ("acknowledge", "deliver")
     assert delivered["messages"] > 0
     assert delivered["p50_ms"] > 0
+
+
+async def test_with_a_rate_both_are_measured_from_when_a_message_was_due(
+    pocketmq: StandaloneServer, pocketmq_topic: str
+) -> None:
+    pocketmq.delay("send", 0.05)  # so it falls behind
+    load = bench.Load(
+        nameserver=pocketmq.nameserver,
+        topic=pocketmq_topic,
+        queues=1,
+        size=100,
+        concurrency=1,
+        duration=1,
+        warm_up=0,
+        rate=100,
+    )
+    results = await bench.latency(load, asyncio.Event(), lambda _: None)
+    acknowledged, delivered = (result.row()["p50_ms"] for result in results)
+    assert 100 < acknowledged / 2 < delivered
 
 
 def test_the_queues_it_creates(cli: CommandLine, name: str) -> None:
