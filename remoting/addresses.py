@@ -7,6 +7,7 @@ import ipaddress
 from remoting.errors import ConnectFailed
 
 _MAX_PORT = 0xFFFF
+_MAX_PORT_DIGITS = 5
 
 
 def address_text(address: tuple[str, int]) -> str:
@@ -19,13 +20,21 @@ def parse_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` or ``[ipv6]:port`` into host and port.
 
     Raises:
-        ConnectFailed: the text is neither.
+        ConnectFailed: the text is neither, or no host can have that name.
     """
     host, _, port = address.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not host or not (port.isascii() and port.isdigit()) or int(port) > _MAX_PORT:
+    is_port = port.isascii() and port.isdigit() and len(port) <= _MAX_PORT_DIGITS
+    if not host or not is_port or int(port) > _MAX_PORT:
         raise ConnectFailed(address, "this is not host:port", "correct the address")
+    try:
+        # As the event loop does, which raises what is no OSError.
+        is_name = b"\0" not in host.encode("idna")
+    except UnicodeError:
+        is_name = False
+    if not is_name:
+        raise ConnectFailed(address, "no host can have this name", "correct the address")
     return host, int(port)
 
 

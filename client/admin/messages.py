@@ -36,6 +36,7 @@ from client.serde import raw
 from client.wire.offsets import WALK_MESSAGES
 from client.wire.send_verdict import STORED_CODES
 from remoting.addresses import parse_address
+from remoting.errors import ConnectFailed
 from remoting.protocol.bodies.clients import ConsumeMessageDirectlyResult
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
@@ -327,7 +328,10 @@ class MessageAdmin(AdminBase):
         """Return name and address of the broker in an offset id, or None."""
         named = []
         for broker in await self.brokers():
-            host, port = parse_address(broker.address)
+            try:
+                host, port = parse_address(broker.address)
+            except ConnectFailed:
+                continue  # anybody may register an address that is none
             if (host, port) == (place.ip, place.port):
                 return broker.name, broker.address
             if port == place.port and not host.replace(".", "").isdecimal():

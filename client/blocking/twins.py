@@ -90,14 +90,14 @@ class BlockingPart:
         Arguments that are iterators are read here: their code runs in the caller's thread.
         """
         thread = self._loop()
-        args = tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
-        result = thread.call(method, self._inner, *args, **kwargs)
+        result = thread.call(method, self._inner, *_read(args), **kwargs)
         twin = _TWINS.get(type(result))
         return result if twin is None else twin._of(result, thread)
 
     def _run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a coroutine method on the loop and return its result."""
-        return self._loop().run(method(self._inner, *args, **kwargs))
+        """Run a coroutine method on the loop and return its result; iterators as in ``_call``."""
+        thread = self._loop()
+        return thread.run(method(self._inner, *_read(args), **kwargs))
 
     def _close(self, work: Coroutine[Any, Any, None]) -> None:
         thread = self._thread
@@ -151,6 +151,10 @@ def twin_of(kind: type, name: str) -> Callable[[type[B]], type[B]]:
         return twin
 
     return make
+
+
+def _read(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(list(arg) if isinstance(arg, Iterator) else arg for arg in args)
 
 
 def _blocking(member: Any, kind: type) -> Any:

@@ -455,6 +455,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
         if self.state is not AssignmentState.REVOKED:
             self.offer()
 
+    def reconnected(self, _: MessageQueue) -> None:
+        """See ``FetcherOwner``."""
+        self._stored = None
+
     async def group_unknown(self, address: str) -> None:
         """Send a heartbeat to a broker that doesn't know the group."""
         await self._consumer.member.heartbeat_broker(address)

@@ -81,6 +81,9 @@ class FetcherOwner(ABC):
     ) -> None:
         """Handle that the broker refuses pulls."""
 
+    def reconnected(self, queue: MessageQueue) -> None:  # noqa: B027 - optional
+        """Handle that the broker may have lost the last commits, as after a kill: commit again."""
+
     @abstractmethod
     async def group_unknown(self, address: str) -> None:
         """Send a heartbeat to a broker that doesn't know the group or its subscription."""
@@ -275,6 +278,8 @@ class Fetcher(Generic[T, S]):
                 await check_filter(
                     self._context, self._group, self._queue.topic, self.expression, address
                 )
+                if self._connection is not None:
+                    self._owner.reconnected(self._queue)
                 self._connection, self._address = connection, address
             if commit is not None:
                 self._commit_sent_at = self._loop.time()

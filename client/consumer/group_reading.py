@@ -82,6 +82,11 @@ class GroupReading(AssignmentListener):
                     del self._topics[topic]
                 else:
                     self._topics[topic] = before
+                if self._member is not None:
+                    if before is None:
+                        self._member.unsubscribe(topic)
+                    else:
+                        self._member.subscribe(topic, before)
                 raise
             for queue in self._of(topic) if before is not None else ():
                 self._reader.filter(queue, expression)

@@ -78,6 +78,7 @@ class LocalOffsets(OffsetStore):
         self._file = file
         self._group = group
         self._changed = False
+        self._saving = asyncio.Lock()
         self._lock: int | None = self._take()
         try:
             self._offsets = self._load()
@@ -96,15 +97,17 @@ class LocalOffsets(OffsetStore):
 
     async def save(self) -> None:
         """Write the file if anything was committed. An OSError is logged; the next call retries."""
-        if not self._changed:
-            return
-        self._changed = False
-        text = _text(self._group, self._offsets)
-        try:
-            await asyncio.to_thread(durable_file.replace, self._file, text)
-        except OSError as error:
-            self._changed = True
-            _log.warning("local offsets not written", file=str(self._file), error=str(error))
+        # One at a time: all use the same temporary file.
+        async with self._saving:
+            if not self._changed:
+                return
+            self._changed = False
+            text = _text(self._group, self._offsets)
+            try:
+                await asyncio.to_thread(durable_file.replace, self._file, text)
+            except OSError as error:
+                self._changed = True
+                _log.warning("local offsets not written", file=str(self._file), error=str(error))
 
     def close(self) -> None:
         """Release the lock of the file."""
@@ -200,7 +203,7 @@ class OffsetCommits:
         self._automatic = asyncio.Lock()
 
     def forget(self, queue: MessageQueue) -> None:
-        """Forget the committed offset of a lost queue: other members may change it."""
+        """Forget the committed offset of a queue: another member or a kill may change it."""
         self.committed.pop(queue, None)
 
     async def handed_out(self) -> None:

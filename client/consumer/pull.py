@@ -8,6 +8,7 @@ heartbeats and commits offsets for its group; or shared by the members of the gr
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast, overload
@@ -111,7 +112,13 @@ class PullConsumer(ClientPart, Generic[T]):
         self._tasks = Supervisor(f"consumer {self.group}", on_failure=self._died)
         self._offsets = Offsets(self._context)
         self._reader: QueueReader[T] = QueueReader(
-            self._context, self.group, self._options, self._serde, self._tasks, self._find_start
+            self._context,
+            self.group,
+            self._options,
+            self._serde,
+            self._tasks,
+            self._find_start,
+            lambda queue: self._commits.forget(queue),  # noqa: PLW0108 - made below
         )
         self._interceptors = bind_all(self._options.interceptors, self)
         self._commits = OffsetCommits(self._offsets, self._reader, self.group)
@@ -324,14 +331,19 @@ class PullConsumer(ClientPart, Generic[T]):
         if max_messages < 1:
             raise UsageError(f"max_messages can't be {max_messages}")
         self._begin_to_take()
-        if not self._reader.ready:
+        loop = asyncio.get_running_loop()
+        end = math.inf if timeout is None else loop.time() + seconds(timeout)
+        while True:
             self._check_running()
-            await self._reader.wait(None if timeout is None else seconds(timeout))
-        self._check_running()
-        taken = self._reader.take(max_messages)
-        if not taken:
+            taken = self._reader.take(max_messages)
+            if taken:
+                return self._shown(taken)
             self._reader.raise_refusal()
-        return self._shown(taken)
+            # Another caller may have taken what this one was woken for.
+            left = end - loop.time()
+            if left <= 0:
+                return []
+            await self._reader.wait(None if timeout is None else left)
 
     def __aiter__(self) -> Self:
         return self

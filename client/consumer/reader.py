@@ -148,6 +148,7 @@ class QueueReader(FetcherOwner, Generic[T]):
     Args:
         tasks: owns the fetchers' tasks.
         find_start: returns the offset to start a queue at for which no offset was set.
+        on_reconnected: called with each queue whose broker may have lost the last commits.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         serde: Serde[T],
         tasks: Supervisor,
         find_start: Callable[[MessageQueue], Awaitable[int]],
+        on_reconnected: Callable[[MessageQueue], None],
     ) -> None:
         self._context = context
         self._group = group
@@ -165,6 +167,7 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._serde = serde
         self._tasks = tasks
         self._find_start = find_start
+        self._on_reconnected = on_reconnected
         self._fetchers: dict[MessageQueue, Fetcher[T, Prefetch[ReceivedMessage[T]]]] = {}
         # Used as ordered sets.
         self._ready: dict[Prefetch[ReceivedMessage[T]], None] = {}
@@ -397,6 +400,10 @@ class QueueReader(FetcherOwner, Generic[T]):
         """Record a broker's refusal, for ``raise_refusal``."""
         self._refusals[queue] = error
         self.wake()
+
+    def reconnected(self, queue: MessageQueue) -> None:
+        """Have the queue's offset committed again."""
+        self._on_reconnected(queue)
 
     async def group_unknown(self, _: str) -> None:
         """Send a heartbeat to all brokers, one of which doesn't know the group."""

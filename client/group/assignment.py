@@ -110,6 +110,9 @@ class AssignmentManager:
         self._starts = starts
         self._shared = options.shared
         self._handover_timeout = options.handover_timeout
+        self._drain_timeout = (
+            ORDERED_DRAIN_TIMEOUT if listener.ordered else options.handover_timeout
+        )
         self._loop = asyncio.get_running_loop()
         self._locks = LockKeeper(context, group, tasks, self, at_slaves=not listener.ordered)
         self._wanted: frozenset[MessageQueue] = frozenset()
@@ -141,11 +144,10 @@ class AssignmentManager:
     def change(self, wanted: Collection[MessageQueue]) -> None:
         """Take and give up queues until the member owns exactly these."""
         self._wanted = frozenset(wanted)
-        drain_timeout = ORDERED_DRAIN_TIMEOUT if self._listener.ordered else self._handover_timeout
         if self._changing is not None:
             self._changing.cancel()
         self._changing = self._tasks.spawn(
-            self._change(self._loop.time() + drain_timeout), "changing queues"
+            self._change(self._loop.time() + self._drain_timeout), "changing queues"
         )
 
     async def _change(self, deadline: float) -> None:
@@ -166,11 +168,13 @@ class AssignmentManager:
                 await asyncio.wait(changes, timeout=CHANGE_PATIENCE)
 
     def restart(self, starts: Mapping[MessageQueue, Start]) -> None:
-        """Give up owned queues and take them again at new start offsets."""
+        """Give up queues and take them again at new start offsets."""
         for queue, start in starts.items():
-            if queue in self._owned:
+            held = queue in self._owned or queue in self._taking
+            if held or queue in self._giving_up:
                 self._forced[queue] = start
-                self._give_up(queue, self._loop.time() + self._handover_timeout)
+            if held:
+                self._give_up(queue, self._loop.time() + self._drain_timeout)
 
     async def give_up_all(self, deadline: float) -> None:
         """Give up all queues; the locks of queues that don't finish in time are left to expire.

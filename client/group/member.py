@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Iterator, Mapping
 
 from client.config import GroupOptions, OnConflict
 from client.errors import (
+    ConsumerStopped,
     NoNameServer,
     NoRoute,
     PocketMQError,
@@ -155,6 +156,7 @@ class GroupMember:
             listener: the consumer, which reads the queues.
 
         Raises:
+            ConsumerStopped: ``stop`` was called meanwhile.
             GroupConflict: another member of the group has settings that must be equal but differ.
             NoNameServer: no name server can be reached.
             UsageError: this client already has a member of the group, or no name server is given.
@@ -183,14 +185,25 @@ class GroupMember:
         self._context.members.check_free(self.group)
         addresses = await self._addresses()
         await self._check_filters()
-        for conflict in await join(self._context, self, addresses):
-            _log.warning("members differ", group=self.group, conflict=str(conflict))
-            self._listener.tell(MembersDiffer(self.group, conflict))
-        self._context.members.join(self)
+        self._check_open()
+        try:
+            for conflict in await join(self._context, self, addresses):
+                _log.warning("members differ", group=self.group, conflict=str(conflict))
+                self._listener.tell(MembersDiffer(self.group, conflict))
+            self._check_open()
+            self._context.members.join(self)
+        except BaseException:
+            # Brokers may know the member already.
+            await self._context.leave(self)
+            raise
         self._joined = True
         well = await self._round()
         self._rounds = self._tasks.spawn(self._run(well), "rebalance")
         self._tasks.spawn(self._problems.run(), "watching the group")
+
+    def _check_open(self) -> None:
+        if self._tasks.closed:
+            raise ConsumerStopped("the consumer was stopped while it started", group=self.group)
 
     async def stop(self, *, deadline: float) -> None:
         """Give up all queues and leave the group.
@@ -394,6 +407,7 @@ class GroupMember:
         view = GroupView(self._context, self.group, self._reports.members)
         topics = self._subscriptions.topics
         outcomes = await asyncio.gather(*(self._view(view, topic) for topic in topics))
+        self._check_open()
         views: dict[str, View | None] = {}
         failed: dict[str, PocketMQError] = {}
         for topic, outcome in zip(topics, outcomes, strict=True):

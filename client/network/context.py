@@ -267,9 +267,10 @@ class ClientContext:
             await self.heartbeats.unregister(consumer_group=group)
 
     async def leave(self, member: Membership) -> None:
-        """Remove a member that shares queues, and unregister from the brokers."""
+        """Remove a member that shares queues, and unregister unless its group has another here."""
         self.members.leave(member)
-        await self.heartbeats.unregister(consumer_group=member.group)
+        if self.members.membership(member.group) is None:
+            await self.heartbeats.unregister(consumer_group=member.group)
 
     def heartbeat_soon(self) -> None:
         """Send heartbeats without waiting for the period: their content has changed."""

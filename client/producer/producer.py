@@ -547,6 +547,7 @@ class Producer(ClientPart, Generic[T]):
             RequestTimeout: no reply came in time; the message may still be handled.
             UnreadableMessage: the reply can't be decompressed or deserialized.
         """
+        self._check()
         message = _message(topic, body, tag, keys, properties, sharding_key, queue, 0)
         limit = REQUEST_REPLY_TIMEOUT if timeout is None else seconds(timeout)
         return await self._requests.ask(

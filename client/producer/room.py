@@ -45,7 +45,8 @@ class RoomQueue:
         # Not a dict: finding its first entry scans the slots of all entries deleted before it.
         self.waiting: OrderedDict[Waiter, MessageColumns] = OrderedDict()
         self._stored_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._timer_at = 0.0
 
     async def wait(self, columns: MessageColumns) -> None:
         """Wait until room is reserved for these messages.
@@ -59,7 +60,7 @@ class RoomQueue:
         try:
             if columns.timeout is None:
                 if self._timer is None:
-                    self._timer = self._loop.call_later(self._timeout, self._end_stuck)
+                    self._end_stuck_in(self._timeout)
                 await waiter
                 columns.deadline = self._now() + self._timeout
             else:
@@ -87,13 +88,17 @@ class RoomQueue:
         """Record that a broker has just stored a message."""
         self._stored_at = self._now()
 
+    def _end_stuck_in(self, seconds: float) -> None:
+        # Not the handle's when(): uvloop's for less than half a millisecond has none.
+        self._timer_at = self._loop.time() + seconds
+        self._timer = self._loop.call_later(seconds, self._end_stuck)
+
     def _end_stuck(self) -> None:
         """Fail the sends without explicit timeout if nothing was stored for too long."""
-        assert self._timer is not None
-        late = self._loop.time() - self._timer.when()
+        late = self._loop.time() - self._timer_at
         if late > STALL_SECONDS:
             # The event loop stalled: first let it read the acknowledgements that have arrived.
-            self._timer = self._loop.call_later(late, self._end_stuck)
+            self._end_stuck_in(late)
             return
         self._timer = None
         now = self._now()
@@ -108,7 +113,7 @@ class RoomQueue:
                 self._reject(waiter, TimeoutError())
         later = min([end for end, _ in ends if end > now], default=None)
         if later is not None:
-            self._timer = self._loop.call_later(later - now, self._end_stuck)
+            self._end_stuck_in(later - now)
 
     def close(self, error: Callable[[str], Exception]) -> None:
         """Fail all waiting sends with ``error(topic)``."""

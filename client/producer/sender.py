@@ -504,7 +504,11 @@ class Sender:
         if route is not None and delivery.request.queue is None:
             now = self._loop.time()
             others = {queue.broker_name for queue in route.writable} - delivery.avoid(self._now())
-            if any(self._faults.available(broker, now) for broker in others):
+            if any(
+                # An order conf may name brokers that have no master.
+                route.master(broker) is not None and self._faults.available(broker, now)
+                for broker in others
+            ):
                 return True
         # The earliest time that a broker has named; else growing pauses.
         pause = min(delivery.not_before.values(), default=0.0) - self._now()

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
+from weakref import WeakValueDictionary
 
 from client.errors import PocketMQError, UsageError
 from client.interceptors import Interceptor
@@ -91,6 +92,8 @@ class Transactions(Generic[T]):
         self._checks = 0
         # The unconfirmed decisions by message id, for when the broker asks.
         self._decided: OrderedDict[str, TransactionState] = OrderedDict()
+        # By message id. Weak: the application may drop one that it has started, undecided.
+        self._open: WeakValueDictionary[str, Transaction[T]] = WeakValueDictionary()
 
     def check_usable(self) -> None:
         """Raise UsageError without a checker."""
@@ -104,6 +107,14 @@ class Transactions(Generic[T]):
     def now_ms(self) -> int:
         """Return the time by the producer's clock, in milliseconds."""
         return self._context.clock.now_ms()
+
+    def opened(self, transaction: Transaction[T]) -> None:
+        """Keep a transaction of this producer from its checker until ``ended``."""
+        self._open[transaction.id] = transaction
+
+    def ended(self, transaction: Transaction[T]) -> None:
+        """Leave a transaction whose block has ended to the checker, if the broker asks."""
+        self._open.pop(transaction.id, None)
 
     async def end(
         self, transaction: OpenTransaction[T], receipt: Receipt, state: TransactionState
@@ -236,7 +247,11 @@ class Transactions(Generic[T]):
         message_id = record.unique_id or asked.msg_id or record.offset_id
         state = self._decided.get(message_id)
         if state is None:
-            state = await self._decide(record, message_id)
+            # What an open block will decide, the checker can't know yet.
+            still_open = message_id in self._open
+            state = (
+                TransactionState.UNKNOWN if still_open else await self._decide(record, message_id)
+            )
         header = self._header(
             message_id,
             asked.tran_state_table_offset,
@@ -365,6 +380,7 @@ class Transaction(Generic[T]):
             sent_ms=sent_ms,
             offset_id=receipt.offset_id,
         )
+        self._transactions.opened(self)
         if receipt.status is not SendStatus.OK:
             # The local transaction must not run on a message that may be lost.
             await self.rollback()
@@ -414,6 +430,9 @@ class Transaction(Generic[T]):
                 hint="a decision is final",
             )
         self.state = state
-        if state is not TransactionState.UNKNOWN and not self.confirmed:
-            self.confirmed = await self._transactions.end(self._opened, receipt, state)
+        try:
+            if state is not TransactionState.UNKNOWN and not self.confirmed:
+                self.confirmed = await self._transactions.end(self._opened, receipt, state)
+        finally:
+            self._transactions.ended(self)
         return self.confirmed

@@ -52,6 +52,12 @@ async def admin(cluster: Cluster) -> AsyncIterator[client.Admin]:
         yield admin
 
 
+def lose_offsets(root: Path) -> None:
+    """Remove the committed offsets of the stopped brokers whose stores are in ``root``."""
+    for file in root.rglob("consumerOffset.json*"):
+        file.unlink()
+
+
 class FakePeer:
     """Name server and broker in one, with scripted answers.
 

@@ -110,6 +110,21 @@ async def test_listeners_are_notified_of_queues_and_may_commit_before_losing_the
     assert all(text.startswith("fallback 0: ") for text in starts)
 
 
+async def test_a_subscribe_that_is_cancelled_takes_no_queues(cluster: Any, admin: Any):
+    await admin.create_topic("U", queues=4)
+    options: dict[str, Any] = {"group": "g", "on_conflict": "allow"}
+    async with client.PullConsumer(cluster.nameserver, **options) as one:
+        await one.subscribe("T")
+        subscribing = asyncio.create_task(one.subscribe("U"))
+        await asyncio.sleep(0)
+        subscribing.cancel()
+        await asyncio.wait([subscribing])
+        async with client.PullConsumer(cluster.nameserver, **options) as two:
+            await two.subscribe("U")
+            await until(lambda: len(two.assigned) == 4)
+        assert {each.topic for each in one.assigned} == {"T"}
+
+
 async def test_uncommitted_messages_are_delivered_again_to_the_next_owner(
     cluster: Any, producer: Any
 ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -43,6 +44,17 @@ async def test_parts_share_connections_and_close_with_their_instance(fake: Any):
     gone = [c for c in fake.seen if c.code == RequestCode.UNREGISTER_CLIENT]
     groups = {c.read(UnregisterClientRequestHeader).producer_group for c in gone}
     assert groups == {"p0", "p1", "p2", "p3", "p4", None}
+
+
+async def test_of_two_consumers_that_start_at_once_in_one_group_one_is_a_member(fake: Any):
+    async with client.Instance(fake.address) as mq:
+        consumers = [
+            mq.push_consumer(group="g", subscribe={"T": "*"}, handler=print) for _ in range(2)
+        ]
+        starts = (consumer.start() for consumer in consumers)
+        outcomes = await asyncio.gather(*starts, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), client.UsageError]
+        assert fake.count(RequestCode.UNREGISTER_CLIENT) == 0
 
 
 async def test_the_first_request_to_a_broker_is_a_heartbeat(fake: Any):
@@ -259,6 +271,24 @@ async def test_blocking_objects_work_alone_and_raise_the_same_errors(cluster: An
             assert set(admin.committed("g", "T").values()) == {None}
 
     await asyncio.to_thread(use)
+
+
+async def test_a_generator_of_messages_runs_in_the_thread_of_its_caller(cluster: Any):
+    threads: list[threading.Thread] = []
+
+    def messages() -> Iterator[client.Message[bytes]]:
+        for _ in range(2):
+            threads.append(threading.current_thread())
+            yield client.Message("T", b"x")
+
+    def use() -> threading.Thread:
+        with blocking.Producer(cluster.nameserver) as producer:
+            assert len(producer.send_many(messages())) == 2
+            assert len(producer.send_batch(messages())) == 2
+        return threading.current_thread()
+
+    caller = await asyncio.to_thread(use)
+    assert threads == 4 * [caller]
 
 
 async def test_a_blocking_call_in_the_clients_own_thread_is_refused(cluster: Any):

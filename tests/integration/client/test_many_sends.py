@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import client
 from client.limits import WAITING_PER_IN_FLIGHT
+from client.producer.room import RoomQueue
 from pocketmq import testing
+from remoting.runtime.tasks import run
 from tests.support.waiting import until
 
 
@@ -44,6 +47,20 @@ async def test_waiting_sends_fail_when_acknowledgements_stop(fake: Any) -> None:
     assert isinstance(first, client.SendError)
     assert first.outcome is client.Outcome.UNKNOWN
     assert all("left no room" in str(other) for other in others[1:])
+
+
+def test_waiting_sends_fail_on_uvloop_too_if_their_time_is_less_than_a_millisecond() -> None:
+    pytest.importorskip("uvloop")
+
+    async def wait() -> None:
+        now = asyncio.get_running_loop().time
+        room = RoomQueue(0.0004, now, lambda _: False, lambda _: None)
+        columns: Any = SimpleNamespace(timeout=None, deadline=now(), topic="T")
+        waiting = asyncio.create_task(room.wait(columns))
+        await asyncio.wait([waiting], timeout=5)
+        assert isinstance(waiting.exception(), TimeoutError)
+
+    run(wait())
 
 
 async def test_closing_ends_the_wait_for_room(fake: Any) -> None:

@@ -276,6 +276,7 @@ async def test_the_answer_to_a_check_links_to_the_half_message(
         transaction = producer.transaction("T", b"1")
         with recorder.tracer().start_as_current_span("order"):
             await transaction.start()
+        await transaction.defer()
         await until(lambda: len(asked) >= (1 if decision else 2))
         if decision:
             await until(lambda: recorder.spans("commit T"))

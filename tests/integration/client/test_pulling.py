@@ -95,6 +95,16 @@ async def test_several_tasks_may_read(cluster: Any, producer: Any):
     assert sorted(got, key=int) == [b"%d" % number for number in range(1000)]
 
 
+async def test_a_read_without_a_timeout_returns_messages_only(cluster: Any, producer: Any):
+    async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
+        consumer.assign(await consumer.queues("T"))
+        reads = {asyncio.create_task(consumer.get_many(10)) for _ in range(3)}
+        for body in (b"a", b"b", b"c"):
+            await producer.send("T", body)
+            done, reads = await asyncio.wait(reads, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+            assert [[message.body for message in read.result()] for read in done] == [[body]]
+
+
 async def test_a_paused_queue_keeps_its_position(cluster: Any, producer: Any):
     async with client.PullConsumer(cluster.nameserver, group="g") as consumer:
         consumer.assign([queue(0), queue(1)])

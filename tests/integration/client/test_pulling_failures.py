@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from remoting.connection import Connection
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.pull import PullMessageRequestHeader, PullMessageResponseHeader
+from tests.integration.client.conftest import lose_offsets
 from tests.integration.client.pulling import FaultyStrategy, fill, queue, take
 from tests.support.waiting import until
 
@@ -36,6 +38,29 @@ async def test_reading_continues_when_the_broker_is_back(cluster: Any, producer:
         await until(lambda: sum(isinstance(e, QueueResumed) for e in events) == len(queues))
         assert {e.queue for e in events if isinstance(e, QueueWaiting)} == set(queues)
         await consumer.commit()
+
+
+async def test_an_offset_that_a_killed_broker_has_lost_is_committed_again(
+    cluster: Any, producer: Any, tmp_path: Path
+):
+    await fill(producer, 10)
+    async with client.PullConsumer(
+        cluster.nameserver, group="g", auto_commit=True, auto_commit_period=0.1
+    ) as consumer:
+        queues = await consumer.queues("T")
+        consumer.assign(queues)
+        await take(consumer, 10)
+        assert await consumer.get_many(1, timeout=0.1) == []
+
+        async def is_committed() -> bool:
+            committed = await consumer.committed()
+            return sum(offset or 0 for offset in committed.values()) == 10
+
+        await until(is_committed)
+        await cluster.stop()
+        lose_offsets(tmp_path)
+        await cluster.start()
+        await until(is_committed)
 
 
 async def test_reading_continues_after_the_name_server_restarts(cluster: Any, producer: Any):

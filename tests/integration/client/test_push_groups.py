@@ -10,6 +10,7 @@ import pytest
 
 import client
 from client.events import QueueGained
+from tests.integration.client.conftest import lose_offsets
 from tests.integration.client.pushing import Bodies, collect, consumer, fill, lag, numbers, own
 from tests.support.waiting import until
 
@@ -37,6 +38,26 @@ async def test_members_share_the_queues_and_a_clean_handover_repeats_nothing(
         await fill(producer, 100, first=1000)
         await until(lambda: len(first) + len(second) >= 1100)
     assert sorted(first + second, key=int) == numbers(1100)
+
+
+async def test_an_offset_that_a_killed_broker_has_lost_is_committed_again(
+    cluster: Any, producer: Any, admin: client.Admin, tmp_path: Path
+):
+    got: Bodies = []
+    await fill(producer, 10)
+    async with consumer(cluster, collect(got), commit_period=0.1):
+        await until(lambda: len(got) == 10)
+
+        async def is_committed() -> bool:
+            queues = (await admin.lag("g")).queues.values()
+            return sum(queue.committed or 0 for queue in queues) == 10
+
+        await until(is_committed)
+        await cluster.stop()
+        lose_offsets(tmp_path)
+        await cluster.start()
+        await until(is_committed)
+    assert len(got) == 10
 
 
 async def test_an_orderly_handover_keeps_the_order_of_each_queue(cluster: Any, producer: Any):

@@ -141,6 +141,11 @@ async def test_a_late_reply_harms_nobody(cluster):
         assert (await asking.request("T", b"again", timeout=10)).body == b"again"
 
 
+async def test_a_producer_that_is_not_started_asks_nothing():
+    with pytest.raises(client.UsageError, match="not started"):
+        await client.Producer("127.0.0.1:1").request("T", b"hello")
+
+
 async def test_a_blocking_producer_asks_too(cluster):
     def ask() -> bytes:
         with blocking.Producer(cluster.nameserver, group="asking") as asking:

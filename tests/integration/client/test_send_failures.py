@@ -12,6 +12,8 @@ import client
 from client.network.context import ClientContext
 from remoting.connection import Connection
 from remoting.errors import ConnectFailed
+from remoting.protocol.bodies import encode
+from remoting.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers.send import SendMessageResponseHeader
@@ -154,6 +156,25 @@ async def test_a_dead_broker_is_avoided(fakes: Any):
         await two.server.stop(drain_timeout=0.1)
         receipts = [await producer.send("T", b"%d" % number) for number in range(8)]
     assert {receipt.queue.broker_name for receipt in receipts} == {"fake-2"}
+
+
+async def test_an_ordered_topic_without_a_master_is_tried_again_after_pauses(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+):
+    slave_only = TopicRouteData(
+        order_topic_conf="fake:4",
+        queue_datas=[QueueData(broker_name="fake", read_queue_nums=4, write_queue_nums=4, perm=6)],
+        broker_datas=[BrokerData(cluster="c", broker_name="fake", broker_addrs={1: "127.0.0.1:1"})],
+    )
+    body = encode(slave_only, standard=True)
+    fake.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, answer=lambda command, _: command.reply(body=body))
+    context = ClientContext(fake.address, {})
+    async with producing(context, timeout=0.5) as producer:
+        tries: list[str] = []
+        monkeypatch.setattr(context.routes, "invalidate", tries.append)
+        with pytest.raises(client.NoRoute):
+            await producer.send("T", b"x")
+    assert 1 < len(tries) < 20
 
 
 async def test_a_connection_that_breaks_after_the_write_is_tried_again(fake: Any):

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 import client
+from remoting.pool import ConnectionPool
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.admin import RegisterBrokerRequestHeader
 
 
 @pytest.fixture
@@ -59,6 +63,25 @@ async def test_a_message_is_returned_by_its_producers_id_and_by_the_brokers(
     assert (await admin.message(place)).body == b"two"
     assert (await admin.message(place, topic="T")).body == b"two"
     assert bodies(await admin.find_messages("T", first.id)) == [b"one"]
+
+
+async def test_a_broker_with_an_impossible_address_hides_no_message(
+    cluster: Any, admin: client.Admin
+) -> None:
+    (receipt,) = await send(cluster, client.Message("T", b"one"))
+    header = RegisterBrokerRequestHeader(
+        broker_name="a-broker",
+        broker_addr="a..b:10911",
+        cluster_name="DefaultCluster",
+        ha_server_addr="",
+        broker_id=0,
+    )
+    request = Command.request(RequestCode.REGISTER_BROKER, header)
+    async with ConnectionPool() as pool:
+        answer = await pool.request(cluster.nameserver, request, timeout=5)
+        assert answer.code == ResponseCode.SUCCESS
+        assert "a..b:10911" in {broker.address for broker in await admin.brokers()}
+        assert (await admin.message(receipt.offset_id)).body == b"one"
 
 
 async def test_missing_messages_are_not_found(cluster: Any, admin: client.Admin) -> None:

@@ -6,6 +6,7 @@ The broker is a scripted peer.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -114,6 +115,10 @@ def unexpected(transaction: client.OpenTransaction[Any]) -> State:
     raise AssertionError(f"asked about {transaction}")
 
 
+async def roll_back(_: client.OpenTransaction[Any]) -> State:
+    return State.ROLLBACK
+
+
 async def commit(_: client.OpenTransaction[Any]) -> State:
     return State.COMMIT
 
@@ -140,6 +145,25 @@ async def test_a_decision_that_the_broker_refused_is_made_once_more_on_request(a
         asking.refuses = False
         assert await transaction.rollback()
     assert transaction.confirmed
+
+
+async def test_a_check_during_the_block_is_answered_unknown_without_the_checker(asking):
+    async with producer(asking, roll_back) as sender:
+        async with sender.transaction("T", b"x") as transaction:
+            await asking.ask(7, key=transaction.id)
+            assert await asking.answered(1) == [(7, State.UNKNOWN)]
+        assert await asking.answered(2) == [(7, State.UNKNOWN), (3, State.COMMIT)]
+
+
+async def test_the_checker_decides_about_a_transaction_that_the_application_has_dropped(asking):
+    async with producer(asking, roll_back) as sender:
+        transaction = sender.transaction("T", b"x")
+        await transaction.start()
+        key = transaction.id
+        del transaction
+        gc.collect()
+        await asking.ask(7, key=key)
+        assert await asking.answered(1) == [(7, State.ROLLBACK)]
 
 
 async def test_a_check_for_a_group_that_nobody_has_is_left_to_others(asking):

@@ -211,8 +211,8 @@ async def test_a_decision_that_was_not_confirmed_is_given_again(quick, monkeypat
 
 async def test_transactions_survive_a_restart_of_the_broker(quick):
     async with producer(quick, lambda _: State.COMMIT) as sender:
-        transaction = sender.transaction("T", b"x")
-        await transaction.start()
+        async with sender.transaction("T", b"x") as transaction:
+            await transaction.defer()
         ended = sender.transaction("T", b"ended")
         await ended.start()
         await ended.rollback()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from client.consumer.offset_store import LocalOffsets
 from client.errors import UsageError
 from remoting.protocol.queue import MessageQueue
+from remoting.runtime import durable_file
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(2)]
 
@@ -107,3 +110,31 @@ async def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, caplog: pytest
     await store.save()
     store.close()
     assert await read(file) == [7, None]
+
+
+async def test_saves_write_the_file_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    replace = durable_file.replace
+    now: list[bytes] = []
+    most: list[int] = []
+
+    def slow(file: Path, data: bytes) -> None:
+        now.append(data)
+        most.append(len(now))
+        time.sleep(0.02)
+        replace(file, data)
+        now.remove(data)
+
+    monkeypatch.setattr(durable_file, "replace", slow)
+    file = tmp_path / "offsets.json"
+    store = LocalOffsets(file, "g")
+    saves = []
+    for offset in range(1, 5):
+        await store.commit(QUEUES[0], offset)
+        saves.append(asyncio.create_task(store.save()))
+        await asyncio.sleep(0)
+    await asyncio.gather(*saves)
+    store.close()
+    assert set(most) == {1}
+    assert await read(file) == [4, None]

@@ -12,6 +12,7 @@ import pytest
 
 from remoting import errors
 from remoting.addresses import address_text, network_of, parse_address
+from remoting.pool import ConnectionPool
 from remoting.runtime import tasks as loop
 from remoting.runtime.clock import SystemClock
 from remoting.runtime.log import MAX_PER_SECOND, Log, RateLimitedLog
@@ -64,10 +65,19 @@ def test_an_address_has_two_parts(text: str, parts: tuple[str, int]) -> None:
     assert address_text(parts) == text
 
 
-@pytest.mark.parametrize("text", ["", "host", ":9876", "host:", "host:x", "host:65536", "h:-1"])
+@pytest.mark.parametrize(
+    "text", ["", "host", ":9876", "host:", "host:x", "host:65536", "h:-1", "h:" + "1" * 5000]
+)
 def test_an_invalid_address_is_refused_with_a_message(text: str) -> None:
     with pytest.raises(errors.ConnectFailed, match="this is not host:port"):
         parse_address(text)
+
+
+@pytest.mark.parametrize("host", ["a..b", ".a", "a" * 64, "a\0b", "\ud800"])
+async def test_a_name_that_no_host_can_have_is_a_failure_to_connect(host: str) -> None:
+    async with ConnectionPool() as pool:
+        with pytest.raises(errors.ConnectFailed, match="no host can have this name"):
+            await pool.get(f"{host}:10911")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from client.consumer.options import PushOptions
 from client.events import Event, Start
 from client.group.assignment import AssignmentListener, AssignmentManager
 from client.group.reports import Running
-from client.limits import CHANGE_PATIENCE, CHANGED_AT_ONCE
+from client.limits import CHANGE_PATIENCE, CHANGED_AT_ONCE, ORDERED_DRAIN_TIMEOUT
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.tasks import Supervisor
 from tests.support.virtual_time import virtual
@@ -23,8 +23,10 @@ LAST = MessageQueue("T", "a", len(MANY))
 class Consumer(AssignmentListener):
     """Counts what it gains and loses; its start offsets and its handlers take their time."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ordered: bool = False) -> None:
+        self.ordered = ordered
         self.gains: Counter[MessageQueue] = Counter()
+        self.starts: list[int] = []
         self.losses: Counter[MessageQueue] = Counter()
         self.failures: list[BaseException] = []
         self.handlers_take = 0.0
@@ -55,6 +57,7 @@ class Consumer(AssignmentListener):
 
     def gained(self, queue: MessageQueue, start: Start) -> None:
         self.gains[queue] += 1
+        self.starts.append(start.offset)
 
     async def lost(self, queue: MessageQueue, *, deadline: float) -> None:
         await asyncio.sleep(self.handlers_take)
@@ -97,4 +100,44 @@ async def test_a_queue_that_is_reset_while_all_are_given_up_is_given_up_once() -
     assert consumer.losses == Counter([*MANY, LAST])
     assert consumer.manager.owned == frozenset()
     assert consumer.failures == []
+    await consumer.tasks.close()
+
+
+@virtual
+async def test_the_last_reset_counts_if_a_queue_still_drains_after_another() -> None:
+    consumer = Consumer()
+    consumer.manager.change([LAST])
+    await asyncio.sleep(1)
+    consumer.handlers_take = 3
+    consumer.manager.restart({LAST: Start(5, "reset", "")})
+    await asyncio.sleep(1)
+    consumer.manager.restart({LAST: Start(7, "reset", "")})
+    await asyncio.sleep(10)
+    assert consumer.starts == [0, 7]
+    await consumer.tasks.close()
+
+
+@virtual
+async def test_a_reset_of_a_queue_that_is_being_taken_counts() -> None:
+    consumer = Consumer()
+    consumer.starts_take[LAST] = 3
+    consumer.manager.change([LAST])
+    await asyncio.sleep(1)
+    consumer.manager.restart({LAST: Start(7, "reset", "")})
+    await asyncio.sleep(10)
+    assert consumer.starts == [7]
+    await consumer.tasks.close()
+
+
+@virtual
+async def test_an_ordered_queue_is_not_taken_again_after_a_reset_while_its_handler_runs() -> None:
+    consumer = Consumer(ordered=True)
+    consumer.manager.change([LAST])
+    await asyncio.sleep(1)
+    consumer.handlers_take = ORDERED_DRAIN_TIMEOUT - 1
+    consumer.manager.restart({LAST: Start(7, "reset", "")})
+    await asyncio.sleep(ORDERED_DRAIN_TIMEOUT - 2)
+    assert consumer.starts == [0]
+    await asyncio.sleep(10)
+    assert consumer.starts == [0, 7]
     await consumer.tasks.close()

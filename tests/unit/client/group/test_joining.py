@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client.errors import GroupConflict, NoNameServer, UsageError
+from client.errors import ConsumerStopped, GroupConflict, NoNameServer, UsageError
 from client.events import (
     GroupTrouble,
     MembersDiffer,
@@ -100,6 +100,39 @@ async def test_one_instance_has_one_member_of_a_group(tmp_path: Path):
         second = type(one)(one.client)
         with pytest.raises(UsageError, match="instance of its own"):
             await second.start()
+
+
+@virtual
+async def test_a_start_that_is_cancelled_while_it_joins_leaves_no_member(tmp_path: Path):
+    async with world(tmp_path) as cluster:
+        cluster.broker("broker-b", T=4).slow[RequestCode.HEART_BEAT] = 0.5
+        groups = cluster.brokers["broker-a"].bench.state.consumers.groups
+        starting = asyncio.create_task(cluster.consumer("a").start())
+        await asyncio.sleep(0.1)
+        assert groups["g"].client_ids() == ["a"]
+        starting.cancel()
+        await asyncio.wait([starting])
+        assert starting.cancelled()
+        assert "g" not in groups
+
+
+@pytest.mark.parametrize(
+    "slow", [20010, RequestCode.HEART_BEAT, RequestCode.GET_CONSUMER_LIST_BY_GROUP]
+)
+@virtual
+async def test_a_member_that_is_stopped_while_it_starts_leaves_the_group(tmp_path: Path, slow: int):
+    async with world(tmp_path) as cluster:
+        broker = cluster.brokers["broker-a"]
+        broker.slow[slow] = 0.5
+        one = cluster.consumer("a")
+        starting = asyncio.create_task(one.start())
+        await asyncio.sleep(0.1)
+        assert one.member is not None
+        await one.member.stop(deadline=now())
+        with pytest.raises(ConsumerStopped, match="while it started"):
+            await starting
+        assert one.client.members.memberships == []
+        assert "g" not in broker.bench.state.consumers.groups
 
 
 @virtual
