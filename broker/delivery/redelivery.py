@@ -45,6 +45,9 @@ _MOST_POWER: Final = 32
 _FIRST_VERSION_WITH_MAX_RECONSUME: Final = 121
 """V3_4_9: the maxReconsumeTimes of older clients is ignored."""
 
+_MOST_RECONSUMES: Final = 2**31 - 1
+"""A record holds the number in 32 bits. A sender may set any, even a negative one."""
+
 _WAIT: Final = properties.WAIT.encode()
 _RETRY_TOPIC: Final = properties.RETRY_TOPIC.encode()
 _ORIGIN_MESSAGE_ID: Final = properties.ORIGIN_MESSAGE_ID.encode()
@@ -106,7 +109,8 @@ def retry_level(
     """
     if asked:
         return asked
-    wait_ms = None if policy is None else _policy_wait_ms(policy, max(reconsume_times, 0))
+    reconsume_times = max(reconsume_times, 0)
+    wait_ms = None if policy is None else _policy_wait_ms(policy, reconsume_times)
     return _FIRST_LEVEL + reconsume_times if wait_ms is None else level_for(wait_ms, levels_ms)
 
 
@@ -147,7 +151,8 @@ def sent_back(record: RecordView, topic: str, queue_id: int, level: int) -> Pend
     if level == 0 and len(text) > MAX_PROPERTIES_BYTES:
         # A broker that leaves no room accepted it: better a dead letter without its origin.
         text = record.properties_text
-    return copied(record, topic, queue_id, text, record.reconsume_times + 1)
+    reconsume_times = min(record.reconsume_times + 1, _MOST_RECONSUMES)
+    return copied(record, topic, queue_id, text, reconsume_times)
 
 
 def postpone(message: PendingMessage, level: int, levels_ms: Sequence[int]) -> None:

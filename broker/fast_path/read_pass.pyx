@@ -16,13 +16,13 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from functools import partial
 from time import perf_counter
 
 from broker.delivery.redelivery import REDELIVERY_BYTES
-from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES
+from broker.store.limits import MAX_PULL_BYTES, MAX_PULL_MESSAGES, SECTOR_BYTES
 from remoting.protocol.frame import GATHER_BYTES, with_code
 from remoting.protocol import limits as protocol_limits
 from remoting.protocol.codes import RequestCode
@@ -84,6 +84,7 @@ cdef Py_ssize_t MAX_HEADER_BYTES = protocol_limits.MAX_HEADER_BYTES
 cdef Py_ssize_t SHORT_PROPERTIES_BYTES = (
     protocol_limits.MAX_PROPERTIES_BYTES - REDELIVERY_BYTES - protocol_limits.MAX_TOPIC_LENGTH
 )
+cdef Py_ssize_t LOST_BYTES = SECTOR_BYTES
 cdef Py_ssize_t MAX_BATCH_MESSAGES = protocol_limits.MAX_BATCH_MESSAGES
 cdef int64_t PULL_BYTES = MAX_PULL_BYTES
 cdef int64_t PULL_MESSAGES = MAX_PULL_MESSAGES
@@ -458,6 +459,8 @@ cdef class Sends:
             memcpy(text, sent.at, text_length)
         elif sent.kind != Kind.ABSENT:
             return SLOW
+        if may_look_lost(text, text_length):
+            return SLOW
         head.sys_flag = plan.sys_flag
         head.reconsume_times = plan.reconsume_times
         if plan.is_usual:
@@ -617,6 +620,11 @@ cdef class Sends:
         return 0
 
 
+cdef inline bint may_look_lost(const uint8_t *text, Py_ssize_t length) noexcept nogil:
+    """Return whether recovery may take properties for lost: the slow path decides."""
+    return length >= LOST_BYTES and memchr(text, 0, length) != NULL
+
+
 cdef Py_ssize_t measure(
     Run run, Py_ssize_t text_length, const uint8_t *body, Py_ssize_t length, int64_t *size
 ) noexcept:
@@ -636,6 +644,8 @@ cdef Py_ssize_t measure(
         properties_length = get16(body + at)
         at += 2
         if properties_length > length - at:
+            return -1
+        if may_look_lost(body + at, properties_length):
             return -1
         at += properties_length
         joined = properties_length + text_length

@@ -27,6 +27,7 @@ from typing import Final, NamedTuple, NoReturn
 from broker.store.commit_log import CommitLog
 from broker.store.consume_queue import ConsumeQueue, QueueTable
 from broker.store.disk_state import StoreContext
+from broker.store.limits import SECTOR_BYTES
 from broker.store.results import BatchPutResult, PendingMessage, PutResult, PutStatus
 from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES, MAX_TOPIC_LENGTH
@@ -46,6 +47,8 @@ FOLLOWS: Final = "this broker is a slave, which takes messages from its master a
 
 OnArrival = Callable[[str, int, int, int], None]
 """Topic, queue id, new maximum offset, tags code."""
+
+_LOST_SECTOR: Final = bytes(SECTOR_BYTES)
 
 _ALWAYS_WATCHED: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC})
 
@@ -359,6 +362,14 @@ class MessageWriter:
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
                 f"the properties of a message to topic {message.topic} take"
                 f" {len(message.properties)} bytes: use at most {MAX_PROPERTIES_BYTES}",
+            )
+        # After a crash, recovery would take them for lost (``log_walk``), and end the log there.
+        # Records that a slave copies are not checked: its log must be the same as the master's.
+        if _LOST_SECTOR in message.properties or message.properties.endswith(b"\0"):
+            _illegal(
+                f"the properties of a message to topic {message.topic} have {SECTOR_BYTES} zero"
+                " bytes in a row, or one at the end, which after a crash would look like a lost"
+                " part of the disk: put them into the body, or encode them"
             )
         if body_bytes > self._max_body:
             _illegal(

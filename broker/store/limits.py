@@ -11,6 +11,9 @@ from remoting.protocol.limits import MAX_MESSAGE_BYTES
 PAGE_BYTES: Final = 4096
 """Unit of the settings that count pages (cf. MappedFile.OS_PAGE_SIZE), and smallest allocation."""
 
+SECTOR_BYTES: Final = 512
+"""Smallest unit that a disk writes or loses."""
+
 MAX_OPEN_MAPS: Final = 16_384
 """Mapped files open at once, even if the process may open more: each costs a descriptor, half a KiB
 and one of the 65,530 maps that Linux allows a process."""

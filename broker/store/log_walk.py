@@ -7,8 +7,8 @@ later messages.
 
 A crash loses whole sectors, which then read as zeros. If they held a part of the body, the CRC does
 not match; if they held lengths, these do not add up. If they held only topic or properties, the
-part of these in one sector is all zeros, which no valid text is. This last check is made only where
-the log may not have been synced.
+part of these in one sector is all zeros, which no valid text is: ``MessageWriter`` refuses such
+properties. This last check is made only where the log may not have been synced.
 
 There is a second walk, ``log_view``, for readers of files that may change meanwhile: it uses
 ``pread`` and reads a position again before it counts as damaged. This one is recovery's. It owns
@@ -23,7 +23,7 @@ from collections.abc import Generator, Iterator, Sequence
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.store.limits import StoreLimits
+from broker.store.limits import SECTOR_BYTES, StoreLimits
 from broker.store.mapped_file import MappedFile
 from broker.store.results import OpeningProgress, StoreError
 from remoting.protocol import core
@@ -54,9 +54,6 @@ _SEARCHED_AT_ONCE: Final = 64 * 1024
 _FOREIGN_RECORDS: Final = 2
 """A single record with a wrong physical offset may be damaged; two wrong by the same amount mean
 that the file belongs elsewhere."""
-
-_SECTOR_BYTES: Final = 512
-"""Smallest unit that a disk writes or loses."""
 
 _LOOK_BYTES: Final = 1 << 20
 """Bytes walked between two updates of the progress: a hundredth of a second."""
@@ -132,9 +129,14 @@ def read_record(
     return record, not check_crc or body_crc(view[body_at:body_end]) == crc
 
 
+def room_for_messages(physical_offset: int) -> int:
+    """Return the most messages that the log may have before a physical offset."""
+    return physical_offset // FIXED_BYTES_V4
+
+
 def has_possible_number(queue_offset: int, physical_offset: int) -> bool:
     """Return whether the log before a record has room for its queue's earlier messages."""
-    return 0 <= queue_offset <= physical_offset // FIXED_BYTES_V4
+    return 0 <= queue_offset <= room_for_messages(physical_offset)
 
 
 class LogWalk:
@@ -402,7 +404,7 @@ def _lost_text(record: LogRecord) -> bool:
     if b"\0" not in bytes(view[record.topic_end + 2 : end]) + bytes(view[at : record.topic_end]):
         return False
     while at < end:
-        behind = min(end, (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES)
+        behind = min(end, (at // SECTOR_BYTES + 1) * SECTOR_BYTES)
         if not any(view[at:behind]):
             return True
         at = behind

@@ -12,11 +12,11 @@ from struct import Struct
 from typing import Final, TypeVar
 
 from broker.store.commit_log import CommitLog
-from broker.store.consume_queue import ConsumeQueue, QueueTable
+from broker.store.consume_queue import FILLER_SIZE, ConsumeQueue, QueueTable
 from broker.store.page_cache import PageCacheTracker
 from broker.store.record_validator import RecordValidator
 from broker.store.results import FileRange
-from remoting.protocol.disk.files import ENTRY_BYTES
+from remoting.protocol.disk.files import ENTRY, ENTRY_BYTES, FILLER
 from remoting.protocol.limits import MAX_FRAME_BYTES
 from remoting.protocol.message.record import BORN_HOST_V6, FIXED_BYTES_V4
 from remoting.runtime.process_limits import memory_bytes
@@ -24,6 +24,9 @@ from remoting.runtime.process_limits import memory_bytes
 # Physical offset, system flag, store time behind an IPv4 and behind an IPv6 born host.
 _TIMES: Final = Struct(">28xqi16xq4xq")
 _SIZE: Final = Struct(">I")
+
+_AT_ONCE: Final = 4096
+"""Entries read in one step while skipping fillers: 80 KiB."""
 
 
 T = TypeVar("T")
@@ -112,11 +115,13 @@ class Queries:
         """Return when the queue's first message was stored, ms since the epoch; -1 for none."""
         return self.store_time_at(topic, queue_id, self.min_offset(topic, queue_id))
 
-    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
-        if self._memory_only and (
-            cold := self._page_cache.cold_entries(queue, offset, ENTRY_BYTES)
-        ):
+    def _demand_entries(self, queue: ConsumeQueue, offset: int, longest: int) -> None:
+        """Like ``_demand``, for the entries that ``ConsumeQueue.entries`` returns."""
+        if self._memory_only and (cold := self._page_cache.cold_entries(queue, offset, longest)):
             raise NotInMemory(cold)
+
+    def _store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        self._demand_entries(queue, offset, ENTRY_BYTES)
         entry = queue.entry(offset)
         if entry is not None:
             self._demand(entry[0], entry[1])
@@ -135,20 +140,56 @@ class Queries:
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.min_offset >= queue.max_offset:
             return 0
-        low, high = queue.min_offset, queue.max_offset
+        low = queue.min_offset
+        high = found = queue.max_offset
+        found_ms = -1
         while low < high:
             middle = (low + high) // 2
-            if self._store_time(queue, middle) >= timestamp_ms:
-                high = middle
-            else:
-                low = middle + 1
-        if low == queue.max_offset:
-            return low - 1
+            offset, time_ms = self._first_message(queue, middle, high)
+            if offset < high and time_ms < timestamp_ms:
+                low = offset + 1
+                continue
+            if offset < high:
+                found, found_ms = offset, time_ms
+            high = middle
+        # ``found`` is the first message from ``low`` on, and the entry before ``low`` is a message.
         if low == queue.min_offset:
-            return low
+            return low if found == queue.max_offset else found
+        if found == queue.max_offset:
+            return low - 1
         before = timestamp_ms - self._store_time(queue, low - 1)
-        behind = self._store_time(queue, low) - timestamp_ms
-        return low if behind == 0 or before > behind else low - 1
+        behind = found_ms - timestamp_ms
+        return found if behind == 0 or before > behind else low - 1
+
+    def _first_message(self, queue: ConsumeQueue, offset: int, end: int) -> tuple[int, int]:
+        """Return offset and store time of the first readable message in ``[offset, end)``.
+
+        Without any they are ``end`` and -1.
+        """
+        while offset < end:
+            time_ms = self._store_time(queue, offset)
+            if time_ms >= 0:
+                return offset, time_ms
+            offset = self._skip_fillers(queue, offset + 1, end)
+        return end, -1
+
+    def _skip_fillers(self, queue: ConsumeQueue, offset: int, end: int) -> int:
+        """Return the first offset from ``offset`` on that may have a message; ``end`` if none."""
+        while offset < end:
+            longest = min(end - offset, _AT_ONCE) * ENTRY_BYTES
+            self._demand_entries(queue, offset, longest)
+            entries = bytes(queue.entries(offset, longest) or b"")
+            if not entries:
+                # Its file can't be read: the messages of the next one may be readable.
+                offset = queue.next_file_offset(offset)
+                continue
+            count = len(entries) // ENTRY_BYTES
+            if entries != FILLER * count:
+                for number, (_, size, _) in enumerate(ENTRY.iter_unpack(entries), offset):
+                    if 0 < size < FILLER_SIZE:
+                        return number
+            offset += count
+        return end
 
     def is_offset_in_memory(self, topic: str, queue_id: int, offset: int, percent: float) -> bool:
         """Return whether a message is in the newest part of the log, of ``percent`` of the memory.

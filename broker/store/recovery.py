@@ -34,7 +34,7 @@ from broker.store.config import StoreConfig, StorePaths
 from broker.store.consume_queue import ConsumeQueue, QueueSpace, QueueTable
 from broker.store.deleted_topics import DeletedTopics
 from broker.store.limits import open_maps
-from broker.store.log_walk import LogRecord, LogWalk, Stretch, begins_by
+from broker.store.log_walk import LogRecord, LogWalk, Stretch, begins_by, room_for_messages
 from broker.store.mapped_file import MappedFile, MappedFiles
 from broker.store.os_files import Files, Lock
 from broker.store.redispatch import QueueLacksEntries, Replay
@@ -289,11 +289,13 @@ class Recovery:
             )
         if self._safe is None:
             return
-        # Queue offsets of messages that the log has lost are not used again.
+        # Queue offsets of messages that the log has lost are not used again, unless it has lost so
+        # much that the next message would have an impossible one.
+        most = room_for_messages(end)
         for topic, rows in self._safe.numbers.items():
             for queue_id, number in rows.items():
                 if number:
-                    self._queues.get_or_create(topic, queue_id).reach(number)
+                    self._queues.get_or_create(topic, queue_id).reach(min(number, most))
         for queue in self._all_queues():
             queue.rewrite(queue.min_offset)
 

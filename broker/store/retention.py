@@ -211,8 +211,11 @@ class Retention:
         self.stats = RetentionStats()
 
     def configure(self, config: RetentionConfig) -> None:
-        """Use changed settings from the next run on, except the pauses between removals."""
-        self._config = config
+        """Use changed settings at once, except the pauses between removals."""
+        if config != self._config:
+            self._config = config
+            # The pause between two runs may have another length now.
+            self._worker.wake.set()
 
     # --- the thread
 

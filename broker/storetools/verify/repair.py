@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from broker.store.checkpoint import encode
 from broker.store.index_files import IndexFileSet, Shape
 from broker.store.index_keys import KeyBatch
-from broker.store.log_walk import QueueKey
+from broker.store.log_walk import QueueKey, room_for_messages
 from broker.store.os_files import Files
 from broker.store.recovery import LOCK_TEXT
 from broker.store.results import StoreError
@@ -174,8 +174,9 @@ class _Work:
                 )
                 part = LogPart(plan, view, lambda _: None, queues=queues, index=building)
                 part.run()
-        # The safe point may have queue offsets whose messages are lost; don't use them again.
-        safe = view.safe_point()
+        # The safe point may have queue offsets whose messages are lost; don't use them again,
+        # unless they are impossible for the next message.
+        safe, most = view.safe_point(), room_for_messages(report.log_end)
         for key in sorted(new):
             bounds = view.queue_range(*key)
             number = bounds.max_offset + (bounds.torn if report.clean else 0)
@@ -187,7 +188,7 @@ class _Work:
                 key,
                 queues.states.get(key),
                 log_start=report.log_start,
-                number=number,
+                number=min(number, most),
             )
             new[key].sync()
             self._take_place(key)

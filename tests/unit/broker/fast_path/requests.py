@@ -76,6 +76,7 @@ def properties(draw: st.DrawFn) -> str:
                     *("TIMER_DELAY_SEC\x015", "TIMER_DELAY_MS\x015", "TIMER_DELIVER_MS\x015"),
                     *("TIMER_OUT_MS\x015", "a\x01TIMER_DELAY_SEC", "XTIMER_DELAY_MS\x015"),
                     *("a\x01TAGS\x01A", 'q\x01"\\', "WAIT\x01truer", "k\x01" + "v" * 300),
+                    *("k\x01" + "\0" * 511, "k\x01" + "\0" * 512),
                 ]
             ),
             max_size=5,

@@ -62,6 +62,23 @@ def test_a_timer_message_takes_the_slow_path_and_a_batch_of_them_is_refused(side
     assert side.bench.store.queries.max_offset("rmq_sys_wheel_timer", 0) == 30
 
 
+@pytest.mark.parametrize("zeros", [511, 512])
+def test_properties_that_look_lost_are_refused_of_single_messages_and_batches(
+    side: Side, zeros: int
+) -> None:
+    text = "k\x01" + "\0" * zeros + "\x02l\x01v"
+    batches = [
+        (text, batch.encode([(0, b"x", b"")])),
+        ("", batch.encode([(0, b"x", b""), (0, b"x", text.encode())])),
+    ]
+    code = RequestCode.SEND_BATCH_MESSAGE
+    side.feed(encode(usual_send(properties=text)))
+    for properties, body in batches:
+        side.feed(encode(send_command("plain", body, code=code, batch=True, properties=properties)))
+    refused = [b"zero byte" in answer for answer in side.left()["answers"]]
+    assert refused == [zeros == 512] * 3
+
+
 CPP_HEADERS = {
     "send": (
         r'{"code":10,"extFields":{"AccessKey":"","OnsChannel":"ALIYUN","Signature":"WVMhgn6j3+FJat=",'

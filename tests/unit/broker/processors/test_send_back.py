@@ -221,6 +221,19 @@ def test_each_round_waits_longer_until_the_message_is_dead(bench):
     assert dead.properties["RETRY_TOPIC"] == "T"
 
 
+@pytest.mark.parametrize("times", [-1, -3, -100, -(2**31)])
+def test_a_message_with_negative_reconsume_times_waits_like_a_first_retry(bench, times):
+    assert send_back(bench, put(bench, reconsume_times=times)).code == 0
+    (retry,) = waiting(bench)
+    assert (retry.queue_id + 1, retry.reconsume_times) == (3, times + 1)
+
+
+def test_a_message_with_the_most_reconsume_times_is_dead_lettered(bench):
+    assert send_back(bench, put(bench, reconsume_times=2**31 - 1)).code == 0
+    (dead,) = stored(bench, "%DLQ%g")
+    assert dead.reconsume_times == 2**31 - 1
+
+
 def test_a_group_may_set_how_long_each_round_waits(bench):
     settings = (
         b'{"groupName":"g","groupRetryPolicy":{"type":"EXPONENTIAL",'

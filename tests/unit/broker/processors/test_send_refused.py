@@ -197,6 +197,12 @@ def test_too_many_properties_are_illegal(bench):
     assert refusal(bench, properties="k\x01" + "x" * 32767)[0] == 13
 
 
+def test_properties_that_look_like_a_lost_sector_are_illegal(bench):
+    code, remark = refusal(bench, properties="k\x01" + "\0" * 512)
+    assert (code, "topic T " in remark) == (13, True)
+    assert bench.send("T", properties="k\x01" + "\0" * 511).code == 0
+
+
 def test_a_closed_store_is_not_available(bench):
     bench.topic("T")
     bench.store.close()

@@ -250,9 +250,37 @@ def test_the_offsets_of_a_lost_queue_continue_after_its_messages_expired(
     found.close()
 
 
+@pytest.mark.parametrize("moved", [1, 2], ids=["a file less", "two files less"])
+def test_messages_after_a_lost_end_of_the_log_survive_a_stop_and_a_kill(
+    store: MessageStore, moved: int
+) -> None:
+    for _ in range(400):
+        store.put(message(b""))
+    store.close()
+    files = log_files(store)
+    assert len(files) == 3
+    for path in files[-moved:]:
+        path.unlink()
+    store.open()
+    left, first = len(bodies(store)), store.put(message(b"new 0")).queue_offset
+    # Without the lost messages, the log has room for fewer than there were.
+    assert left < first < 400
+    store.put(message(b"new 1"))
+    found = crash(store)
+    found.open()
+    assert bodies(found)[left:] == [b"new 0", b"new 1"]
+    for _ in range(2):
+        found.close()
+        found.open()
+        assert bodies(found)[left:] == [b"new 0", b"new 1"]
+    assert found.put(message()).queue_offset == first + 2
+    found.close()
+    store.close()
+
+
 def test_a_safe_point_that_does_not_match_the_log_is_ignored(store: MessageStore) -> None:
     for number in range(40):
-        store.put(message(b"%d" % number))
+        store.put(message(b"%100d" % number))
     store.flush()
     found = crash(store)
     # Another broker had the store and its log ended sooner.
@@ -260,7 +288,7 @@ def test_a_safe_point_that_does_not_match_the_log_is_ignored(store: MessageStore
     overwrite(found, end, bytes(LOG_FILE - end))
     report = found.open()
     assert "the log is not what it was" in report.notes[0]
-    assert bodies(found) == [b"%d" % number for number in range(30)]
+    assert bodies(found) == [b"%100d" % number for number in range(30)]
     # What was acknowledged keeps its number.
     assert found.put(message(b"new")).queue_offset == 40
     assert bodies(found)[-1] == b"new"

@@ -211,6 +211,31 @@ def test_no_other_message_is_nearer_in_time(
     store.close()
 
 
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 120), st.integers(0, 5)), min_size=1, max_size=12),
+    wanted=st.integers(-5, 65),
+)
+def test_offsets_without_a_message_do_not_mislead_a_search_by_time(
+    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]], wanted: int
+) -> None:
+    clock = ManualClock()
+    start = clock.now_ms()
+    store = opened(tmp_path_factory.mktemp("store"), clock=clock)
+    times: dict[int, int] = {}
+    for lost, gap in gaps:
+        clock.advance(gap / 1000)
+        stored = store.put(message())
+        times[stored.queue_offset] = stored.store_timestamp_ms - start
+        # As after a loss of the log's end: their queue offsets are not used again.
+        queue = store.queues.get(("TopicTest", 0))
+        assert queue is not None
+        queue.reach(stored.queue_offset + 1 + lost)
+    found = store.queries.offset_by_time("TopicTest", 0, start + wanted)
+    assert found in times
+    assert abs(times[found] - wanted) == min(abs(time - wanted) for time in times.values())
+    store.close()
+
+
 def test_an_offset_is_in_memory_unless_much_was_appended_after_it(tmp_path: Path) -> None:
     store = opened(tmp_path)
     percent = 5000 * 100 / memory_bytes()

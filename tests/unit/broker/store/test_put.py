@@ -166,6 +166,12 @@ def test_store_times_go_back_only_with_a_clock_that_was_set_back(tmp_path: Path)
             PutStatus.PROPERTIES_SIZE_EXCEEDED,
             "32767",
         ),
+        (
+            {"properties": b"k\x01" + bytes(512) + b"\x02l\x01v"},
+            PutStatus.MESSAGE_ILLEGAL,
+            "to topic TopicTest have 512 zero bytes in a row",
+        ),
+        ({"properties": b"k\x01v\0"}, PutStatus.MESSAGE_ILLEGAL, "or one at the end"),
         ({"body": bytes(LOG_FILE)}, PutStatus.MESSAGE_ILLEGAL, "mappedFileSizeCommitLog"),
         ({"born_host": b"12345"}, PutStatus.MESSAGE_ILLEGAL, "born host"),
         ({"flag": 2**40}, PutStatus.MESSAGE_ILLEGAL, "can't be stored"),

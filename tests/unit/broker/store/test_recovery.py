@@ -59,6 +59,24 @@ def test_after_a_kill_a_sync_mode_store_shows_everything_in_its_log(tmp_path: Pa
     store.close()
 
 
+@pytest.mark.parametrize("text", [b"k\x01%b\x02l\x01v", b"k\x01%b"], ids=["within", "at the end"])
+@pytest.mark.parametrize("zeros", [1, 511, 512, 1500])
+def test_a_kill_loses_no_accepted_message_with_zero_bytes(
+    store: MessageStore, text: bytes, zeros: int
+) -> None:
+    for number in range(20):
+        # At all positions within a sector.
+        store.put(message(bytes(27 * number), properties=text % bytes(zeros)))
+        store.put(message(b"a later one"))
+    accepted = len(read_all(store))
+    assert accepted in {20, 40}
+    found = crash(store)
+    found.open()
+    assert len(read_all(found)) == accepted
+    found.close()
+    store.close()
+
+
 def test_prepared_messages_get_no_offset_in_a_rebuild(store: MessageStore) -> None:
     for kind in (0, 4, 8, 12, 0):
         store.put(message(b"%d" % kind, sys_flag=kind))

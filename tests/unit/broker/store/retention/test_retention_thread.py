@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.store.engine import GetStatus, MessageStore
+from broker.store.limits import StoreLimits
 from broker.store.os_files import DiskUse
 from tests.support.clock import ManualClock
+from tests.support.waiting import until
 from tests.unit.broker.store.retention.forgetful import HOUR, Disk, fill, kept, numbers
 from tests.unit.broker.store.stores import opened
 
@@ -97,4 +99,24 @@ async def test_a_store_closes_at_once_while_files_are_deleted(
     store.open()
     low = store.queries.min_offset("TopicTest", 0)
     assert numbers(store) == list(range(low, 400))
+    store.close()
+
+
+async def test_changed_settings_end_the_pause_between_two_runs(
+    tmp_path: Path, disk: Disk, clock: ManualClock
+) -> None:
+    store = opened(
+        tmp_path,
+        files=disk,
+        clock=clock,
+        limits=StoreLimits(pressed_seconds=0.01),
+        retention=kept(interval_ms=3_600_000),
+    )
+    store.start(asyncio.get_running_loop())
+    stats = store.retention.stats
+    for number in range(3):
+        # Each run notes a new measurement.
+        measured = await until(lambda: stats.places)
+        store.retention.configure(kept(interval_ms=3_600_001 + number))
+        await until(lambda measured=measured: stats.places is not measured)
     store.close()

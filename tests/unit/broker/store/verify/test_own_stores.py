@@ -17,7 +17,7 @@ from broker.storetools.verify.findings import is_open
 from remoting.protocol.disk.files import ENTRY_BYTES
 from remoting.protocol.message.record import TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from remoting.protocol.message.tags import tags_code
-from tests.unit.broker.store.crashes import forget
+from tests.unit.broker.store.crashes import forget, queue_file
 from tests.unit.broker.store.stores import bodies, message, opened
 from tests.unit.broker.store.verify.damaged import both, damage_in, files_of, flip, run_repair
 
@@ -74,6 +74,27 @@ def test_a_stopped_store_is_intact(root: Path) -> None:
     assert found.findings.kinds == {"no-offsets": 1}
     assert found.index_entries == found.keys > 900
     assert found.records == 400
+
+
+def test_messages_put_after_a_repair_of_a_log_that_lost_its_end_survive(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = opened(root)
+    for _ in range(400):
+        store.put(message(b""))
+    store.close()
+    forget(store.paths.own_checkpoint)
+    for path in sorted(store.paths.commit_log.iterdir())[1:]:
+        path.unlink()
+    flip(queue_file(store), 19)
+    assert "rebuilt queue 0 of topic TopicTest" in run_repair(root).done
+    store.open()
+    left = len(bodies(store))
+    store.put(message(b"new"))
+    for _ in range(2):
+        store.close()
+        store.open()
+        assert bodies(store)[left:] == [b"new"]
+    store.close()
 
 
 def test_a_store_in_use_is_intact_and_recognized_as_in_use(live: MessageStore) -> None:
