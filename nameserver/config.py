@@ -72,6 +72,12 @@ _WITHOUT_EFFECT = """
     useTLS tls.client.keyPath tls.client.keyPassword tls.client.certPath tls.client.authServer
     tls.client.trustCertPath
 """
+RUNTIME_KEYS: Final = frozenset(
+    {"orderMessageEnable", "returnOrderTopicConfigToBroker", "scanNotActiveBrokerInterval"}
+    | {"pocketmqMaxBrokers", "pocketmqMaxRouteEntries"}
+)
+"""Settings that a request may change; all others need a restart."""
+
 _CONTROLLER = "PocketMQ's name server has no controller; remove the key"
 
 

@@ -138,6 +138,11 @@ class RouteInfoTable:
         self._addresses_of: dict[Hashable, set[str]] = {}
         self._entries = 0
 
+    def configure(self, *, max_brokers: int, max_entries: int) -> None:
+        """Use changed limits from the next registration on."""
+        self._max_brokers = max_brokers
+        self._max_entries = max_entries
+
     # events
 
     def register(self, registration: Registration, now_ms: int) -> Registered:

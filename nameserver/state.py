@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import structlog
 
-from nameserver.config import MAX_KV_BYTES, NameServerConfig
+from nameserver.config import MAX_KV_BYTES, RUNTIME_KEYS, NameServerConfig
 from nameserver.kv import KVConfig
 from nameserver.routes import Change, RouteInfoTable, Watches
 from remoting.errors import RemotingError
@@ -20,6 +20,7 @@ from remoting.protocol.headers.admin import TopicRequestHeader
 from remoting.protocol.own_codes import OwnRequestCode
 from remoting.runtime import durable_file
 from remoting.runtime.clock import Clock
+from remoting.runtime.settings import ConfigError
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -156,11 +157,17 @@ class SharedState:
         """Change settings, and write them to ``config_store_path`` if it is set.
 
         Raises:
-            ConfigError: a value is invalid.
+            ConfigError: a value is invalid, or a setting can only be changed by a restart.
             StateFileError: the file can't be written; nothing changed.
         """
         async with self.writing:
             changed = self.config.updated(values)
+            before = self.config.as_properties().items()
+            if fixed := dict(changed.as_properties().items() - before).keys() - RUNTIME_KEYS:
+                raise ConfigError(
+                    f"only a restart can change {', '.join(sorted(fixed))}: set it in the name "
+                    "server's configuration and restart the name server; nothing has been changed"
+                )
             file = self.config.config_store_path
             if file is not None:
                 nothing: dict[str, str] = {}
@@ -168,3 +175,6 @@ class SharedState:
                 known = {k: v for k, v in values.items() if k in changed.known_keys()}
                 await asyncio.to_thread(save, file, properties_text.render({**stored, **known}))
             self.config = changed
+            self.routes.configure(
+                max_brokers=changed.max_brokers, max_entries=changed.max_route_entries
+            )

@@ -9,11 +9,12 @@ from nameserver.config import NameServerConfig
 from nameserver.state import SharedState
 from remoting.protocol.bodies import decode, properties_text
 from remoting.protocol.bodies.stats import KVTable
+from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.headers import admin
 from tests.support.clock import ManualClock
-from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, put
+from tests.unit.nameserver.commands import ERROR, SUCCESS, Ask, put, register
 
 
 class TestKeyValues:
@@ -84,6 +85,34 @@ class TestSettings:
     ) -> None:
         assert self.update(ask, "orderMessageEnable=true").code == SUCCESS
         assert state.config.order_message_enable
+
+    def test_raised_limits_are_those_of_the_next_registration(self, ask: Ask) -> None:
+        t, u = (TopicConfig(name, 4, 8, 6) for name in "tu")
+        more = register(t, u, counter=2)
+        other = register(name="broker-b", address="10.0.0.2:10911")
+        assert self.update(ask, "pocketmqMaxBrokers=1\npocketmqMaxRouteEntries=1").code == SUCCESS
+        assert ask(register(t)).code == SUCCESS
+        assert [ask(more).code, ask(other).code] == [ERROR, ERROR]
+        assert self.update(ask, "pocketmqMaxBrokers=2\npocketmqMaxRouteEntries=2").code == SUCCESS
+        assert [ask(more).code, ask(other).code] == [SUCCESS, SUCCESS]
+
+    def test_settings_that_need_a_restart_are_refused_and_nothing_is_changed(
+        self, ask: Ask, state: SharedState
+    ) -> None:
+        before = state.config
+        reply = self.update(
+            ask,
+            "orderMessageEnable=true\npocketmqMaxConnections=5\nlistenPort=1234\n"
+            "serverChannelMaxIdleTimeSeconds=5",
+        )
+        assert reply.code == ERROR
+        assert (
+            "only a restart can change listenPort, pocketmqMaxConnections,"
+            " serverChannelMaxIdleTimeSeconds"
+        ) in (reply.remark or "")
+        assert state.config == before
+        same = f"pocketmqMaxConnections={before.max_connections}"
+        assert self.update(ask, same).code == SUCCESS
 
     def test_settings_that_name_files_cannot_be_changed(self, ask: Ask) -> None:
         reply = self.update(ask, "kvConfigPath=/tmp/x")
