@@ -260,6 +260,7 @@ class SavedRole(Body):
         forced_ms: when it was promoted by force, ms since the epoch; else 0.
         attempt: of a hand-over whose outcome is unknown; empty for none.
         successor, successor_id: address and id of the slave to which this master hands over.
+        taken: the attempts by which it became the master, whatever it is since.
     """
 
     configured_role: str = ""
@@ -270,6 +271,7 @@ class SavedRole(Body):
     attempt: str = ""
     successor: str = ""
     successor_id: int = 0
+    taken: list[str] = msgspec.field(default_factory=list)
 
     @classmethod
     def of(cls, settings: BrokerConfig, role: str, broker_id: int, **more: Any) -> SavedRole:

@@ -51,7 +51,13 @@ _log = structlog.get_logger("broker")
 
 
 class Changes(Protocol):
-    """Saves and registers the changes that requests make to the tables."""
+    """Saves and registers the changes that requests make to the tables.
+
+    Attributes:
+        delay_offsets: see ``BrokerState.delay_offsets``, as last saved; None for not yet.
+    """
+
+    delay_offsets: dict[int, int] | None
 
     def topics_changed(self, names: Sequence[str] | None, *, paced: bool) -> Awaitable[bool]:
         """Save and register topics after some were created, changed or deleted.
@@ -177,6 +183,7 @@ class BrokerState:
             auto_create=config.auto_create_subscription_group, client_limit=config.max_groups
         )
         self.store.retention.configure(config.retention)
+        self.transactions.configure()
         return self.topics.configure(config, now_ms)
 
     @property

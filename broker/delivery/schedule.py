@@ -18,6 +18,9 @@ own ``deliveryProgress`` is written to the page cache after every batch of deliv
 cache survives a killed process, so ``kill -9`` repeats at most one batch. Its layout is in
 ``remoting.protocol.disk.delays``.
 
+In controller mode the next master may cut deliveries that are not confirmed from the log. Then
+nobody may count them, so ``delayOffset.json`` waits until they are confirmed, too, and is alone.
+
 After a power failure the page cache may have reached the disk in any order. Therefore the file is
 used at the start only if the commit log is at least as long as the file says. The higher offset of
 both files counts, because another broker may have used the store in the meantime, and deliveries
@@ -215,14 +218,18 @@ class DeliveryProgress:
         for level, offset in decode(kept or b"", self._store.log.end).items():
             if offset > self._schedule.offsets.get(level, 0):
                 self._schedule.advance(level, offset)
-        if kept is not None and len(kept) != FILE_BYTES:
+        is_controlled = self._store.config.controlled
+        if kept is not None and (len(kept) != FILE_BYTES or is_controlled):
             self._files.remove(self._path)
             kept = None
+        if is_controlled:
+            return
         self._region = self._files.open_mapped(self._path, FILE_BYTES, create=kept is None)
 
     def delivered(self) -> None:
         """Write the schedule's progress to ``deliveryProgress``, after a delivery."""
-        assert self._region is not None
+        if self._region is None:  # controller mode
+            return
         try:
             self._region.write(0, encode(self._schedule.offsets, self._store.log.end))
         except OSError as error:
@@ -234,18 +241,26 @@ class DeliveryProgress:
             )
 
     def save_durable(self) -> None:
-        """Write ``delayOffset.json`` if deliveries since the last write are on disk."""
+        """Write ``delayOffset.json`` if deliveries since the last write are safe.
+
+        They are on the disk then, and confirmed (controller mode).
+        """
+        self._save_waiting()
         if self._waiting is None and self._schedule.version != self._saved_version:
             schedule = self._schedule
             self._waiting = (self._store.log.end, schedule.version, schedule.offsets.copy())
-        if self._waiting is not None and self._waiting[0] <= self._store.syncer.log.flushed:
+            self._save_waiting()
+
+    def _save_waiting(self) -> None:
+        syncer = self._store.syncer
+        kept_end = min(syncer.log.flushed, syncer.confirmed)
+        if self._waiting is not None and self._waiting[0] <= kept_end:
             _, self._saved_version, offsets = self._waiting
             self._waiting = None
             self._save(offsets)
 
     def save_all(self) -> None:
-        """Flush the store, and write ``delayOffset.json`` with all deliveries; blocks."""
-        self._waiting = None
+        """Flush the store, and write ``delayOffset.json`` with all safe deliveries; blocks."""
         try:
             if self._schedule.version != self._saved_version:
                 self._store.flush()

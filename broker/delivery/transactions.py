@@ -94,8 +94,11 @@ class TransactionEngine:
         # Closed half messages for which the full disk took no op message yet.
         self._late_ops: deque[int] = deque()
         self._unsaved = False
+        # Progress that waits until its op messages are safe: end of the log, and both offsets.
+        self._waiting: tuple[int, int, int] | None = None
         self._log = RateLimitedLog(clock, _log.warning)
         self._checking = asyncio.Lock()
+        self._reconfigured = asyncio.Event()
         self._checked_ms = clock.now_ms()
         self.oldest_ms = 0
 
@@ -263,8 +266,23 @@ class TransactionEngine:
     async def run(self, ask: Ask) -> None:
         """Check until cancelled."""
         while True:
-            await asyncio.sleep(self._config().transaction_check_interval_ms / 1000)
+            await self._pause()
             await self.check(ask)
+
+    async def _pause(self) -> None:
+        begun = asyncio.get_running_loop().time()
+        while True:
+            self._reconfigured.clear()
+            interval_ms = self._config().transaction_check_interval_ms
+            try:
+                async with asyncio.timeout_at(begun + interval_ms / 1000):
+                    await self._reconfigured.wait()
+            except TimeoutError:
+                return
+
+    def configure(self) -> None:
+        """Use changed settings at once, also in the pause between two checks."""
+        self._reconfigured.set()
 
     async def catch_up(self, ask: Ask) -> None:
         """Check if the next check is due, after the clock was set forward."""
@@ -290,12 +308,17 @@ class TransactionEngine:
             self._log.write(
                 "transactions can't be checked now; they are at the next check", reason=str(error)
             )
-        if half.advance(store.queries.min_offset(names.HALF_TOPIC, QUEUE)) or self._unsaved:
-            self._unsaved = True
+        self._unsaved |= half.advance(store.queries.min_offset(names.HALF_TOPIC, QUEUE))
+        if self._unsaved and self._waiting is None:
+            self._waiting = store.log.end, half.begin, half.op_begin
+            self._unsaved = False
+        # Before, what has ended may be cut from the log, and then it must be found open again.
+        if self._waiting is not None and self._waiting[0] <= store.syncer.confirmed:
+            _, begin, op_begin = self._waiting
             try:
-                self._offsets.commit(GROUP, names.HALF_TOPIC, QUEUE, half.begin)
-                self._offsets.commit(GROUP, names.OP_HALF_TOPIC, QUEUE, half.op_begin)
-                self._unsaved = False
+                self._offsets.commit(GROUP, names.HALF_TOPIC, QUEUE, begin)
+                self._offsets.commit(GROUP, names.OP_HALF_TOPIC, QUEUE, op_begin)
+                self._waiting = None
             except LimitReached as error:
                 self._log.write("a start will check transactions again", reason=str(error))
 

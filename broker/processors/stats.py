@@ -174,7 +174,10 @@ class StatsProcessor:
 
     def delay_offsets(self, command: Command, _: Connection) -> Command:
         """Handle GET_ALL_DELAY_OFFSET: return the next offset of each delay level."""
-        table = dict(self._state.delay_offsets)
+        state = self._state
+        # In controller mode only what is confirmed may count elsewhere, and that is what is saved.
+        progress = state.delay_offsets if state.group is None else state.changes.delay_offsets
+        table = dict(progress or {})
         return command.reply(body=encode(DelayOffsetSerializeWrapper(offset_table=table)))
 
     def topic_stats(self, command: Command, connection: Connection) -> Answer:

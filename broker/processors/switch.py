@@ -8,9 +8,9 @@ saves that it is the master, and answers; both then begin anew in their new role
 
 From the moment when PROMOTE may have been sent, only the slave's answer ends the hand-over: until
 then the master takes no messages, also after a restart, and asks again. The slave gives one answer
-to each attempt: who was refused can't be promoted by a request that arrives late. Nor can a slave
-that was paused while an administrator let the master go on, unless it had asked already. So there
-are never two masters.
+to each attempt, also when it is a slave again: who was refused can't be promoted by a request that
+arrives late. Nor can a slave that was paused while an administrator let the master go on, unless it
+had asked already. So there are never two masters.
 
 ``promote --force`` makes a slave the master without the old one, whose locks it doesn't know: it
 gives nobody a lock until the old ones have expired for sure.
@@ -299,7 +299,9 @@ class RoleSwitch:
             reason: str | None = f"this broker is {self._name}, not {header.broker_name}"
         elif step == PromoteRequestHeader.CONFIRM:
             reason = self._confirm(header.attempt)
-        elif replica is None and step == PromoteRequestHeader.TAKE:
+        elif step == PromoteRequestHeader.TAKE and (
+            replica is None or self._has_taken(header.attempt)
+        ):
             return command.reply(extra=((PROMOTION, SERVING),))
         elif replica is None and self._outcome is not None:
             by_force = step == PromoteRequestHeader.FORCE
@@ -310,7 +312,9 @@ class RoleSwitch:
             given = decode(HandedOver, bytes(command.body))
             reason = await asyncio.shield(self._attempt(header, given, replica))
         elif step == PromoteRequestHeader.CHECK:
-            reason = await self._obstacle(header.role)
+            # It may connect before it takes over, but a log that differs stays another one.
+            differs = replica.state.problem if replica.state.differs else None
+            reason = differs or await self._obstacle(header.role)
         else:
             reason = await self._promote(replica, by_force=step == PromoteRequestHeader.FORCE)
         if reason is None:
@@ -360,7 +364,10 @@ class RoleSwitch:
         if master is None:
             return "it follows no master"
         seconds = state.config.limits.catch_up_seconds
-        if not await _happens(lambda: log.end >= header.end, seconds):
+        # Only a connection shows that the logs are the same: they were compared before it.
+        if not await _happens(lambda: replica.state.connected and log.end >= header.end, seconds):
+            if not replica.state.connected:
+                return f"it does not follow the master: {replica.state.problem}"
             return f"it lacks {header.end - log.end} bytes of the log"
         # Twice: a topic is deleted when the master lacks it twice.
         await tables.copy(master)
@@ -385,7 +392,9 @@ class RoleSwitch:
             return f"the master does not confirm: {error}"
         if reply.code != ResponseCode.SUCCESS:
             return f"the master {master.requests} does not confirm: {reply.remark}"
-        return await self._save_master(self._role(header.role, 0))
+        role = self._role(header.role, 0)
+        taken = [*role.taken, header.attempt][-MAX_ATTEMPTS:]
+        return await self._save_master(structs.replace(role, taken=taken))
 
     async def _promote(self, replica: LogReplica, *, by_force: bool) -> str | None:
         """Become the master without the old one; return why not, or None."""
@@ -448,7 +457,13 @@ class RoleSwitch:
         return None
 
     def _role(self, role: str, broker_id: int, **more: Any) -> SavedRole:
-        return SavedRole.of(self.settings, role, broker_id, **more)
+        taken = [] if self.saved.role is None else self.saved.role.taken
+        return SavedRole.of(self.settings, role, broker_id, taken=taken, **more)
+
+    def _has_taken(self, attempt: str) -> bool:
+        """Return whether this broker became the master by an attempt, and serves since."""
+        role = self.saved.role
+        return role is not None and attempt in role.taken and attempt not in self._attempts
 
     @property
     def _name(self) -> str:

@@ -13,6 +13,7 @@ while one of them has no connection: nobody knows what that one has.
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Final, NamedTuple
 
 LAG_SECONDS: Final = 15.0
@@ -111,6 +112,7 @@ class InSyncSet:
         self._links: dict[int, ReplicaLink] = {}
         self._asked: frozenset[int] | None = None
         self._asked_at: list[float] = []  # of requests without an answer
+        self._refusals = 0  # since the set has this epoch
         self._next_at = 0.0
 
     # --- the slaves
@@ -195,6 +197,7 @@ class InSyncSet:
         if self._asked is not None:
             del self._asked_at[-1:]
             if is_unchanged:
+                self._refusals += 1
                 self._asked_at = [at for at in self._asked_at if now - at < LOST_SECONDS]
             if not self._asked_at:
                 self._asked = None
@@ -205,6 +208,7 @@ class InSyncSet:
             self.members, self.epoch = members, epoch
             self._asked = None
             self._asked_at.clear()
+            self._refusals = 0
             self._next_at = 0.0
 
     def _wanted(self, end: int, now: float) -> frozenset[int]:
@@ -218,4 +222,11 @@ class InSyncSet:
                     wanted.add(broker_id)
             elif link.acked >= max(confirmed, self._start) and not link.is_learner:
                 wanted.add(broker_id)
-        return frozenset(wanted)
+        # The controller refuses a set with one that it takes for dead, and does not tell which one
+        # that is. So after a refusal one of them is left out, or two, in turn: first of those that
+        # would join; of the members only if there are others that leave.
+        may_wait = wanted - ({self.own_id} if self.members - wanted else self.members)
+        in_turn = sorted(may_wait, key=lambda one: (one in self.members, one))
+        sets = [wanted.difference(out) for n in range(3) for out in combinations(in_turn, n)]
+        sets = [one for one in sets if one != self.members] or [wanted]
+        return frozenset(sets[self._refusals % len(sets)])

@@ -219,6 +219,9 @@ class ReplicationServer:
             self._refusals.write("slave refused", slave=link.address, reason=reason)
             writer.transport.abort()
             return
+        except asyncio.CancelledError:  # the server stops
+            writer.transport.abort()
+            raise
         self.links.append(link)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -236,9 +239,11 @@ class ReplicationServer:
 
     async def _admit(self, host: str, reader: asyncio.StreamReader, stream: MasterStream) -> None:
         """Raise unless a slave may connect from this address, or sends a valid token."""
-        if len(self.links) >= MAX_SLAVES or self._strangers >= MAX_SLAVES:
+        is_allowed = self._is_allowed(host)
+        # Strangers keep nobody out whose address is listed.
+        if len(self.links) >= MAX_SLAVES or (not is_allowed and self._strangers >= MAX_SLAVES):
             raise StreamError(f"there are {MAX_SLAVES} connections, which is the most")
-        if self._is_allowed(host):
+        if is_allowed:
             return
         self._strangers += 1
         try:

@@ -87,6 +87,8 @@ class TableCopy:
         self._ask = ask
         self._wake = asyncio.Event()
         self._absent: set[str] = set()
+        self._recreated: set[str] = set()
+        state.store.follower.when_recreated(self._topic_recreated)
         # The master's offsets and this broker's, as of the last copy.
         self._at_master: Offsets = {}
         self._here: Offsets = {}
@@ -111,7 +113,10 @@ class TableCopy:
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
             self._wake.clear()
-            master = find_master()
+            master = None
+            # The replica says what is wrong with an address that a server gave.
+            with suppress(RemotingError):
+                master = find_master()
             if master is not None:
                 await self.copy(master)
 
@@ -192,10 +197,18 @@ class TableCopy:
         topics.replace({**kept, **body.topic_config_table}, body.data_version)
         for name in deleted:
             self._state.store.delete_topic(name)
-            for table in (self._state.offsets, self._state.locks, self._state.filters):
-                table.remove_topic(name)
+            self._forget(name)
             _log.info("topic deleted, as at the master", topic=name)
         await self._saved.topics_changed(None, paced=True)
+
+    def _topic_recreated(self, name: str) -> None:
+        self._recreated.add(name)
+        self._forget(name)
+
+    def _forget(self, topic: str) -> None:
+        """Remove what groups have of a topic that was deleted."""
+        for table in (self._state.offsets, self._state.locks, self._state.filters):
+            table.remove_topic(topic)
 
     async def _copy_groups(self, master: Master) -> None:
         body = await self._get(
@@ -209,9 +222,14 @@ class TableCopy:
             await self._saved.groups_changed()
 
     async def _copy_offsets(self, master: Master) -> None:
+        recreated = self._recreated.copy()
         body = await self._get(
             master, RequestCode.GET_ALL_CONSUMER_OFFSET, ConsumerOffsetSerializeWrapper
         )
+        for topic in recreated:
+            # Again: an answer from before may have brought back offsets of the old one.
+            self._forget(topic)
+        self._recreated -= recreated
         table = body.offset_table
         ahead = self._ahead(table)
         for key, queues in table.items():
@@ -231,7 +249,9 @@ class TableCopy:
                 consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
             )
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-            await self._ask(master.requests, request, timeout=ASK_SECONDS)
+            reply = await self._ask(master.requests, request, timeout=ASK_SECONDS)
+            if reply.code != ResponseCode.SUCCESS:
+                continue  # as in a hand-over: the next copy tries again
             # A lower one from now on is a reset.
             table.setdefault(key, {})[queue_id] = here.setdefault(key, {})[queue_id] = offset
 

@@ -78,6 +78,14 @@ class LogFollower:
         self._defers = context.config.defers
         self._on_stored = on_stored
         self._delete_topic = delete_topic
+        self._on_recreated: Callable[[str], object] = lambda _: None
+
+    def when_recreated(self, call: Callable[[str], object]) -> None:
+        """Call this with each topic that the master has deleted and created again.
+
+        Its old messages are void here by then.
+        """
+        self._on_recreated = call
 
     def begin(self, position: int) -> None:
         """Let an empty log begin at the physical offset ``position``, where a file begins.
@@ -113,6 +121,7 @@ class LogFollower:
                 if at > position:
                     return self.append(view[: at - position])
                 self._delete_topic(topic)
+                self._on_recreated(topic)
                 return self.append(view[:size])
             self._append_records(view[:size], runs)
             self._stats.puts += records

@@ -188,7 +188,7 @@ def drain(name: str, undo: bool, timeout: float | None, call: Call) -> None:
 
     Producers use the other brokers. The command waits for every group that has committed offsets
     there, and for delayed, timed and half messages. Then the broker can be stopped, and nothing is
-    unread in its store. It stays drained, also over a restart, until --undo.
+    unread in its store. It stays drained, also over a restart and a switch, until --undo.
     """
     if undo:
         call.ask(lambda admin: _permit(admin, name, PERM_READ | PERM_WRITE))
@@ -309,8 +309,10 @@ async def _as_ours(name: str, asking: Awaitable[None]) -> None:
 
 
 async def _permit(admin: client.Admin, name: str, permission: int) -> None:
-    broker = await _master(admin, name)
-    await admin.update_broker_config(broker.address, {"brokerPermission": str(permission)})
+    await _master(admin, name)
+    # The slaves, too: each keeps its own settings when it becomes the master.
+    for broker in sorted(await admin.brokers(names=[name]), key=lambda one: one.id):
+        await admin.update_broker_config(broker.address, {"brokerPermission": str(permission)})
 
 
 async def _master(admin: client.Admin, name: str) -> client.BrokerInfo:

@@ -46,6 +46,9 @@ _COPIED_ALREADY: Final = frozenset({"commitlog", "consumequeue", "config", "inde
 _OF_A_RUN: Final = frozenset(
     {"abort", "abort.bak", "checkpoint", "lock", "pocketmq-checkpoint", *EARLIER_NAMES}
 )
+_OF_A_BROKER: Final = frozenset({"brokerIdentity", "brokerIdentity-temp"})
+"""A controller takes two brokers with one identity for the same."""
+
 _UNFINISHED: Final = ".tmp"
 _ANY_TIME: Final = frozenset({"consumequeue_ext", "namesrv"})
 
@@ -95,7 +98,7 @@ def copy_others(moment: CopyPoint, target: Target) -> list[str]:
     root, clean = moment.view.root, is_clean(moment.view.root) and not moment.is_past
     for name in names_in(root):
         path = root / name
-        if name in _COPIED_ALREADY | _OF_A_RUN or name.endswith(_UNFINISHED):
+        if name in _COPIED_ALREADY | _OF_A_RUN | _OF_A_BROKER or name.endswith(_UNFINISHED):
             continue
         if not (path.is_dir() or path.is_file()):
             continue
@@ -133,6 +136,7 @@ def _copy_whole(source: Path, path: Path) -> bool:
 
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
+SETTINGS: Final = "brokerSettings.json"
 _LATE: Final = (
     *("topics.json", "subscriptionGroup.json", "consumerFilter.json", "deletedTopics.json"),
 )
@@ -145,8 +149,18 @@ StateFiles = dict[str, bytes]
 
 
 def read_early(root: Path, sleep: Callable[[float], None] = time.sleep) -> StateFiles:
-    """Read the state files that must not be ahead of the log. Raises ``StoreError``."""
-    return _read(root / "config", lambda name: not _is_late(name), sleep)
+    """Read the state files that must not be ahead of the log. Raises ``StoreError``.
+
+    They lack the role since a switch, which is that of one broker: a slave that starts with a copy
+    of its master's store would be a second master.
+    """
+    files = _read(root / "config", lambda name: not _is_late(name), sleep)
+    for name in (SETTINGS, SETTINGS + _OLD):
+        with suppress(BodyError):
+            content = relaxed_json.loads(files.get(name, b"{}"))
+            if isinstance(content, dict) and content.pop("role", None) is not None:
+                files[name] = relaxed_json.dumps(content, pretty=True)
+    return files
 
 
 def read_late(root: Path) -> StateFiles:

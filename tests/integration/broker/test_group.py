@@ -296,6 +296,36 @@ async def test_a_master_whose_port_is_taken_ends_and_leads_when_it_starts_again(
     await trio.send(b"2")
 
 
+async def test_a_slave_whose_master_has_no_address_goes_on_when_it_has_one(trio: Trio) -> None:
+    await trio.start("a", "b")
+    await trio.send(b"1")
+    old, model = trio.master, trio.controller.model
+    assert model.master is not None
+    (slave,) = [broker for broker in trio.brokers.values() if broker is not old]
+
+    def move(address: str) -> None:
+        assert model.master is not None
+        model.addresses[model.master] = address
+        model.epoch, model.members_epoch = model.epoch + 1, model.members_epoch + 1
+        model.notices = list(model.addresses)
+        trio.controller.tell()
+
+    def why() -> str:
+        replica = slave.state.replica if slave.serving else None
+        return (replica and replica.state.problem) or ""
+
+    move("10.0.0.1")
+    await until(lambda: "this is not host:port" in why(), SECONDS)
+    # It also asks for tables, each half second.
+    await asyncio.wait([slave.failed], timeout=1)
+    assert not slave.failed.done()
+    move(old.address)
+    await until(trio.are_equal, SECONDS)
+    await trio.settled()
+    await trio.send(b"2")
+    await until(trio.are_equal, SECONDS)
+
+
 async def test_the_identity_of_another_broker_is_refused(trio: Trio, tmp_path: Path) -> None:
     await trio.start("a")
     await trio.cluster.stop("a")

@@ -18,13 +18,19 @@ from broker.limits import BrokerLimits
 from client.wire.offsets import pull_header
 from remoting.pool import ConnectionPool
 from remoting.protocol.bodies import decode, encode
-from remoting.protocol.bodies.group import DelayOffsetSerializeWrapper
+from remoting.protocol.bodies.group import (
+    ConsumerOffsetSerializeWrapper,
+    DelayOffsetSerializeWrapper,
+)
 from remoting.protocol.bodies.stats import HARuntimeInfo, KVTable
 from remoting.protocol.bodies.topic import TopicConfigSerializeWrapper
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command
 from remoting.protocol.disk.timer import TimerCheck, decode_check, encode_check
-from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.headers.pull import (
+    PullMessageResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from remoting.protocol.queue import MessageQueue
 from remoting.server import Server
 from tests.harness.cluster import Cluster
@@ -153,6 +159,39 @@ async def test_a_topic_deleted_at_the_master_goes_and_a_new_one_begins_anew(pair
     assert bodies(pair.slave.store, "orders") == [b"new"]
 
 
+async def test_groups_begin_anew_with_a_topic_that_was_deleted_and_created_again(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        pair.port = free_port()
+        await pair.start_master()
+        # It copies the tables when it connects, and when the log brings new queues.
+        rarely = BrokerLimits(table_copy_seconds=3600)
+        pair.slave = await cluster.start("slave", limits=rarely, **SLAVE)
+        offsets = pair.slave.state.offsets
+        async with (
+            client.Admin(cluster.nameserver) as admin,
+            client.Producer(cluster.nameserver) as producer,
+            client.PullConsumer(cluster.nameserver, group="g") as consumer,
+        ):
+            queue = MessageQueue("orders", "broker-a", 0)
+            await admin.create_topic("orders", queues=1)
+            for number in range(5):
+                await producer.send("orders", b"%d" % number)
+            consumer.assign([queue])
+            await consumer.seek(queue, client.BEGIN)
+            assert await consumer.get_many(5)
+            await consumer.commit()
+            await producer.send("others", b"1")
+            await until(lambda: offsets.query("g", "orders", 0) > 0)
+            await admin.delete_topic("orders")
+            await admin.create_topic("orders", queues=1)
+            await producer.send("orders", b"new")
+            await pair.same()
+        assert offsets.query("g", "orders", 0) == -1
+
+
 async def test_delayed_messages_are_delivered_once_and_by_the_master(pair: Pair) -> None:
     async with client.Producer(pair.cluster.nameserver) as producer:
         await producer.send("later", b"1", delay_level=1)
@@ -179,6 +218,27 @@ async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: 
     pair.master.state.offsets.commit("g", "orders", 0, 2)
     await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 2)
     assert pair.master.state.offsets.query("g", "orders", 0) == 2
+
+
+async def test_an_offset_that_the_master_refuses_is_kept_and_committed_again(pair: Pair) -> None:
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    wrapper = ConsumerOffsetSerializeWrapper({"orders@g": {0: 5}})
+    refused: list[int] = []
+    offsets = pair.slave.state.offsets
+
+    def answer(command: Command, _: object) -> Command:
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            refused.append(command.read(UpdateConsumerOffsetRequestHeader).commit_offset)
+            return command.reply(ResponseCode.SYSTEM_ERROR, "handing over")
+        return command.reply(body=encode(wrapper))
+
+    async with Server(answer, port=pair.master.port):
+        await until(lambda: offsets.query("g", "orders", 0) == 5)
+        offsets.commit("g", "orders", 0, 9)
+        await until(lambda: len(refused) > 2)
+    assert set(refused) == {9}
+    assert offsets.query("g", "orders", 0) == 9
 
 
 async def test_a_stopped_slave_catches_up_and_a_master_that_was_restarted_is_found(

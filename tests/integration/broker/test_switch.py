@@ -319,6 +319,29 @@ async def test_a_slave_without_a_port_for_its_successor_is_refused(pair: Pair) -
         await producer.send("orders", b"2")
 
 
+async def test_a_slave_whose_log_is_another_one_is_refused(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        pair = Pair(cluster)
+        for name, body in (("second", b"other"), ("first", b"right")):
+            await pair.start(name, brokerRole="ASYNC_MASTER", brokerId="0")
+            async with client.Producer(cluster.nameserver) as producer:
+                await producer.send("orders", body)
+            await cluster.stop(name)
+        await pair.start("first")
+        await pair.start("second")
+        await cluster.start("third", limits=QUICK, brokerName="broker-a", brokerRole="SLAVE",
+                            brokerId="2")  # fmt: skip
+        await pair.roles(master="first", slave="third")
+        replica = pair.second.state.replica
+        assert replica is not None
+        await until(lambda: replica.state.differs)
+        with pytest.raises(client.RemoteError, match="the stores differ"):
+            await pair.switch(to="second")
+        async with client.Producer(cluster.nameserver) as producer:
+            await producer.send("orders", b"more")
+        assert pair.second.config.is_slave
+
+
 async def test_an_answer_that_is_lost_leaves_one_master(pair: Pair) -> None:
     async with client.Producer(pair.cluster.nameserver) as producer:
         await producer.send("orders", b"1")
@@ -335,6 +358,37 @@ async def test_an_answer_that_is_lost_leaves_one_master(pair: Pair) -> None:
             await pair.roles(master="second", slave="first")
         await producer.send("orders", b"2")
     await pair.roles(master="second", slave="first")
+
+
+async def test_who_took_over_says_so_to_the_old_master_when_it_is_a_slave_again(
+    pair: Pair,
+) -> None:
+    third = await pair.cluster.start(
+        "third", limits=QUICK, brokerName="broker-a", brokerRole="SLAVE", brokerId="2",
+        haListenPort=str(free_port()),
+    )  # fmt: skip
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+        await pair.roles(master="first", slave="second")
+        async with Relay(pair.second.address, answers=1) as relay:
+            switch = asyncio.create_task(pair.switch(to="second", by=relay.address))
+            await until(lambda: pair.second.serving and not pair.second.config.is_slave)
+            await pair.cluster.stop("first")
+            await asyncio.gather(switch, return_exceptions=True)
+            await pair.roles(master="second", slave="third")
+            await producer.send("orders", b"2")
+            await pair.switch(to="third")
+            await pair.roles(master="third", slave="second")
+            # Over a restart, too.
+            await pair.cluster.stop("second")
+            await pair.start("second")
+            relay.release()
+            await pair.start("first")
+            await until(lambda: not pair.first.state.sealed)
+        await producer.send("orders", b"3")
+        await pair.roles(master="third", slave="first")
+        await pair.roles(master="third", slave="second")
+    assert not third.config.is_slave
 
 
 async def test_a_master_takes_nothing_until_it_knows_whether_its_slave_is_the_master(

@@ -47,6 +47,26 @@ def roles(cli: CommandLine) -> dict[int, str]:
     return {row["id"]: row["address"] for row in cli.json("cluster", "list")}
 
 
+def test_a_drained_broker_stays_drained_over_a_switch_until_it_is_undone(
+    pair: tuple[Processes, ServerProcess],
+) -> None:
+    running, slave = pair
+    cli = CommandLine(running.address)
+    one, other = running.broker.addresses["broker"], slave.addresses["broker"]
+    with blocking.Producer(running.address) as producer:
+        producer.send("orders", b"1")
+        cli("broker", "drain", "broker-a")
+        cli("broker", "switch", "broker-a")
+        wait_until(lambda: roles(cli) == {0: other, 1: one})
+        with pytest.raises(client.PocketMQError):
+            producer.send("orders", b"refused", timeout=1)
+        cli("broker", "drain", "broker-a", "--undo")
+        producer.send("orders", b"2")
+        cli("broker", "switch", "broker-a")
+        wait_until(lambda: roles(cli) == {0: one, 1: other})
+        producer.send("orders", b"3")
+
+
 def test_the_commands(pair: tuple[Processes, ServerProcess]) -> None:
     running, slave = pair
     cli = CommandLine(running.address)

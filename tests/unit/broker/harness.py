@@ -99,6 +99,7 @@ class RecordedChanges:
         self.groups = 0
         self.settings: list[dict[str, str]] = []
         self.saves = True
+        self.delay_offsets: dict[int, int] | None = None
         self.pending: dict[str, Awaitable[bool]] = {}
         """Topics that aren't on the disk yet."""
 

@@ -283,6 +283,32 @@ async def test_progress_is_not_written_before_the_disk_has_the_deliveries(late: 
     assert late.saved == {1: 2}
 
 
+async def test_in_controller_mode_progress_is_not_written_before_deliveries_are_confirmed(
+    make: Callable[..., Late],
+) -> None:
+    late = make(controlled=True)
+
+    def confirm() -> None:
+        late.store.syncer.confirm(late.store.log.end)
+
+    late.send(b"one")
+    confirm()
+    await late.pass_time(1)
+    late.store.flush()
+    late.delays.save()
+    assert late.saved is None
+    confirm()
+    late.send(b"two")
+    confirm()
+    await late.pass_time(1)
+    late.delays.save_all()
+    assert late.saved == {1: 1}
+    # The next master cuts this delivery, and gives this log another end, as long.
+    late.store.close()
+    late.open()
+    assert late.delays.offsets == {1: 1}
+
+
 async def test_after_losing_the_end_of_the_log_messages_are_delivered_twice_rather_than_never(
     late: Late,
 ) -> None:

@@ -411,6 +411,15 @@ def test_delay_offsets_are_answered(bench):
     assert bytes(reply.body) == b'{"offsetTable":{2:1}}'
 
 
+def test_a_member_of_a_group_answers_the_delay_offsets_that_are_saved(bench):
+    bench.state.group = object()
+    bench.state.delay_offsets = {2: 3}
+    ask = Command.request(RequestCode.GET_ALL_DELAY_OFFSET)
+    assert bytes(bench.must(ask).body) == b'{"offsetTable":{}}'
+    bench.changes.delay_offsets = {2: 1}
+    assert bytes(bench.must(ask).body) == b'{"offsetTable":{2:1}}'
+
+
 def test_request_modes_are_answered_as_5_3_3_writes_them(bench):
     ask = Command.request(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
     assert bytes(bench.must(ask).body) == b'{"messageRequestModeMap":{}}'

@@ -26,6 +26,7 @@ from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.message.record import MIN_TAIL_BYTES, record_size
 from remoting.protocol.message.view import RecordView, iter_records
+from tests.support.waiting import until
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
 from tests.unit.broker.processors.replay import FRAMES, captured
 from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT, refusal, stored
@@ -295,6 +296,22 @@ def test_a_late_one_is_stored_again_and_its_producer_is_asked(bench):
     assert record.physical_offset == second.physical_offset
     assert record.stored_body == b"order"
     assert ops(bench) == [0]
+
+
+async def test_a_changed_interval_ends_the_pause_between_two_checks(make_bench):
+    bench = make_bench(transaction_check_interval_ms=3_600_000)
+    connection = producer(bench)
+    half(bench, **born_now(bench))
+    late(bench)
+    checking = asyncio.create_task(bench.state.transactions.run(bench.processors.transactions.ask))
+    # The pause begins.
+    await asyncio.sleep(0)
+    change = Command.request(
+        RequestCode.UPDATE_BROKER_CONFIG, body=b"transactionCheckInterval=1000"
+    )
+    assert bench.must(change).code == 0
+    await until(lambda: asked(connection))
+    checking.cancel()
 
 
 @pytest.mark.parametrize("kind", [COMMIT, ROLLBACK])
@@ -672,6 +689,21 @@ def test_checks_commit_what_is_done_with_and_a_restart_begins_there(make_bench, 
     assert bench.state.offsets.query(GROUP, names.OP_HALF_TOPIC, 0) == 2
     after = restarted(make_bench, bench)
     assert after.state.transactions.open_count == 1
+
+
+def test_what_has_ended_counts_when_the_log_is_safe_that_ends_it(make_bench):
+    bench = make_bench(flush_disk_type="SYNC_FLUSH")
+    bench.topic("T", queues=4)
+    message = PendingMessage("T", 2, b"order", TEXT.encode(), sys_flag=4)
+    bench.state.transactions.prepare(message)
+    bench.store.put(message)
+    bench.store.flush()
+    bench.state.transactions.end(stored(bench, names.HALF_TOPIC)[0], commit=True)
+    check(bench)
+    assert bench.state.offsets.query(GROUP, names.HALF_TOPIC, 0) == -1
+    bench.store.flush()
+    check(bench)
+    assert bench.state.offsets.query(GROUP, names.HALF_TOPIC, 0) == 1
 
 
 def test_a_broker_without_transactions_commits_no_offsets(bench):

@@ -165,6 +165,34 @@ def test_a_refusal_ends_a_request_at_once_if_it_was_the_only_one() -> None:
     assert group.ask(100, ASK_SECONDS) == {1, 9}
 
 
+@pytest.mark.parametrize(
+    ("members", "connected", "dead", "becomes"),
+    [
+        ({1, 2}, {3}, {2, 3}, {1}),
+        ({1, 2, 4}, {3, 4}, {2, 3}, {1, 4}),
+        ({1, 2, 3, 4}, {3, 4}, {2, 3}, {1, 4}),
+        ({1, 2, 3, 4}, {3, 4}, {2, 4}, {1, 3}),
+        ({1, 2}, {2, 3, 4}, {3}, {1, 2, 4}),
+        ({1, 2}, {2, 3}, {3}, {1, 2}),
+        ({1, 2, 3}, {2, 3}, {3}, {1, 2, 3}),
+    ],
+)
+def test_one_that_the_controller_takes_for_dead_keeps_no_other_from_leaving_and_joining(
+    members: set[int], connected: set[int], dead: set[int], becomes: set[int]
+) -> None:
+    group = in_sync(*members)
+    links = [group.connect(one, 0.0) for one in connected]
+    for second in range(20, 40):
+        for link in links:
+            link.count(100, 100, float(second))
+        wanted = group.ask(100, float(second))
+        if wanted is not None and wanted & dead:
+            group.refused(float(second), is_unchanged=True)
+        elif wanted is not None:
+            group.learn(wanted, group.epoch + 1)
+    assert group.members == becomes
+
+
 def test_a_slave_that_is_behind_for_long_leaves() -> None:
     group = in_sync(1, 2)
     link = group.connect(2, 0.0)

@@ -140,6 +140,23 @@ def test_a_state_file_that_is_being_replaced_is_waited_for(root: Path) -> None:
     assert "consumerOffset.json.tmp" not in found
 
 
+def test_a_copy_has_neither_the_role_nor_the_identity_of_its_broker(
+    root: Path, target: Path
+) -> None:
+    role = b'{"role":"ASYNC_MASTER","configuredRole":"SLAVE","configuredId":1}'
+    for name in ("brokerSettings.json", "brokerSettings.json.bak"):
+        text = b'{"settings":{"slaveTimeout":"5"},"role":%s}' % role
+        (root / "config" / name).write_bytes(text)
+    for name in ("brokerIdentity", "brokerIdentity-temp"):
+        (root / name).write_text("DefaultCluster#broker-a#1")
+    copied(root, target)
+    for name in ("brokerSettings.json", "brokerSettings.json.bak"):
+        assert relaxed_json.loads((target / "config" / name).read_bytes()) == {
+            "settings": {"slaveTimeout": "5"}
+        }
+    assert not list(target.glob("brokerIdentity*"))
+
+
 def test_a_damaged_state_file_is_copied_with_its_backup(root: Path, target: Path) -> None:
     (root / "config" / "topics.json").write_bytes(b'{"topicCon')
     copied(root, target)
