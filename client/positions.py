@@ -79,9 +79,9 @@ def position_of(text: str) -> Position:
     """
     if text.lower() in _ENDS:
         return _ENDS[text.lower()]
-    if text.isascii() and text.isdigit():
-        return int(text)
     try:
+        if text.isascii() and text.isdigit():
+            return int(text)
         if ago := re.fullmatch(r"-(\d+(?:\.\d+)?)([smhd])", text):
             return datetime.now(UTC) - timedelta(seconds=float(ago[1]) * _UNITS[ago[2]])
         return datetime.fromisoformat(text).astimezone(UTC)

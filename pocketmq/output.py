@@ -168,7 +168,10 @@ def done(text: str, facts: Row, *, as_json: bool) -> None:
 
 
 def plain(value: object) -> str:
-    """Return a value as one line of text without tabs."""
+    """Return a value as one line of text without tabs.
+
+    What can't be printed is written as an escape: in a message it could control the terminal.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -177,7 +180,13 @@ def plain(value: object) -> str:
         return f"{value:.3f}".rstrip("0").rstrip(".")
     if isinstance(value, list | tuple | set | frozenset):
         return ",".join(plain(part) for part in value) or "-"
-    return " ".join(str(value).split()) or "-"
+    text = " ".join(str(value).split()) or "-"
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
 
 
 def count(number: int, noun: str) -> str:

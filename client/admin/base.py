@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Hashable, Iterable, Mapping
-from typing import NamedTuple, TypeVar, Unpack
+from collections.abc import Awaitable, Collection, Hashable, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Final, NamedTuple, TypeVar, Unpack
 
 from client.config import Addresses, ClientArguments, check_arguments
 from client.errors import (
@@ -32,6 +33,14 @@ A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
+
+
+LEFT_OUT: Final[ContextVar[Collection[str]]] = ContextVar("LEFT_OUT", default=())
+"""Addresses of brokers that aren't asked for what others have too.
+
+For callers that know which ones don't answer, and say so; without it, one that is down fails a
+request for what all have.
+"""
 
 
 class BrokerInfo(NamedTuple):
@@ -164,13 +173,14 @@ class AdminBase(ClientPart):
             topic: only brokers that have it.
         """
         if topic is None:
-            brokers = {broker.name: broker.address for broker in reversed(await self.brokers())}
+            known = [(broker.name, broker.address) for broker in reversed(await self.brokers())]
         else:
             route = await self._routes.fresh(topic)
-            brokers = {name: address for name in route.brokers if (address := route.address(name))}
-        if not brokers:
+            known = [(name, address) for name in route.brokers if (address := route.address(name))]
+        if not known:
             raise NoRoute("no broker is registered", hint="start one", topic=topic)
-        return brokers
+        left_out = LEFT_OUT.get()
+        return dict(pair for pair in known if pair[1] not in left_out) or dict(known)
 
     async def _masters_of(self, topic: str) -> dict[str, str]:
         """Return the address of each master that has the topic, by broker name.

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from client.admin.base import AdminBase, gathered
 from client.admin.messages import FoundMessage, received
 from client.consumer.options import Wanted, expression_of
-from client.errors import PocketMQError, UsageError
-from client.positions import BEGIN, Position
+from client.errors import NoRoute, PocketMQError, UsageError
+from client.positions import BEGIN, Place, Position, instant, milliseconds
 from client.wire.offsets import WALK_MESSAGES
 from remoting.protocol.message.tags import TagExpression
 from remoting.protocol.message.view import RecordView
@@ -30,7 +30,8 @@ SCAN_LIMIT: Final = 10_000
 _AT_ONCE: Final = 8
 """Queues asked at the same time."""
 
-_PLACE: Final = re.compile(r"([^~,]+)~(\d{1,10})~(\d{1,19})", re.ASCII)
+_PART: Final = re.compile(r"([^~,]+)~(\d{1,10})~(begin|end|-?\d{1,19}|@-?\d{1,15})", re.ASCII)
+"""A queue's part of a cursor: its next offset or, while its broker is down, where to begin."""
 
 
 class BrowsePage(NamedTuple):
@@ -95,7 +96,7 @@ class BrowsingAdmin(AdminBase):
             raise UsageError("limit and scan_limit have to be 1 or more", topic=topic)
         wanted = expression_of(tags, TOOLS_CONSUMER_GROUP, topic)
         failures: dict[str, PocketMQError] = {}
-        walks = await self._walks(topic, start, queues, failures)
+        walks, unplaced = await self._walks(topic, start, queues, failures)
         found: list[FoundMessage] = []
         heads: list[tuple[int, MessageQueue, _QueueWalk]] = []
         scanned, dry = 0, list(walks)
@@ -130,9 +131,8 @@ class BrowsingAdmin(AdminBase):
         # Those that had no turn come first in the next page.
         waiting = set(dry)
         order = [*dry, *(walk for walk in walks if walk not in waiting)]
-        cursor = ",".join(
-            f"{walk.queue.broker_name}~{walk.queue.queue_id}~{walk.place}" for walk in order
-        )
+        places = {walk.queue: walk.place for walk in order} | unplaced
+        cursor = ",".join(_part(queue, place) for queue, place in places.items())
         return BrowsePage(found, cursor, complete, scanned, failures)
 
     async def _walks(
@@ -141,18 +141,30 @@ class BrowsingAdmin(AdminBase):
         start: Position | str,
         queues: Collection[MessageQueue] | None,
         failures: dict[str, PocketMQError],
-    ) -> list[_QueueWalk]:
+    ) -> tuple[list[_QueueWalk], dict[MessageQueue, Position]]:
+        """Return the queues at their places, and the rest: those whose brokers are down."""
         readable = (await self._routes.fresh(topic)).readable
+        present = set(readable)
         if isinstance(start, str):
-            return [walk for walk in _parsed(topic, start) if walk.queue in readable]
-        chosen = readable if queues is None else queues
-        if unknown := set(chosen).difference(readable):
-            raise UsageError(
-                "there is no such queue", queue=min(unknown), hint="see `pocketmq topic status`"
-            )
-        places, failed = await gathered({queue: self._place(queue, start) for queue in chosen})
+            wanted = _parsed(topic, start)
+        else:
+            wanted = dict.fromkeys(readable if queues is None else queues, start)
+            if unknown := wanted.keys() - present:
+                raise UsageError(
+                    "there is no such queue", queue=min(unknown), hint="see `pocketmq topic status`"
+                )
+        # A queue that its broker no longer has is over, but a broker may come back.
+        brokers = {queue.broker_name for queue in readable}
+        gone = [queue for queue in wanted if queue.broker_name not in brokers]
+        failures |= {
+            queue.broker_name: NoRoute("its broker isn't registered", queue=queue) for queue in gone
+        }
+        places, failed = await gathered(
+            {queue: self._place(queue, wanted[queue]) for queue in wanted if queue in present}
+        )
         failures |= {queue.broker_name: error for queue, error in failed.items()}
-        return [_QueueWalk(queue, place) for queue, place in places.items()]
+        walks = [_QueueWalk(queue, place) for queue, place in places.items()]
+        return walks, {queue: wanted[queue] for queue in [*gone, *failed]}
 
     async def _place(self, queue: MessageQueue, start: Position) -> int:
         if type(start) is int and start < 0:
@@ -195,13 +207,27 @@ def _head(walk: _QueueWalk) -> tuple[int, MessageQueue, _QueueWalk]:
     return walk.records[0].store_timestamp_ms, walk.queue, walk
 
 
-def _parsed(topic: str, cursor: str) -> list[_QueueWalk]:
-    places = [_PLACE.fullmatch(part) for part in cursor.split(",")]
-    walks = {
-        MessageQueue(topic, place[1], int(place[2])): int(place[3]) for place in places if place
+def _part(queue: MessageQueue, place: Position) -> str:
+    if isinstance(place, Place):
+        text = place.value
+    else:
+        text = str(place) if isinstance(place, int) else f"@{milliseconds(place)}"
+    return f"{queue.broker_name}~{queue.queue_id}~{text}"
+
+
+def _parsed(topic: str, cursor: str) -> dict[MessageQueue, Position]:
+    parts = [_PART.fullmatch(part) for part in cursor.split(",")]
+    places = {
+        MessageQueue(topic, part[1], int(part[2])): _position(part[3]) for part in parts if part
     }
-    if not cursor or len(walks) < len(places):
+    if not cursor or len(places) < len(parts) or None in places.values():
         raise UsageError(
             f"{cursor[:100]!r} is no cursor of a page", topic=topic, hint="begin anew without it"
         )
-    return [_QueueWalk(queue, place) for queue, place in walks.items()]
+    return {queue: place for queue, place in places.items() if place is not None}
+
+
+def _position(text: str) -> Position | None:
+    if text in {"begin", "end"}:
+        return Place(text)
+    return instant(int(text[1:])) if text.startswith("@") else int(text)

@@ -343,13 +343,13 @@ class GroupAdmin(AdminBase):
         header = GetConsumerRunningInfoRequestHeader(
             consumer_group=group, client_id=client_id, jstack_enable=stacks
         )
-        failure: RemoteError | None = None
+        failure: RemoteError | Unavailable | None = None
         for address in (await self._readers()).values():
             try:
                 answer = await self._remote.call(
                     address, code, header, group=group, timeout=RUNNING_INFO_TIMEOUT
                 )
-            except RemoteError as error:
+            except (RemoteError, Unavailable) as error:
                 failure = error
                 continue
             return decoded(ConsumerRunningInfo, answer, code, address)

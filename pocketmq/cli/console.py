@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import secrets
 import sys
 from importlib.util import find_spec
 
@@ -43,7 +44,7 @@ def console(
 
     They only show, unless --writable is given. Where the brokers ask for an account, so does the
     console, and signs each person's requests with that person's keys. Without accounts, --writable
-    is refused unless only this machine can connect.
+    is refused unless only this machine can connect, without a proxy (--name).
     """
     if any(find_spec(name) is None for name in ("jinja2", "starlette", "uvicorn")):
         raise click.ClickException("the console needs packages: pip install 'pocketmq[console]'")
@@ -54,13 +55,14 @@ def console(
         nameserver=nameserver,
         credentials=from_environment(),
         writable=writable,
-        loopback=_is_loopback(host),
+        loopback=_is_loopback(host) and not names,
         names=tuple(name.lower() for name in names),
     )
     if writable and not settings.loopback and run(_is_open(nameserver)):
         raise click.ClickException(
-            "--writable with --host needs brokers that ask for accounts (aclEnable=true), and one "
-            "that answers now: everybody who can connect could delete topics"
+            "--writable with --host or --name needs brokers that ask for accounts "
+            "(aclEnable=true), and one that answers now: "
+            "everybody who can connect could delete topics"
         )
     until_end_of = sys.stdin.fileno() if until_stdin_closes else None
     part = ConsolePart(settings, host, port)
@@ -78,8 +80,10 @@ def _is_loopback(host: str) -> bool:
 
 
 async def _is_open(nameserver: str) -> bool:
-    """Return whether brokers answer requests without a signature; also if none can be asked."""
-    async with client.Admin(nameserver) as admin:
+    """Return whether brokers answer requests of anybody; also if none can be asked."""
+    # Without keys of nobody, it would sign with the console's own.
+    nobody = client.Credentials("pocketmq-nobody", secrets.token_hex(16))
+    async with client.Admin(nameserver, credentials=nobody) as admin:
         try:
             await admin.groups()
         except AccessDenied:

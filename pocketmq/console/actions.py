@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -14,9 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 import client
-from client.admin.access import DENY
 from client.admin.resets import Reset
-from client.errors import UsageError
+from client.errors import TopicNotFound, UsageError
 from client.positions import position_of
 from pocketmq.console import show
 from pocketmq.console.app import Visit, route
@@ -148,6 +148,9 @@ async def _consume(visit: Visit, _: bool) -> ActionOutcome:
 
 async def _create_topic(visit: Visit, _: bool) -> ActionOutcome:
     name = visit.need("name")
+    with suppress(TopicNotFound):
+        await visit.admin.topic_route(name)
+        raise UsageError("the topic exists already", topic=name, hint="change it on its page")
     await visit.admin.create_topic(
         name, queues=visit.integer("queues", 8), order=visit.get("order") == "1"
     )
@@ -315,9 +318,9 @@ async def _put_account(visit: Visit, _: bool) -> ActionOutcome:
         broker.info.address,
         key,
         secret_key=visit.get("secret_key") or None,
-        admin=visit.get("admin") == "1",
-        default_topic=visit.get("default_topic", DENY),
-        default_group=visit.get("default_group", DENY),
+        admin={"yes": True, "no": False}.get(visit.get("admin")),
+        default_topic=visit.get("default_topic") or None,
+        default_group=visit.get("default_group") or None,
         topics=permissions["topics"] or None,
         groups=permissions["groups"] or None,
     )

@@ -24,6 +24,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import client
+from client.admin.base import LEFT_OUT
 from client.errors import (
     AccessDenied,
     GroupNotFound,
@@ -58,6 +59,9 @@ HEADERS: Final = {
 MAX_FORM_BYTES: Final = 16 * 1024 * 1024
 """The largest form: a message of 4 MiB, each byte of which a browser may write as three."""
 
+MAX_SMALL_FORM_BYTES: Final = 64 * 1024
+"""The largest form of those who can't change anything: it is read before its token is checked."""
+
 FORM_SECONDS: Final = 30.0
 """How long a form may take to arrive."""
 
@@ -75,7 +79,7 @@ class ConsoleSettings:
     Attributes:
         credentials: the console's own keys; None: it has none.
         writable: whether pages can change something.
-        loopback: whether it listens where nothing but this machine can connect.
+        loopback: whether nothing but this machine can connect, and no proxy is in front of it.
         names: host names by which it is reached, beside addresses and ``localhost``.
     """
 
@@ -91,8 +95,8 @@ class ConsoleApp:
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self.settings = settings
-        self.poller = ClusterPoller(settings.nameserver, settings.credentials)
         self.sessions = ConsoleSessions()
+        self.poller = ClusterPoller(settings.nameserver, settings.credentials, self.sessions)
         self.unsigned = client.Admin(settings.nameserver)
         self.streams = 0
         self._templates = Environment(
@@ -227,7 +231,10 @@ def route(path: str, view: View, *, method: str = "GET", open_to_all: bool = Fal
         else:
             try:
                 if method == "POST":
-                    await _check_post(visit)
+                    writes = path == "/act" and visit.may_write
+                    await _check_post(visit, MAX_FORM_BYTES if writes else MAX_SMALL_FORM_BYTES)
+                else:
+                    LEFT_OUT.set(visit.snapshot.down)  # the page says which
                 response = await view(visit)
             except PocketMQError as error:
                 response = _failed(visit, _status_of(error), error)
@@ -263,7 +270,7 @@ def _status_of(error: PocketMQError) -> int:
     return HTTPStatus.BAD_GATEWAY
 
 
-async def _check_post(visit: Visit) -> None:
+async def _check_post(visit: Visit, most: int) -> None:
     """Read the form, and refuse one that no page of this console has sent."""
     headers = visit.request.headers
     # Browsers leave it out for plain HTTP to another machine.
@@ -272,7 +279,7 @@ async def _check_post(visit: Visit) -> None:
         same = headers.get("origin", "").partition("://")[2] == headers.get("host")
     if not same:
         raise HTTPException(HTTPStatus.FORBIDDEN, "the form comes from another site")
-    visit.form = await _read_form(visit.request)
+    visit.form = await _read_form(visit.request, most)
     token = visit.app.sessions.token(visit.visitor)
     if not hmac.compare_digest(token.encode(), visit.get("token").encode(errors="replace")):
         raise HTTPException(
@@ -280,21 +287,23 @@ async def _check_post(visit: Visit) -> None:
         )
 
 
-async def _read_form(request: Request) -> dict[str, list[str]]:
+async def _read_form(request: Request, most: int) -> dict[str, list[str]]:
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_SECONDS):
             async for part in request.stream():
                 body += part
-                if len(body) > MAX_FORM_BYTES:
+                if len(body) > most:
                     raise HTTPException(
                         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                        f"a form can't be larger than {MAX_FORM_BYTES} bytes",
+                        f"this form can't be larger than {most} bytes",
                     )
     except (TimeoutError, ClientDisconnect) as error:
         raise HTTPException(HTTPStatus.REQUEST_TIMEOUT, "the form didn't arrive") from error
     try:
-        return parse_qs(
+        # A large one takes a second; other visitors don't wait for it.
+        return await asyncio.to_thread(
+            parse_qs,
             body.decode("ascii"),
             keep_blank_values=True,
             strict_parsing=True,
@@ -357,7 +366,7 @@ async def _sign_in(visit: Visit) -> Response:
         return visit.page("sign-in.html", status=HTTPStatus.FORBIDDEN, problem=problem, live=False)
     await sessions.close(visit.visitor)
     visit.visitor = new
-    await visit.app.poller.use(keys)
+    await visit.app.poller.signed_in()
     return RedirectResponse("./", HTTPStatus.SEE_OTHER)
 
 

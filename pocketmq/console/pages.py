@@ -114,8 +114,8 @@ def _start(visit: Visit) -> Position | str:
     if cursor := visit.get("cursor"):
         return cursor
     text = visit.get("from") or f"-{MESSAGES}"
-    if text.startswith("-") and text[1:].isdigit():
-        return -min(int(text[1:]), 100_000)
+    if text.startswith("-") and text.isascii() and text[1:].isdigit():
+        return -min(int(text[1:99]), 100_000)
     return position_of(text)
 
 

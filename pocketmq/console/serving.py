@@ -59,6 +59,8 @@ class ConsolePart:
             log_config=None,
             access_log=False,
             server_header=False,
+            # Whoever lies about the scheme only makes the own cookie less useful.
+            forwarded_allow_ips="*",
             limit_concurrency=MAX_REQUESTS,
             timeout_graceful_shutdown=STOP_SECONDS,
         )

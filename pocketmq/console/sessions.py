@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import client
+from client.errors import AccessDenied
 from remoting.protocol.signing import Credentials
 
 COOKIE: Final = "pocketmq-console"
@@ -66,6 +67,12 @@ class ConsoleSessions:
         session = self._sessions.get(visitor)
         return session if session is not None and session.ends_at > self._now() else None
 
+    def living(self) -> list[Credentials]:
+        """Return the keys of all who are signed in, of the last one first."""
+        now = self._now()
+        living = [one.credentials for one in self._sessions.values() if one.ends_at > now]
+        return living[::-1]
+
     async def open(self, nameserver: str, credentials: Credentials) -> str:
         """Sign in and return the new number for the cookie.
 
@@ -78,7 +85,7 @@ class ConsoleSessions:
         admin = client.Admin(nameserver, credentials=credentials)
         await admin.start()
         try:
-            await admin.groups()
+            await _check(admin)
         except BaseException:
             await admin.close()
             raise
@@ -102,3 +109,10 @@ class ConsoleSessions:
         over = [name for name, one in self._sessions.items() if one.ends_at <= self._now()]
         for visitor in {*oldest, *over}:
             await self.close(visitor)
+
+
+async def _check(admin: client.Admin) -> None:
+    """Ask all brokers, some of which may be down. Raises AccessDenied, Unavailable."""
+    for error in (await admin.lags(limit=1)).unreachable.values():
+        if isinstance(error, AccessDenied):
+            raise error

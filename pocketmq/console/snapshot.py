@@ -12,15 +12,16 @@ from functools import partial
 from typing import Final, NamedTuple
 
 import client
+from client.admin.base import LEFT_OUT
 from client.errors import AccessDenied, NoRoute, PocketMQError
 from client.positions import instant, known_instant
+from pocketmq.console.sessions import ConsoleSessions
 from pocketmq.doctor import Case, examine
 from pocketmq.doctor.case import CheckResult, CheckVerdict
 from pocketmq.server import probe
 from remoting.protocol.bodies.topic import TopicConfig
 from remoting.protocol.command import natural
 from remoting.protocol.names import DLQ_PREFIX, is_internal_topic
-from remoting.protocol.signing import Credentials
 from remoting.runtime.tasks import gather_limited, wait_at_most
 from remoting.security.credentials import CredentialsSource
 
@@ -167,6 +168,7 @@ class ClusterSnapshot:
         at: when it was; None before the first one.
         problem: why the cluster as a whole can't be seen; empty if it can.
         unreachable: why brokers didn't answer, by name: what they have is missing here.
+        counted: the number of the look that counted the dead letters; 0: none has.
         findings: the doctor's, without those that are well.
     """
 
@@ -178,12 +180,18 @@ class ClusterSnapshot:
     topics: Mapping[str, TopicFacts] = field(default_factory=dict)
     groups: Mapping[str, client.Lag] = field(default_factory=dict)
     dead: tuple[DeadCount, ...] = ()
+    counted: int = 0
     findings: tuple[CheckResult, ...] = ()
 
     @property
     def lag(self) -> int:
         """What all groups have not consumed."""
         return sum(group.total for group in self.groups.values())
+
+    @property
+    def down(self) -> set[str]:
+        """The addresses of brokers that didn't answer."""
+        return {broker.info.address for broker in self.brokers if not broker.runtime}
 
     @property
     def names(self) -> list[str]:
@@ -197,15 +205,20 @@ class ClusterPoller:
     Args:
         nameserver: the name servers' addresses.
         credentials: the console's own keys; None: it has none, and where brokers ask for some it
-            uses those of the person who signed in last.
+            uses those of the person who signed in last, until that session ends.
+        sessions: those who have signed in.
     """
 
-    def __init__(self, nameserver: str, credentials: CredentialsSource | None) -> None:
+    def __init__(
+        self, nameserver: str, credentials: CredentialsSource | None, sessions: ConsoleSessions
+    ) -> None:
         self.snapshot = ClusterSnapshot()
         self.history: deque[ClusterMoment] = deque(maxlen=HISTORY)
         self.trends: dict[str, deque[float]] = {}
         self._nameserver = nameserver
         self._own = self._credentials = credentials
+        self._sessions = sessions
+        self._denied: CredentialsSource | None = None
         self._refused = credentials is not None
         self._signs_with: CredentialsSource | None = None
         self._admin: client.Admin | None = None
@@ -213,22 +226,23 @@ class ClusterPoller:
         self._hurry = asyncio.Event()
         self._ended = False
         self._watched_at = 0.0
-        self._ends: tuple[float, dict[str, int]] = (0.0, {})
+        self._ends: tuple[float, dict[str, dict[client.MessageQueue, int]]] = (0.0, {})
 
     @property
     def asks_to_sign_in(self) -> bool:
         """Whether what it shows is for those who sign in: brokers don't show it to everybody."""
         return self._refused
 
-    async def use(self, credentials: Credentials) -> None:
-        """Sign with the keys of somebody who has signed in, unless the console has its own.
+    async def signed_in(self) -> None:
+        """Return after a look that can use the keys of somebody who has signed in, if it is soon.
 
-        Returns after the next look, if it comes soon.
+        If the console has its own keys, it uses those.
         """
         if self._own is None:
-            self._credentials = credentials
             self.hurry()
             await self.looked()
+            if self.snapshot.problem:  # that look had begun before
+                await self.looked()
 
     async def looked(self) -> None:
         """Return after the next look, or after FIRST_LOOK seconds."""
@@ -274,6 +288,10 @@ class ClusterPoller:
 
     async def _look(self) -> None:
         before = self.snapshot
+        await self._sessions.sweep()
+        if self._own is None:
+            theirs = (keys for keys in self._sessions.living() if keys is not self._denied)
+            self._credentials = next(theirs, None)
         found = replace(before, number=before.number + 1, at=datetime.now(UTC), problem="")
         try:
             found = await self._found(await self._connected(), found)
@@ -281,7 +299,7 @@ class ClusterPoller:
                 self._refused = False
         except AccessDenied as error:
             self._refused = True
-            self._credentials = self._own
+            self._denied = self._credentials
             found = ClusterSnapshot(number=found.number, at=found.at, problem=str(error))
         except (PocketMQError, OSError) as error:
             found = replace(found, problem=str(error))
@@ -311,6 +329,7 @@ class ClusterPoller:
         brokers = tuple(
             await gather_limited(infos, lambda info: self._broker(admin, info), limit=_AT_ONCE)
         )
+        LEFT_OUT.set({one.info.address for one in brokers if not one.runtime})
         unreachable = {
             f"{one.info.name}:{one.info.id}": one.problem for one in brokers if not one.runtime
         }
@@ -333,9 +352,10 @@ class ClusterPoller:
             groups=groups,
             topics=self._topics(tables, groups, {name for info in infos for name in info[:2]}),
         )
-        if found.number % SELDOM == 1:
+        if not found.counted or found.number - found.counted >= SELDOM:
             found = replace(
                 found,
+                counted=found.number,
                 dead=await self._dead(admin, tables),
                 findings=await asyncio.to_thread(self._examined),
             )
@@ -370,9 +390,15 @@ class ClusterPoller:
                 of_topic = lags.setdefault(queue.topic, {})
                 of_topic[group] = of_topic.get(group, 0) + at.messages
                 ends.setdefault(queue.topic, {})[queue] = at.end
-        now, sums = time.monotonic(), {name: sum(of.values()) for name, of in ends.items()}
-        then, before = self._ends
-        self._ends = now, sums
+        now, (then, before) = time.monotonic(), self._ends
+        self._ends = now, ends
+
+        def rate(name: str) -> float | None:
+            # Of a broker that wasn't there before, nothing is known of the time between.
+            both = ends.get(name, {}).keys() & before.get(name, {}).keys()
+            more = sum(max(0, ends[name][queue] - before[name][queue]) for queue in both)
+            return more / (now - then) if both else None
+
         known = {name for table in tables.values() for name in table}
         names = sorted(
             known.difference(system) - {name for name in known if is_internal_topic(name)}
@@ -382,11 +408,7 @@ class ClusterPoller:
                 name=name,
                 configs={at: table[name] for at, table in tables.items() if name in table},
                 groups=lags.get(name, {}),
-                per_second=(
-                    max(0, sums[name] - before[name]) / (now - then)
-                    if name in sums and name in before
-                    else None
-                ),
+                per_second=rate(name),
                 lacking=tuple(sorted(at for at, table in tables.items() if name not in table)),
             )
             for name in names

@@ -43,8 +43,7 @@
   const live = document.querySelector("[data-live]");
   if (!live && !figures.length) return;
   let loading = false;
-  const source = new EventSource("events");
-  source.onmessage = async () => {
+  const load = async () => {
     if (busy() || loading) return;
     loading = true;
     try {
@@ -56,5 +55,15 @@
       loading = false;
     }
   };
-  addEventListener("pagehide", () => source.close());
+  // Of one site a browser keeps six connections: tabs that nobody sees have none.
+  let source;
+  const follow = () => {
+    source?.close();
+    if (document.hidden) return;
+    source = new EventSource("events");
+    source.onmessage = load;
+  };
+  follow();
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", () => source?.close());
 })();

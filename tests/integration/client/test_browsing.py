@@ -9,7 +9,7 @@ import pytest
 
 import client
 from remoting.protocol.codes import RequestCode, ResponseCode
-from remoting.protocol.headers.pull import PullMessageResponseHeader
+from remoting.protocol.headers.pull import OffsetResponseHeader, PullMessageResponseHeader
 from tests.harness.cluster import Cluster
 from tests.integration.client.conftest import FakePeer
 
@@ -120,3 +120,34 @@ async def test_queues_of_a_broker_that_is_down_keep_their_places(fake: Any):
         assert page.cursor == "gone~0~5,fake-0~0~7"
         with pytest.raises(client.Unavailable):
             await admin.browse("T", "gone~0~5")
+
+
+async def test_a_cursor_keeps_queues_whose_brokers_were_down_from_the_first_page_on(fake: Any):
+    gone = FakePeer("gone", queues=1)
+    await gone.server.start()
+    await gone.server.stop()
+    fake.queues, fake.brokers = 1, [fake, gone]
+    nothing = PullMessageResponseHeader(
+        suggest_which_broker_id=0, next_begin_offset=7, min_offset=0, max_offset=7
+    )
+    end = OffsetResponseHeader(offset=7)
+    fake.on(
+        RequestCode.PULL_MESSAGE,
+        answer=lambda command, _: command.reply(ResponseCode.PULL_NOT_FOUND, header=nothing),
+    )
+    fake.on(
+        *(RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET),
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        answer=lambda command, _: command.reply(header=end),
+    )
+    async with client.Admin(fake.address, request_timeout=5.0) as admin:
+        starts = {"begin": client.BEGIN, "end": client.END, "-5": -5}
+        starts["@1000"] = datetime.fromtimestamp(1, UTC)
+        for text, start in starts.items():
+            page = await admin.browse("T", start)
+            assert page.cursor == f"fake-0~0~7,gone~0~{text}"
+            assert (page.complete, list(page.unreachable)) == (False, ["gone"])
+        fake.brokers = [fake]  # the name server has noticed
+        page = await admin.browse("T", page.cursor)
+        assert page.cursor == "fake-0~0~7,gone~0~@1000"
+        assert (page.complete, list(page.unreachable)) == (False, ["gone"])

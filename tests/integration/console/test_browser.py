@@ -106,6 +106,35 @@ def test_a_page_keeps_itself_up_to_date_and_draws_its_line(
     assert chromium.problems == []
 
 
+def test_a_page_stays_as_it_is_when_its_next_answer_is_an_error(
+    shop: StandaloneServer, surfer: Surfer, chromium: Browser
+) -> None:
+    shop.admin.create_topic("fleeting", queues=1)
+    wait_until(lambda: surfer.get("topic?name=fleeting").status == 200, "the topic isn't seen")
+    chromium.open(surfer.url + "topic?name=fleeting")
+    chromium.run(
+        "document.addEventListener('htmx:response:error', () => window.failed = true);"
+        "document.addEventListener('htmx:finally:request', () => window.over = window.failed)"
+    )
+    shop.admin.delete_topic("fleeting")
+    chromium.wait_until("window.over")
+    assert "Last hour" in chromium.run("document.querySelector('#live').innerText")
+
+
+def test_a_tab_that_nobody_sees_keeps_no_connection(surfer: Surfer, chromium: Browser) -> None:
+    chromium.open(surfer.url + "groups")
+    chromium.run(
+        "window.ended = 0; const close = EventSource.prototype.close;"
+        "EventSource.prototype.close = function () { window.ended++; close.call(this); };"
+        "window.show = (yes) => {"
+        " Object.defineProperty(document, 'hidden', { value: !yes, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange')); }; show(false)"
+    )
+    assert chromium.run("ended") == 1
+    chromium.run("show(true)")
+    chromium.wait_for("Network.eventSourceMessageReceived")
+
+
 def test_a_console_stops_while_pages_are_kept_up_to_date(
     shop: StandaloneServer, chromium: Browser
 ) -> None:

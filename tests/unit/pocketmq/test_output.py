@@ -26,6 +26,14 @@ def test_a_pipe_gets_one_line_per_row_without_a_header(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == "a b\t1200\tx,y\n-\t8\t-\n"
 
 
+def test_what_cannot_be_printed_is_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"body": "a\x1b]0;title\x07b \u202etext é ☕"}
+    output.show_rows([row], ["body"], as_json=False)
+    output.show_facts(row, as_json=False)
+    shown = "a\\x1b]0;title\\x07b \\u202etext é ☕"
+    assert capsys.readouterr().out == f"{shown}\nbody\t{shown}\n"
+
+
 def test_json_is_one_document_with_every_field(capsys: pytest.CaptureFixture[str]) -> None:
     output.show_rows(ROWS, ["topic"], as_json=True)
     assert json.loads(capsys.readouterr().out) == ROWS
