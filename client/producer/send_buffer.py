@@ -20,10 +20,10 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any
+from typing import Any, Final
 
 from client.config import ProducerOptions
-from client.errors import BufferFull, PocketMQError, SendError, as_send_error
+from client.errors import BufferFull, PocketMQError, SendError, Unavailable, as_send_error
 from client.limits import SPREAD_MESSAGES, WAITING_PER_IN_FLIGHT
 from client.message import Receipt
 from client.network.context import ClientContext
@@ -44,6 +44,9 @@ from client.serde import Serde, raw
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.tasks import Supervisor
+
+_ROUTE_MARGIN: Final = 0.1
+"""Without a route, sends whose time ends within so many seconds of each other fail together."""
 
 
 class SendLane:
@@ -419,7 +422,7 @@ class SendBuffer:
         elif route is None or not route.writable:
             self._routeless[topic] = [columns]
             self._schedule_take()
-            self._tasks.spawn(self._find_route(topic, columns.deadline), f"route of {topic}")
+            self._tasks.spawn(self._find_route(topic), f"route of {topic}")
         else:
             self._queue([columns], route)
         # Return a copy: splitting and joining columns changes the list.
@@ -444,14 +447,20 @@ class SendBuffer:
             else:
                 self._arm()
 
-    async def _find_route(self, topic: str, deadline: float) -> None:
+    async def _find_route(self, topic: str) -> None:
+        deadline = min(columns.deadline for columns in self._routeless[topic])
         timeout = max(0.0, deadline - self.time.now())
         try:
             route = await self._context.routes.to_write(
                 topic, self._options.default_queues, timeout
             )
         except PocketMQError as error:
-            self._fail(self._routeless.pop(topic), error)
+            waiting = self._routeless.pop(topic)
+            latest = deadline + _ROUTE_MARGIN if isinstance(error, Unavailable) else math.inf
+            self._fail([columns for columns in waiting if columns.deadline <= latest], error)
+            if left := [columns for columns in waiting if columns.deadline > latest]:
+                self._routeless[topic] = left
+                self._tasks.spawn(self._find_route(topic), f"route of {topic}")
         except BaseException as error:
             self._fail(self._routeless.pop(topic), PocketMQError(repr(error), topic=topic))
             raise

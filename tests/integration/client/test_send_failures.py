@@ -95,6 +95,17 @@ async def test_a_timeout_of_one_send_is_its_own(fake: Any):
             await producer.send("T", b"x", timeout=0.5)
 
 
+async def test_without_a_name_server_each_send_has_its_own_timeout():
+    async with client.Producer(f"127.0.0.1:{free_port()}") as producer:
+        short = asyncio.ensure_future(producer.send("T", b"x", timeout=0.05))
+        long = asyncio.ensure_future(producer.send("T", b"x", timeout=0.5))
+        done, _ = await asyncio.wait({short, long}, return_when=asyncio.FIRST_COMPLETED)
+        assert done == {short}
+        for send in (short, long):
+            with pytest.raises(client.NoNameServer):
+                await send
+
+
 async def test_without_a_name_server_the_outcome_is_not_sent(fake: Any):
     await_address = f"127.0.0.1:{free_port()}"
     async with client.Producer(await_address, timeout=0.3) as producer:
