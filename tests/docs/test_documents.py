@@ -77,7 +77,7 @@ def test_every_yes_of_the_compatibility_page_is_a_test() -> None:
     collected = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/interop"],
         cwd=HOME,
-        env={**os.environ, "CI": "true"},
+        env={**os.environ, "CI": "true", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         check=True,

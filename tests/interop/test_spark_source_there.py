@@ -106,7 +106,7 @@ def test_a_topic_is_read_between_offsets_and_times(
 
 def test_filters_narrow_what_is_read(there: Apache, topic: str):
     reader = batch_reader(there.nameserver, topic=topic)
-    assert list(reader.pushFilters([EqualTo(("queueId",), 1), LessThan(("queueOffset",), 3)])) == []
+    reader.pushFilters([EqualTo(("queueId",), 1), LessThan(("queueOffset",), 3)])
     assert numbers(rows(reader)) == [1, 5, 9]
     reader = batch_reader(there.nameserver, topic=topic, filterTags="odd")
     assert numbers(rows(reader)) == list(range(1, 200, 2))
