@@ -198,7 +198,9 @@ class Host:
             fields = command.read(UpdateConsumerOffsetRequestHeader)
         except ProtocolError:
             return None
-        if fields.topic not in self._state.topics or not self._may(command, connection):
+        if fields.forward or fields.topic not in self._state.topics:
+            return None
+        if not self._may(command, connection):
             return None
         return sys.intern(fields.consumer_group), sys.intern(fields.topic), fields.queue_id
 

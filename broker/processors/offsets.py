@@ -96,7 +96,9 @@ class OffsetProcessor:
             raise RequestRefused(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {header.topic} not exist! {FAQ}"
             )
-        self.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        key = header.consumer_group, header.topic, header.queue_id
+        if not header.forward or self._state.offsets.query(*key) < header.commit_offset:
+            self.commit(*key, header.commit_offset)
         return command.reply()
 
     def query(self, command: Command, _: Connection) -> Command:

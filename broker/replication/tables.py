@@ -245,8 +245,13 @@ class TableCopy:
         }
         for (key, queue_id), offset in islice(ahead.items(), COMMITS_AT_ONCE):
             topic, _, group = key.partition("@")
+            # Forward: a member may have committed a higher one at the master meanwhile.
             header = UpdateConsumerOffsetRequestHeader(
-                consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+                consumer_group=group,
+                topic=topic,
+                queue_id=queue_id,
+                commit_offset=offset,
+                forward=True,
             )
             request = Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
             reply = await self._ask(master.requests, request, timeout=ASK_SECONDS)

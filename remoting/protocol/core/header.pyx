@@ -47,8 +47,8 @@ PULL_NAMES[:] = [
 ]
 cdef const char *COMMIT_NAMES[15]
 COMMIT_NAMES[:] = [
-    b"consumerGroup", b"topic", b"queueId", b"commitOffset", b"bname", b"", b"", b"", b"", b"",
-    b"", b"", b"", b"", b"",
+    b"consumerGroup", b"topic", b"queueId", b"commitOffset", b"bname", b"forward", b"", b"", b"",
+    b"", b"", b"", b"", b"", b"",
 ]
 # SEND_MESSAGE declares ``batch`` before ``maxReconsumeTimes``. The order matters only in msgpack.
 cdef int LONG_SEND_ORDER[15]
@@ -62,7 +62,7 @@ ENVELOPE[:] = [
 ]
 cdef int SEND_COUNT = 14
 cdef int PULL_COUNT = 15
-cdef int COMMIT_COUNT = 5
+cdef int COMMIT_COUNT = 6
 
 
 cdef struct Reader:

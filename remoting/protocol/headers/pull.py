@@ -60,13 +60,18 @@ class OffsetResponseHeader(Header):
 
 @header
 class UpdateConsumerOffsetRequestHeader(Header):
-    """UPDATE_CONSUMER_OFFSET: commit a group's offset in a queue."""
+    """UPDATE_CONSUMER_OFFSET: commit a group's offset in a queue.
+
+    Attributes:
+        forward: keep a higher offset; PocketMQ's slaves ask for it.
+    """
 
     consumer_group: str
     topic: str
     queue_id: Int
     commit_offset: Long
     bname: str | None = None
+    forward: bool | None = None
 
 
 @header

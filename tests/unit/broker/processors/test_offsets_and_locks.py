@@ -21,10 +21,10 @@ from tests.unit.broker.harness import Bench, fields_of
 from tests.unit.broker.store.test_cold_reads import SlowFiles
 
 
-def update(bench: Bench, offset: int, group: str = "g") -> Command:
+def update(bench: Bench, offset: int, group: str = "g", **fields) -> Command:
     bench.topic("T")
     header = headers.UpdateConsumerOffsetRequestHeader(
-        consumer_group=group, topic="T", queue_id=0, commit_offset=offset
+        consumer_group=group, topic="T", queue_id=0, commit_offset=offset, **fields
     )
     return bench.must(Command.request(RequestCode.UPDATE_CONSUMER_OFFSET, header))
 
@@ -47,6 +47,12 @@ def test_a_committed_offset_is_returned(bench):
     assert update(bench, 7).code == 0
     reply = query(bench)
     assert (reply.code, fields_of(reply)) == (0, {"offset": "7"})
+
+
+def test_a_slaves_commit_does_not_take_an_offset_back(bench):
+    for offset, forward, kept in ((7, True, "7"), (5, True, "7"), (9, True, "9"), (5, None, "5")):
+        assert update(bench, offset, forward=forward).code == 0
+        assert fields_of(query(bench)) == {"offset": kept}
 
 
 def test_a_oneway_commit_is_stored_without_an_answer(bench):
