@@ -102,14 +102,19 @@ async def test_bad_starts_are_refused(filled: Any, admin: client.Admin):
         await admin.browse("misspelt")
 
 
-async def test_queues_of_a_broker_that_is_down_keep_their_places(fake: Any):
+async def half_down(fake: Any) -> PullMessageResponseHeader:
+    """Add a broker that is down; return the header of the other one's answer at its end."""
     gone = FakePeer("gone", queues=1)
     await gone.server.start()
     await gone.server.stop()
     fake.queues, fake.brokers = 1, [fake, gone]
-    nothing = PullMessageResponseHeader(
+    return PullMessageResponseHeader(
         suggest_which_broker_id=0, next_begin_offset=7, min_offset=0, max_offset=7
     )
+
+
+async def test_queues_of_a_broker_that_is_down_keep_their_places(fake: Any):
+    nothing = await half_down(fake)
     fake.on(
         RequestCode.PULL_MESSAGE,
         answer=lambda command, _: command.reply(ResponseCode.PULL_NOT_FOUND, header=nothing),
@@ -123,13 +128,7 @@ async def test_queues_of_a_broker_that_is_down_keep_their_places(fake: Any):
 
 
 async def test_a_cursor_keeps_queues_whose_brokers_were_down_from_the_first_page_on(fake: Any):
-    gone = FakePeer("gone", queues=1)
-    await gone.server.start()
-    await gone.server.stop()
-    fake.queues, fake.brokers = 1, [fake, gone]
-    nothing = PullMessageResponseHeader(
-        suggest_which_broker_id=0, next_begin_offset=7, min_offset=0, max_offset=7
-    )
+    nothing = await half_down(fake)
     end = OffsetResponseHeader(offset=7)
     fake.on(
         RequestCode.PULL_MESSAGE,
