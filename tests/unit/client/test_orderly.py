@@ -158,11 +158,19 @@ async def test_a_queue_may_be_blocked_for_as_long_as_it_fails(
     make: Make, order: Orderly, caplog: pytest.LogCaptureFixture
 ):
     got: list[Any] = []
-    works = make(failing(0, 30, got), order)
+    fail, looked = failing(0, 30, got), asyncio.Event()
+
+    async def handle(message: Any) -> None:
+        if len(got) > 5:
+            await looked.wait()  # without pauses 30 failures could end before the test looks
+        await fail(message)
+
+    works = make(handle, order)
     held = works.gain()
     works.put(held, 0, 1)
     await until(lambda: len(got) > 5)
     [report] = blocked(works)
+    looked.set()
     assert (report.topic, report.queue_id, report.offset, report.msg_id) == ("T", 0, 0, "0")
     assert (report.since_ms, report.error) == (42, "ValueError('not 0')")
     await until(lambda: held.process_queue.commit_point == 2)
