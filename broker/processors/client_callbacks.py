@@ -51,6 +51,7 @@ from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader, ResetO
 from remoting.protocol.message.ids import parse_offset_id
 from remoting.protocol.own_codes import TOPIC_DELETED
 from remoting.protocol.queue import MessageQueue
+from remoting.protocol.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE
 
 if TYPE_CHECKING:
     from remoting.connection import Connection
@@ -157,10 +158,13 @@ class ClientCallbackProcessor:
                 f"finish, please upgrade it to {name_of(V3_1_8_SNAPSHOT)}",
             )
         # All fields of the request are forwarded: newer clients may use some that we don't know.
+        # Not its signature, which the consumer could use for a request of its own: the names of
+        # fields aren't signed.
+        fields = {**command.fields, **(extra or {})}
+        for name in (ACCESS_KEY, SECURITY_TOKEN, SIGNATURE):
+            fields.pop(name, None)
         request = Command.request(
-            command.code,
-            body=body or bytes(command.body),
-            extra=tuple({**command.fields, **(extra or {})}.items()),
+            command.code, body=body or bytes(command.body), extra=tuple(fields.items())
         )
         try:
             answer = await member.connection.request(request, timeout=CALL_SECONDS)

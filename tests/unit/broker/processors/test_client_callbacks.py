@@ -117,6 +117,16 @@ def test_a_consumers_running_info_is_its_own_answer(bench):
     assert fields_of(asked) == {"consumerGroup": "g", "clientId": "a", "jstackEnable": "false"}
 
 
+def test_the_signature_of_a_request_is_not_passed_on(bench):
+    client = join(bench, "a")
+    client.answers[307] = Command(0)
+    asks = {"consumerGroup": "g", "clientId": "a", "jstackEnable": "false", "other": "1"}
+    signed = {"AccessKey": "admin", "Signature": "c2ln", "SecurityToken": "t"}
+    bench.must(Command.request(307, extra=tuple({**asks, **signed}.items())))
+    (asked,) = client.asked
+    assert fields_of(asked) == asks
+
+
 def test_a_missing_consumer_is_an_error(bench):
     reply = bench.must(running_info())
     assert (reply.code, reply.remark) == (1, "The Consumer <g> <a> not online")
