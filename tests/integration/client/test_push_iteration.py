@@ -51,6 +51,16 @@ async def test_messages_left_unsettled_by_iteration_are_delivered_again(
     assert b"2" in again
 
 
+async def test_a_stop_waits_until_a_failed_message_is_sent_back(cluster: Any, producer: Any):
+    await fill(producer, 1)
+    async with asyncio.timeout(20), consumer(cluster) as made:
+        async for message in made:
+            async with message:
+                raise client.DeadLetter("unreadable")
+            break
+    assert await lag(cluster) == 0
+
+
 async def test_several_tasks_may_iterate_and_all_end_with_the_consumer(cluster: Any, producer: Any):
     await fill(producer, 300)
     got: Bodies = []
