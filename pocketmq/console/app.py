@@ -248,7 +248,7 @@ def route(path: str, view: View, *, method: str = "GET", open_to_all: bool = Fal
                 path=request.url.path.rpartition("/")[0] or "/",
                 secure=request.url.scheme == "https",
                 httponly=True,
-                samesite="strict",
+                samesite="lax",
             )
         return response
 

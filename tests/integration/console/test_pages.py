@@ -107,7 +107,7 @@ def test_every_answer_forbids_scripts_of_others_and_frames(surfer: Surfer) -> No
         assert headers["X-Content-Type-Options"] == "nosniff"
     cookie = Surfer(surfer.url).get("").headers["Set-Cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
 
 
 def test_a_name_that_leads_here_from_elsewhere_is_refused(surfer: Surfer) -> None:
