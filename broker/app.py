@@ -310,7 +310,12 @@ class Broker:
         if (replica := self.state.replica) is not None:
             tables = self._switch.tables
             self._supervisor.spawn(replica.run(tables.soon), "replication")
-            self._supervisor.spawn(tables.run(self._find_master), "copy tables")
+            # A master whose log differs, e.g. because it lost its disk, has other tables, too: they
+            # would delete the topics of what may be the last copy.
+            self._supervisor.spawn(
+                tables.run(lambda: None if replica.state.differs else self._find_master()),
+                "copy tables",
+            )
         if self.config.ignored_keys:
             _log.info("settings without effect here", keys=" ".join(self.config.ignored_keys))
         if self.config.open_to_network:
