@@ -191,6 +191,10 @@ class TableCopy:
         # Absent twice: the log brings the messages of a topic that was deleted and created again
         # earlier than its settings.
         deleted, self._absent = absent & self._absent, absent
+        replica = self._state.replica
+        if replica is not None and not replica.state.connected:
+            # Its log hasn't been compared yet: it may have lost its disk, and this the last copy.
+            deleted = set()
         if body.data_version == topics.data_version and not deleted:
             return
         kept = {name: topics.table[name] for name in absent - deleted}

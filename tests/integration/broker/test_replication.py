@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -256,6 +257,22 @@ async def test_a_stopped_slave_catches_up_and_a_master_that_was_restarted_is_fou
         await pair.start_master()
         await producer.send("orders", b"3")
         await pair.same()
+
+
+async def test_a_slave_keeps_its_topics_when_its_master_has_lost_its_disk(pair: Pair) -> None:
+    async with client.Producer(pair.cluster.nameserver) as producer:
+        await producer.send("orders", b"1")
+    await pair.same()
+    await until(lambda: "orders" in pair.slave.state.topics)
+    store, replica = pair.master.store.paths.root, pair.slave.state.replica
+    assert replica is not None
+    await pair.cluster.stop("broker-a")
+    shutil.rmtree(store)
+    await pair.start_master()
+    await until(lambda: replica.state.differs)
+    await asyncio.sleep(10 * QUICK.table_copy_seconds)  # tables would have been copied meanwhile
+    assert "orders" in pair.slave.state.topics
+    assert pair.slave.store.queues.get("orders", 0) is not None
 
 
 async def test_a_slave_that_starts_before_its_master_finds_it(tmp_path: Path) -> None:
