@@ -90,6 +90,11 @@ class Node:
         """Where it listens."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def log(self) -> str:
+        """The last lines of its log."""
+        return self._server.log
+
     def configure(self, nameserver: str, role: str, settings: Mapping[str, object]) -> None:
         """Give it a role for its next start."""
         own: dict[str, object] = {**settings, "brokerRole": role, "pocketmqBindHost": self.host}

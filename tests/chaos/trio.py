@@ -58,11 +58,6 @@ class Member(Node):
             *("--store", str(self.store), *options(own)),
         ]
 
-    @property
-    def log(self) -> str:
-        """The last lines of its log."""
-        return self._server.log
-
 
 class ApacheMember(Node):
     """Apache's broker in a group, as docs/high-availability.md has it.
@@ -79,6 +74,10 @@ class ApacheMember(Node):
         self._home, self._controllers = home, controllers
         self._command: list[str] = []
         self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return (self._home / "broker.log").read_text(errors="replace")
 
     def configure(self, nameserver: str, role: str, settings: Mapping[str, object]) -> None:
         own = {
@@ -199,7 +198,11 @@ class Trio(Pair):
             group = self.group()
             return _members(group) == addresses and group.master_address in addresses
 
-        await until(is_whole, SOON)
+        try:
+            await until(is_whole, SOON)
+        except TimeoutError:
+            logs = "\n".join(f"--- {node.address}:\n{node.log}" for node in self.nodes)
+            raise AssertionError(f"not all in sync: {self.group()}\n{logs}") from None
         master = self.group().master_address
         self.master = next(node for node in alive if node.address == master)
         self.slave = next(node for node in alive if node is not self.master)
