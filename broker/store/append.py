@@ -127,9 +127,17 @@ class EntryDispatcher:
         self.on_arrival = None
         self.release(sys.maxsize)
 
-    def forget(self, topic: str) -> None:
-        """Drop the waiting entries of a topic."""
-        self._waiting = deque(entry for entry in self._waiting if entry.queue.topic != topic)
+    def waiting(self, topic: str) -> list[tuple[int, bytes]]:
+        """Return a topic's waiting entries, packed, by queue id, in the order of the log."""
+        return [(q.queue_id, entries) for _, q, entries in self._waiting if q.topic == topic]
+
+    def forget(self, topic: str, kept: Container[int]) -> None:
+        """Drop the waiting entries of a topic, except those of the queues ``kept``."""
+        self._waiting = deque(
+            entry
+            for entry in self._waiting
+            if entry.queue.topic != topic or entry.queue.queue_id in kept
+        )
 
     def clear(self) -> None:
         """Drop all waiting entries."""

@@ -23,7 +23,7 @@ mapped until it is used.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -750,20 +750,23 @@ class QueueTable:
                 del self._queues[queue.key]
                 queue.remove()
 
-    def remove_topic(self, topic: str) -> int:
-        """Remove a topic's queues from the disk; return their number.
+    def remove_topic(self, topic: str, kept: Container[int] = ()) -> int:
+        """Remove a topic's queues from the disk, except those ``kept``; return their number.
 
         Raises:
             StoreError: they can't be removed.
         """
-        queues = [queue for queue in self.all() if queue.topic == topic]
-        self._ends.pop(topic, None)
+        ids = self.queue_ids(topic)
+        queues = [self._queues[topic, number] for number in ids if number not in kept]
+        rest = len(ids) - len(queues)
+        if not rest:
+            self._ends.pop(topic, None)
         self.removals += 1
         try:
             for queue in queues:
                 del self._queues[topic, queue.queue_id]
                 queue.remove()
-            if queues:
+            if queues and not rest:
                 self._space.files.remove_directory(self._directory / topic)
         except OSError as error:
             raise StoreError(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
@@ -400,16 +400,23 @@ class MessageStore:
 
     # --- topics and state
 
-    def delete_topic(self, topic: str) -> int:
+    def delete_topic(
+        self, topic: str, log_end: int | None = None, kept: Container[int] = ()
+    ) -> int:
         """Remove a topic's queues and return their number.
 
         Its records stay in the log, and are void: see ``DeletedTopics``.
 
+        Args:
+            topic: its name.
+            log_end: where the log ended at the deletion; None for now.
+            kept: ids of the queues that the topic got when it was created again since.
+
         Raises:
             StoreError: they can't be removed.
         """
-        self.deleted.add(topic, self.log.start, self.log.end)
-        self.dispatcher.forget(topic)
+        self.deleted.add(topic, self.log.start, self.log.end if log_end is None else log_end)
+        self.dispatcher.forget(topic, kept)
         try:
             self.syncer.queues.forget(topic)
         except OSError as error:
@@ -417,7 +424,7 @@ class MessageStore:
                 f"topic {topic} can't be deleted, for {self.paths.own_checkpoint} can't be written"
                 f" ({error.strerror or error}): check the disk, then delete it again"
             ) from error
-        return self.queues.remove_topic(topic)
+        return self.queues.remove_topic(topic, kept)
 
     @property
     def writable(self) -> bool:

@@ -7,12 +7,13 @@ the beginning of what it gets, and leaves an incomplete one to the caller.
 
 The queue entries are derived from the records, as recovery does it (``redispatch``). A record with
 a lower queue offset than expected belongs to a topic that was deleted and created again at the
-master: what the slave has of the old topic becomes void.
+master: what the slave has of the old topic becomes void. It may have messages of the new one, in
+queues that the old one did not use, and others wait, e.g. for their time: these stay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from struct import Struct
 from typing import Final
 
@@ -56,7 +57,7 @@ class LogFollower:
         dispatcher: EntryDispatcher,
         *,
         on_stored: Callable[[int], None],
-        delete_topic: Callable[[str], object],
+        delete_topic: Callable[[str, int, Container[int]], object],
     ) -> None:
         """Create a follower of an open store.
 
@@ -66,7 +67,7 @@ class LogFollower:
             queues: get the entries.
             dispatcher: makes the messages visible.
             on_stored: called with the store time of the last record, ms since the epoch.
-            delete_topic: makes the messages of a topic void.
+            delete_topic: makes the messages of a topic void; see ``MessageStore.delete_topic``.
         """
         self._log = log
         self.last = log.opened_tail
@@ -117,10 +118,10 @@ class LogFollower:
                 return self._append_other(view, position)
             recreated = self._first_recreated(runs)
             if recreated is not None:
-                topic, at = recreated
+                (topic, queue_id), at = recreated
                 if at > position:
                     return self.append(view[: at - position])
-                self._delete_topic(topic)
+                self._delete_topic(topic, *self._split(topic, queue_id))
                 self._on_recreated(topic)
                 return self.append(view[:size])
             self._append_records(view[:size], runs)
@@ -130,20 +131,44 @@ class LogFollower:
         self._on_stored(last_ms)
         return size
 
-    def _first_recreated(self, runs: Sequence[EntryRun]) -> tuple[str, int] | None:
-        """Return the first topic that was created again, and the offset of its first record."""
+    def _first_recreated(self, runs: Sequence[EntryRun]) -> tuple[tuple[str, int], int] | None:
+        """Return the first queue that begins again, and the physical offset of its first record."""
         ends: dict[tuple[str, int], int] = {}
-        recreated: list[tuple[int, str]] = []
+        recreated: list[tuple[int, tuple[str, int]]] = []
         for key, first, entries in runs:
             queue = self._queues.get(key)
             end = ends.get(key, 0 if queue is None else queue.next_offset)
             if first < end:
-                recreated.append((int(ENTRY.unpack_from(entries)[0]), key[0]))
+                recreated.append((int(ENTRY.unpack_from(entries)[0]), key))
             ends[key] = first + len(entries) // ENTRY_BYTES
         if not recreated:
             return None
-        at, topic = min(recreated)
-        return topic, at
+        at, key = min(recreated)
+        return key, at
+
+    def _split(self, topic: str, restarted: int) -> tuple[int, set[int]]:
+        """Tell a deleted topic's messages from those of the new one, by a queue that begins again.
+
+        Return where the log has the old topic's last message, as far as can be told, and which
+        queues belong to the new one: they have begun behind that.
+        """
+        spans: dict[int, tuple[int, int]] = {}
+        for queue in self._queues.all():
+            if queue.topic == topic and queue.max_offset > queue.min_offset:
+                first = None if queue.min_offset else queue.stored(0)
+                spans[queue.queue_id] = (first[0] if first else -1), queue.last_physical_end()
+        for queue_id, entries in self._dispatcher.waiting(topic):
+            begin, *_ = ENTRY.unpack_from(entries)
+            position, size, _ = ENTRY.unpack_from(entries, len(entries) - ENTRY_BYTES)
+            spans[queue_id] = spans.get(queue_id, (begin, 0))[0], position + size
+        _, end = spans.pop(restarted, (-1, self._log.start))
+        kept: set[int] = set()
+        for queue_id, (begin, queue_end) in sorted(spans.items(), key=lambda item: item[1]):
+            if begin < end:
+                end = max(end, queue_end)
+            else:
+                kept.add(queue_id)
+        return min(end, self._log.end), kept
 
     def _append_records(self, data: memoryview, runs: Sequence[EntryRun]) -> None:
         position = self._log.end

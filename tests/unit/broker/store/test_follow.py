@@ -157,6 +157,37 @@ def test_a_topic_that_the_master_deleted_and_created_again_begins_anew(
     assert log_of(slave) == log_of(master)
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_messages_of_a_new_topic_stay_when_a_queue_of_the_old_one_begins_again_later(
+    tmp_path: Path, flush: str
+) -> None:
+    master = opened(tmp_path / "master")
+    slave = opened(tmp_path / "slave", flush_disk_type=flush)
+    for queue_id in (0, 1, 0, 0, 1):
+        master.put(message(b"old", queue_id=queue_id))
+    master.delete_topic("TopicTest")
+    delayed = master.put(message(b"delayed", topic="SCHEDULE_TOPIC_XXXX"))
+    for queue_id in (2, 2, 3):
+        master.put(message(b"new", queue_id=queue_id))
+    assert delayed.physical_offset is not None
+    follow(slave, log_of(master), Random(5))
+    assert slave.deleted.ends == {}
+    for queue_id in (0, 3):
+        master.put(message(b"new", queue_id=queue_id))
+    follow(slave, log_of(master), Random(6))
+    slave.flush()
+    assert [bodies(slave, queue_id=n) for n in range(4)] == [
+        *([b"new"], []),
+        *([b"new"] * 2, [b"new"] * 2),
+    ]
+    assert not slave.deleted.is_void("TopicTest", delayed.physical_offset)
+    slave.close()
+    slave.open()
+    assert [len(bodies(slave, queue_id=n)) for n in range(4)] == [1, 0, 2, 2]
+    slave.close()
+    master.close()
+
+
 def test_a_slave_may_begin_where_the_masters_log_begins(tmp_path: Path) -> None:
     master = opened(tmp_path / "master")
     for number in range(120):
