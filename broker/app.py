@@ -28,6 +28,7 @@ from broker.delivery.long_poll import TICK_SECONDS
 from broker.delivery.timers import Timers
 from broker.errors import StartError
 from broker.group_monitor import STEP_SECONDS
+from broker.groups.offsets import SEPARATOR
 from broker.groups.queue_locks import RESTORED_LIVE_MS
 from broker.processors.acl import AclProcessor
 from broker.processors.permissions import permissions
@@ -386,6 +387,8 @@ class Broker:
         if tables.role != role:
             tables.save_role(role)
         self._close_locks(tables, role)
+        if not config.is_slave:
+            self._fit_offsets(tables)
         self._report(tables)
         registration = self._registration = self._make_registration(tables)
         spread = None
@@ -484,6 +487,23 @@ class Broker:
             clock=self._clock,
             pool=partial(ConnectionPool, signer=signer, tls=tls),
         )
+
+    def _fit_offsets(self, tables: SavedTables) -> None:
+        """Let no group skip the next messages of a log that has lost its end.
+
+        A power failure, or the loss of the master, may take messages that were consumed already.
+        """
+        ends = {queue.key: queue.next_offset for queue in self.store.queues.all()}
+        lowered = 0
+        for key, offsets in tables.offsets.table.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                end = ends.get((topic, queue_id), 0)
+                if offset > end and topic in tables.topics.table:
+                    tables.offsets.commit(group, topic, queue_id, end)
+                    lowered += 1
+        if lowered:
+            _log.warning("groups have consumed messages that the log has lost", queues=lowered)
 
     def _report(self, tables: SavedTables) -> None:
         """Log problems of the saved tables."""

@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 
+from broker.delivery.transactions import GROUP
 from broker.errors import LimitReached
 from broker.replication.slave import ASK_SECONDS, Master, Request
 from broker.saved_tables import REQUEST_MODES
@@ -235,13 +236,9 @@ class TableCopy:
             self._forget(topic)
         self._recreated -= recreated
         table = body.offset_table
+        ended = {key: queues for key, queues in table.items() if key.endswith(f"@{GROUP}")}
         ahead = self._ahead(table)
-        for key, queues in table.items():
-            topic, _, group = key.partition("@")
-            for queue_id, offset in queues.items():
-                if (key, queue_id) not in ahead:
-                    with suppress(LimitReached, ValueError):
-                        self._state.offsets.commit(group, topic, queue_id, offset)
+        self._take({key: table[key] for key in table.keys() - ended.keys()}, ahead)
         self._at_master = table
         self._here = here = {
             key: {n: offset for n, offset in queues.items() if (key, n) not in ahead}
@@ -263,6 +260,18 @@ class TableCopy:
                 continue  # as in a hand-over: the next copy tries again
             # A lower one from now on is a reset.
             table.setdefault(key, {})[queue_id] = here.setdefault(key, {})[queue_id] = offset
+        if any(self._state.offsets.table.get(key) != queues for key, queues in ended.items()):
+            # A transaction counts as ended once its end is here: else nobody asks about it.
+            await self._catch_up(master)
+            self._take(ended, {})
+
+    def _take(self, table: Offsets, ahead: Container[tuple[str, int]]) -> None:
+        for key, queues in table.items():
+            topic, _, group = key.partition("@")
+            for queue_id, offset in queues.items():
+                if (key, queue_id) not in ahead:
+                    with suppress(LimitReached, ValueError):
+                        self._state.offsets.commit(group, topic, queue_id, offset)
 
     def _ahead(self, table: Offsets) -> dict[tuple[str, int], int]:
         """Return the offsets that were committed here since the last copy and are newer."""

@@ -190,6 +190,27 @@ async def test_a_created_topic_is_on_disk_when_the_send_is_answered(broker, conn
     assert '"Fresh"' in (tmp_path / "store" / "config" / "topics.json").read_text()
 
 
+async def test_no_group_skips_messages_of_a_log_that_has_lost_its_end(
+    make_broker, connect, tmp_path
+):
+    first = make_broker()
+    await first.start()
+    await (await connect(first)).send()
+    for topic, queue_id, number in (("T", 0, 7), ("T", 1, 2), ("Unknown", 0, 5)):
+        first.state.offsets.commit("g", topic, queue_id, number)
+    first.state.offsets.commit("behind", "T", 0, 0)
+    await first.stop()
+    second = make_broker()
+    with capture_logs() as logs:
+        await second.start()
+    offsets = second.state.offsets
+    assert offsets.queues_of("g", "T") == {0: 1, 1: 0}
+    assert offsets.queues_of("g", "Unknown") == {0: 5}
+    assert offsets.queues_of("behind", "T") == {0: 0}
+    (logged,) = [entry for entry in logs if "the log has lost" in entry["event"]]
+    assert logged["queues"] == 2
+
+
 async def test_lost_offsets_are_logged_as_an_error_if_there_are_messages(
     make_broker, connect, tmp_path
 ):

@@ -32,6 +32,7 @@ from remoting.protocol.headers.pull import (
     PullMessageResponseHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from remoting.protocol.names import HALF_TOPIC
 from remoting.protocol.queue import MessageQueue
 from remoting.server import Server
 from tests.harness.cluster import Cluster
@@ -219,6 +220,30 @@ async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: 
     pair.master.state.offsets.commit("g", "orders", 0, 2)
     await until(lambda: pair.slave.state.offsets.query("g", "orders", 0) == 2)
     assert pair.master.state.offsets.query("g", "orders", 0) == 2
+
+
+async def test_transactions_count_as_ended_once_the_log_has_their_ends(pair: Pair) -> None:
+    await pair.same()
+    await pair.cluster.stop("broker-a")
+    end = pair.slave.store.log.end
+    trans = f"{HALF_TOPIC}@CID_RMQ_SYS_TRANS"
+    asked: list[int] = []
+
+    def answer(command: Command, _: object) -> Command:
+        asked.append(command.code)
+        if command.code == RequestCode.GET_ALL_CONSUMER_OFFSET:
+            wrapper = ConsumerOffsetSerializeWrapper({trans: {0: 3}, "orders@g": {0: 5}})
+            return command.reply(body=encode(wrapper))
+        return command.reply(body=encode(KVTable({"commitLogMaxOffset": str(end)})))
+
+    offsets = pair.slave.state.offsets
+    end += 1
+    async with Server(answer, port=pair.master.port):
+        await until(lambda: asked.count(RequestCode.GET_ALL_CONSUMER_OFFSET) == 2)
+        assert offsets.query("g", "orders", 0) == 5
+        assert trans not in offsets.table
+        end -= 1
+        await until(lambda: offsets.table.get(trans) == {0: 3})
 
 
 async def test_an_offset_that_the_master_refuses_is_kept_and_committed_again(pair: Pair) -> None:
