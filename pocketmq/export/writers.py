@@ -35,7 +35,8 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
     """Yield a temporary file, which is renamed to ``path`` when the block ends without an error.
 
     Args:
-        path: the final name, which is replaced if it exists; ``-`` for stdout.
+        path: the final name; a file is replaced, also one behind a link, and a device or pipe is
+            written to. ``-`` for stdout.
 
     Raises:
         OSError: the file can't be written; the temporary file is deleted.
@@ -44,9 +45,14 @@ def output_file(path: Path) -> Iterator[IO[bytes]]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    part = path.with_name(path.name + ".part")
     if path.is_dir():
         raise IsADirectoryError(21, "it is a directory", str(path))
+    if path.exists() and not path.is_file():
+        with path.open("wb") as stream:
+            yield stream
+        return
+    path = path.resolve()
+    part = path.with_name(path.name + ".part")
     stream = part.open("wb")
     try:
         with stream:

@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
@@ -292,6 +293,26 @@ def test_a_refusal_leaves_no_file(root: Path, tmp_path: Path) -> None:
     assert "it is a directory" in run(root, "--out", tmp_path).stderr
     assert "there is no store" in run(tmp_path / "none", "--out", path).stderr
     assert sorted(one.name for one in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_link_is_followed_and_a_pipe_stays_one(root: Path, tmp_path: Path) -> None:
+    file, link, pipe = tmp_path / "out.jsonl", tmp_path / "link.jsonl", tmp_path / "pipe"
+    link.symlink_to(file.name)
+    assert run(root, "--out", link).exit_code == 0
+    assert link.is_symlink()
+    assert numbers([json.loads(line) for line in file.read_text().splitlines()])[:2] == [0, 3]
+    os.mkfifo(pipe)
+    # Open for both, so that neither end waits for the other.
+    reader = os.open(pipe, os.O_RDWR)
+    try:
+        assert run(root, "--out", pipe, "--key", "k12").exit_code == 0
+        assert pipe.is_fifo()
+        assert numbers([json.loads(os.read(reader, 1 << 16))]) == [12]
+        assert run(root, "--out", pipe, "--key", "k12", "--format", "parquet").exit_code == 0
+        table = pq.read_table(pa.BufferReader(os.read(reader, 1 << 16)))
+        assert table.to_pydict()["body"] == [b"12"]
+    finally:
+        os.close(reader)
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
