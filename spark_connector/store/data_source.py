@@ -62,7 +62,7 @@ class RocketMQStoreDataSource(DataSource):
         kind = StorePushDownReader if options.push_down and offered() else StoreScanReader
         return kind(options, select(fields_of(schema), STORE_COLUMNS))
 
-    def streamReader(self, *_: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
+    def streamReader(self, *_: Any, **__: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's
         """Raise ``ConnectorError``: not supported."""
         raise _batch_only("follow")
 

@@ -56,7 +56,7 @@ def test_a_schema_selects_columns() -> None:
 
 def test_streaming_and_writing_are_refused() -> None:
     with pytest.raises(ConnectorError, match="to follow topics use format"):
-        source().streamReader(StructType())
+        source().streamReader(schema=StructType())
     with pytest.raises(ConnectorError, match="to write to topics use format"):
         source().writer(StructType(), False)
     with pytest.raises(ConnectorError, match="to write to topics use format"):
