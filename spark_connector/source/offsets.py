@@ -5,8 +5,8 @@ read next in each queue. Brokers are named because each has queues with the same
 
 Two more objects of this shape are optional. ``marks`` identifies a queue after its topic may have
 been recreated: the end of the queue when its offset was chosen, and when its last message was
-stored, such as ``[130,1767225600000]``. ``begins`` has the queues of recreated topics, and the
-offset at which the batch begins to read each of them.
+stored, such as ``[130,1767225600000]``. ``begins`` has the queues that a batch doesn't begin at the
+end of the batch before, and where it begins them: the first batch, new queues, recreated topics.
 """
 
 from __future__ import annotations

@@ -1,21 +1,23 @@
 """The streaming reader: chooses the offsets of each micro-batch, on the driver.
 
-Spark writes the offsets to its offset log before a batch is read, so a repeated batch has the same
-ranges. The reader holds no other state that has to survive a restart. It exists in one Python
-process for the duration of a query; constructing it opens no connection.
+Spark writes the end of a batch to its offset log before the batch is read, and the end names what
+the log has no start for, so a repeated batch has the same ranges. The reader holds no other state
+that has to survive a restart. It exists in one Python process for the duration of a query;
+constructing it opens no connection.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from remoting.protocol.queue import MessageQueue
 from remoting.runtime.log import Log
-from spark_connector.errors import BrokerError
+from spark_connector.errors import BrokerError, ConnectorError
 from spark_connector.schema import Column
 from spark_connector.source.admission import Admission, begin, begin_anew
 from spark_connector.source.brokers import Brokers
@@ -76,7 +78,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             positions = options.starting or Positions("startingOffsets", Edge.LATEST)
             now_ms = int(time.time() * 1000)
             offsets = resolve(positions, bounds, self._search(), options, now_ms)
-            self._initial = to_json(offsets, self._marks(offsets))
+            self._initial = to_json(offsets, self._marks(offsets), offsets)
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -97,8 +99,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_topics(before, self._options.subscription)
         self._monitor.refresh(before, idle=self._idle, may_wait=self._admission.target is None)
         bounds = self._monitor.bounds
+        policy = self._options.read.on_data_loss
         begins = {
-            queue: begin_anew(queue, bounds[queue], self._options.read.on_data_loss)
+            queue: begin_anew(queue, bounds[queue], policy)
             for queue in self._recreated(before, marks)
         }
         self._checked |= begins.keys()
@@ -126,6 +129,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
             self._lost = self._admission.lost
         chosen = {queue for queue in end if end[queue] != before.get(queue)} | begins.keys()
+        if begins_of(start) == before:
+            # Spark logs no initial offset: it asks for it again, and it may be another by then.
+            begins = begun
+        begins |= {queue: bounds[queue].minimum for queue in end.keys() - before.keys()}
         return to_json(end, marks | self._marks(chosen & self._checked), begins)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -273,23 +280,31 @@ class UnlimitedStreamReader(RocketMQStreamReader):
         else:
             self._monitor.refresh(self._end, idle=self._idle, may_wait=True)
             bounds = self._monitor.bounds
+        begins: Offsets = {}
+        if self._end is None:
+            # Whether the query has a checkpoint, so that this isn't its first batch, only
+            # ``partitions`` learns, and that is where an initial offset that is needed fails.
+            with suppress(ConnectorError):
+                begins = from_json(self.initialOffset())
         # A queue whose broker is away keeps its offset, be it of this run or of the checkpoint.
         end = self._begun | (self._end or {})
         end |= {queue: ends.maximum for queue, ends in bounds.items()}
         self._idle = end == self._end
         self._end = end
-        return to_json(end, self._marks(end))
+        return to_json(end, self._marks(end), begins)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the tasks of one batch; only here does Spark say where it begins."""
         if not self._monitor.routes:
             self._monitor.fetch(strict=True)
         begun = self._begun | from_json(start)
+        if self._initial is not None and from_json(start) == from_json(self._initial):
+            begun |= begins_of(end)
         begins = {
             queue: begin_anew(queue, self._monitor.bounds[queue], self._options.read.on_data_loss)
             for queue in self._recreated(begun, marks_of(start))
         }
         self._checked |= begins.keys()
-        found = super().partitions(to_json(begun | begins), end)
+        found = super().partitions(to_json(begun | begins), end | {"begins": {}})
         self._begun = begun | from_json(end)
         return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pickle
 import threading
 import time
@@ -17,7 +18,7 @@ from remoting.blocking import BlockingConnection
 from spark_connector.errors import BrokerError, ConnectorError, DataLossError, UnknownTopicError
 from spark_connector.source.brokers import Brokers
 from spark_connector.source.queue_monitor import MAX_WATCHED, ArrivalWatch, Pace
-from spark_connector.source.stream import UnlimitedStreamReader
+from spark_connector.source.stream import RocketMQStreamReader, UnlimitedStreamReader
 from tests.integration.spark_connector.querying import (
     Query,
     batch_reader,
@@ -439,6 +440,58 @@ def test_before_spark_4_2_a_queue_that_is_away_at_a_restart_keeps_its_offset(
     fill(8, 12)
     found = rows(again, again.partitions(without, again.latestOffset()))
     assert numbers(found) == [8, 9, 10, 11]
+
+
+@pytest.mark.parametrize("kind", [RocketMQStreamReader, UnlimitedStreamReader])
+def test_a_first_batch_that_is_repeated_has_the_same_messages(
+    server: StandaloneServer, admin: Admin, topic: str, fill: Any, kind: type[RocketMQStreamReader]
+):
+    group = f"first-{kind.__name__}"
+    given = {
+        "topic": topic,
+        "startingOffsets": "committed",
+        "consumerGroup": group,
+        "commitOffsets": "none",
+    }
+    fill(0, 20)
+    queues = admin.queues(topic)
+    admin.commit(group, dict.fromkeys(queues, 2))
+    first = stream_reader(server.nameserver, kind=kind, **given)
+    if kind is UnlimitedStreamReader:
+        end = json.loads(json.dumps(first.latestOffset()))
+    else:
+        start = json.loads(json.dumps(first.initialOffset()))
+        end = json.loads(json.dumps(first.latestOffset(start, first.getDefaultReadLimit())))
+    # Spark stops here: its log has this end, and no start.
+    admin.commit(group, dict.fromkeys(queues, 5))
+    again = stream_reader(server.nameserver, kind=kind, **given)
+    found = rows(again, again.partitions(json.loads(json.dumps(again.initialOffset())), end))
+    assert numbers(found) == list(range(8, 20))
+
+
+def test_a_repeated_batch_reads_its_new_queues_from_where_they_began(
+    admin: Admin, topic: str, fill: Any, query: Any
+):
+    class Truncated(Brokers):
+        """Their queues have lost the first message by now."""
+
+        def bounds(self, *given: Any, **more: Any) -> Any:
+            found = super().bounds(*given, **more)
+            return {queue: ends._replace(minimum=1) for queue, ends in found.items()}
+
+    pace = Pace(route_period=0.0, idle_refresh=0.0)
+    running = query(pace=pace, startingOffsets="latest")
+    running.step()
+    admin.update_topic(topic, queues=6)
+    fill(0, 12)
+    running.until(lambda: len(running.found) >= 12)
+    again = query(brokers=Truncated, startingOffsets="latest", onDataLoss="skip")
+    found = [
+        row
+        for start, end in itertools.pairwise(running.log)
+        for row in rows(again.reader, again.reader.partitions(start, end))
+    ]
+    assert numbers(found) == list(range(12))
 
 
 def test_an_idle_query_of_many_queues_asks_often_enough(
