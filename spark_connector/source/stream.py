@@ -105,6 +105,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in self._recreated(before, marks)
         }
         self._checked |= begins.keys()
+        begins |= {
+            queue: begin(queue, offset, bounds[queue], policy)
+            for queue, offset in before.items()
+            if queue in bounds and offset > bounds[queue].maximum
+        }
         begun = before | begins
         self._check_target(begun)
         if self._commits is not None:

@@ -226,6 +226,15 @@ def test_a_recreated_topic_continues_as_configured(cluster: Cluster, policy: str
     assert numbers(running.found[before:]) == list(expected)
 
 
+def test_a_repeated_batch_of_a_recreated_smaller_topic_has_the_same_messages(cluster: Cluster):
+    log = recreated_while_stopped(cluster, 4)
+    reading = cluster.query(log, onDataLoss="earliest")
+    assert numbers(reading.step()) == list(range(100, 104))
+    cluster.fill(104, 120)
+    again = cluster.query(onDataLoss="earliest").reader
+    assert numbers(rows(again, again.partitions(*log[-2:]))) == list(range(100, 104))
+
+
 def test_a_recreated_topic_is_a_specific_error(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query()
