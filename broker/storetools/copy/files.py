@@ -94,6 +94,7 @@ def copy_beginning(
 ) -> None:
     """Create and sync ``target``: the first ``end`` bytes of ``source``, then zeros to ``size``.
 
+    It has the permissions of ``source``.
     If ``share`` returns None for a range, it is copied through this process.
 
     Raises:
@@ -103,8 +104,9 @@ def copy_beginning(
     """
     reading = open_source(source)
     try:
-        writing = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        writing = os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(writing, os.fstat(reading).st_mode & 0o777 | 0o600)
             os.ftruncate(writing, size)
             for begin, stop in extents(reading, end):
                 at = begin

@@ -117,7 +117,7 @@ class Target:
 
     Args:
         path: of the copy.
-        sources: directories that it must not be in.
+        sources: directories that it must not be in; the store's first.
 
     Attributes:
         part: the directory to write to.
@@ -129,6 +129,7 @@ class Target:
     def __init__(self, path: Path, sources: Sequence[Path]) -> None:
         self.path = _real(path)
         self.part = self.path.with_name(self.path.name + ".part")
+        self._root = sources[0]
         for source in map(_real, sources):
             if self.path == source or source in self.path.parents:
                 raise StoreError(
@@ -137,7 +138,7 @@ class Target:
                 )
         try:
             self._check_free(path)
-            self.part.mkdir()
+            self.part.mkdir(0o700)
         except FileExistsError:
             raise StoreError(
                 f"{self.part} exists: a copy was interrupted, or is still running; remove it, or"
@@ -171,20 +172,31 @@ class Target:
         return path
 
     def write(self, path: Path, data: bytes) -> None:
-        """Create and sync a small file. Raises ``OSError``."""
+        """Create and sync a small file, with its mode in the store. Raises ``OSError``."""
         with path.open("xb") as file:
+            os.fchmod(file.fileno(), self._mode(path, 0o600))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
 
     def finish(self) -> None:
-        """Sync the directories, and rename the complete copy to ``path``. Raises ``OSError``."""
+        """Complete the directories, and rename the copy to ``path``. Raises ``OSError``."""
         directories = [Path(root) for root, _, _ in os.walk(self.part)]
+        # The outermost is last: until then, nobody else sees what is in them.
+        for directory in reversed(directories):
+            directory.chmod(self._mode(directory, 0o700))
         with ThreadPoolExecutor(SYNC_THREADS) as pool:
             for _ in pool.map(sync_path, reversed(directories)):
                 pass
         self.part.rename(self.path)
         sync_path(self.path.parent)
+
+    def _mode(self, path: Path, needed: int) -> int:
+        """Return the mode that a path of the copy has in the store, with what is needed."""
+        try:
+            return (self._root / path.relative_to(self.part)).stat().st_mode & 0o777 | needed
+        except OSError:
+            return needed
 
     def abandon(self) -> None:
         """Remove the incomplete copy, as far as possible."""

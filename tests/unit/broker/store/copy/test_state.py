@@ -157,6 +157,25 @@ def test_a_copy_has_neither_the_role_nor_the_identity_of_its_broker(
     assert not list(target.glob("brokerIdentity*"))
 
 
+def test_a_copy_has_the_permissions_of_the_store(root: Path, target: Path) -> None:
+    (root / "logs").mkdir()
+    (root / "logs" / "audit.log").write_bytes(b"who did what")
+    modes = {
+        ".": 0o750,
+        "config": 0o700,
+        "config/topics.json": 0o600,
+        "config/queueLocks.json": 0o640,
+        "logs": 0o711,
+        "logs/audit.log": 0o600,
+        f"commitlog/{0:020d}": 0o600,
+        f"consumequeue/Other/0/{0:020d}": 0o664,
+    }
+    for name, mode in modes.items():
+        (root / name).chmod(mode)
+    copied(root, target)
+    assert {name: (target / name).stat().st_mode & 0o777 for name in modes} == modes
+
+
 def test_a_damaged_state_file_is_copied_with_its_backup(root: Path, target: Path) -> None:
     (root / "config" / "topics.json").write_bytes(b'{"topicCon')
     copied(root, target)
