@@ -238,6 +238,9 @@ class TableCopy:
         table = body.offset_table
         ended = {key: queues for key, queues in table.items() if key.endswith(f"@{GROUP}")}
         ahead = self._ahead(table)
+        # Deleted, with its offsets: a new group of that name begins anew.
+        for group in _groups(self._at_master) - _groups(table):
+            self._state.offsets.remove_group(group)
         self._take({key: table[key] for key in table.keys() - ended.keys()}, ahead)
         self._at_master = table
         self._here = here = {
@@ -350,3 +353,7 @@ class TableCopy:
             f"this log ends at offset {log.end}, and that of the master {master.requests} at {end}:"
             " what the master has delivered counts once the log is here"
         )
+
+
+def _groups(table: Offsets) -> set[str]:
+    return {key.partition("@")[2] for key in table}

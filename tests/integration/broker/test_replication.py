@@ -222,6 +222,16 @@ async def test_offsets_committed_at_a_slave_are_kept_and_reach_the_master(pair: 
     assert pair.master.state.offsets.query("g", "orders", 0) == 2
 
 
+async def test_offsets_of_a_deleted_group_are_deleted_at_the_slave(pair: Pair) -> None:
+    for group in ("deleted", "kept"):
+        pair.master.state.offsets.commit(group, "orders", 0, 1)
+    offsets = pair.slave.state.offsets
+    await until(lambda: offsets.query("deleted", "orders", 0) == 1)
+    pair.master.state.offsets.remove_group("deleted")
+    await until(lambda: not offsets.topics_of("deleted"))
+    assert offsets.query("kept", "orders", 0) == 1
+
+
 async def test_transactions_count_as_ended_once_the_log_has_their_ends(pair: Pair) -> None:
     await pair.same()
     await pair.cluster.stop("broker-a")
