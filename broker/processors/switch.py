@@ -34,7 +34,7 @@ from broker.groups.queue_locks import SavedLocks
 from broker.replication.master import check_port
 from broker.replication.role import HANDING_OVER, SEALED, RoleGate
 from broker.replication.role import REFUSED as REFUSED_OF_SLAVES
-from broker.replication.slave import ASK_SECONDS, LogReplica
+from broker.replication.slave import ASK_SECONDS, LOOK_SECONDS, LogReplica
 from broker.replication.tables import TableCopy
 from broker.saved_tables import SavedRole
 from remoting.errors import BindFailed, RemotingError
@@ -414,7 +414,8 @@ class RoleSwitch:
             now = self.state.clock.monotonic()
             since = "never" if known.heard_at is None else f"{now - known.heard_at:.0f} s ago"
             return (
-                f"the master was heard {since}, and had {replica.lag_bytes} bytes then that this"
+                f"the master was heard {since}; at the last look at its log, at most"
+                f" {LOOK_SECONDS:.0f} s before that, it had {replica.lag_bytes} bytes that this"
                 " slave lacks: these, and what it has taken since, would be lost. See that it"
                 " does not come back as a master, and use --force"
             )
