@@ -625,7 +625,7 @@ async def test_promotion_by_force(pair: Pair) -> None:
         with pytest.raises(client.RemoteError, match="this broker is broker-a, not other"):
             await admin.promote("other", slave)
         await pair.cluster.stop("first")
-        with pytest.raises(client.RemoteError, match=r"heard \d+ s ago, and had 0 bytes"):
+        with pytest.raises(client.RemoteError, match=r"heard \d+ s ago; .* had 0 bytes"):
             await admin.promote("broker-a", slave)
         assert pair.second.config.is_slave
         await admin.promote("broker-a", slave, force=True)
