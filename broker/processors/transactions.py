@@ -92,7 +92,10 @@ class TransactionProcessor:
     ) -> RecordView:
         """Return the half message that a request names (cf. EndTransactionProcessor)."""
         record = await self._record(connection, header.commit_log_offset, names.HALF_TOPIC)
-        if record is None:
+        queue = self._state.store.queues.get((names.HALF_TOPIC, 0))
+        entry = None if queue is None or record is None else queue.entry(record.queue_offset)
+        # What is not in the queue may be the body of a message, which anybody may have sent.
+        if record is None or entry is None or entry[0] != header.commit_log_offset:
             reason = "Find prepared transaction message failed"
         elif property_text(record, PGROUP) != header.producer_group:
             reason = "The producer group wrong"

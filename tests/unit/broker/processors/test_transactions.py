@@ -24,7 +24,12 @@ from remoting.protocol.headers.send import (
 )
 from remoting.protocol.limits import MAX_PROPERTIES_BYTES
 from remoting.protocol.message.ids import parse_offset_id
-from remoting.protocol.message.record import MIN_TAIL_BYTES, record_size
+from remoting.protocol.message.record import (
+    MIN_TAIL_BYTES,
+    encode_record,
+    host_bytes,
+    record_size,
+)
 from remoting.protocol.message.view import RecordView, iter_records
 from tests.support.waiting import until
 from tests.unit.broker.harness import Bench, FakeConnection, fields_of, heartbeat
@@ -33,6 +38,9 @@ from tests.unit.broker.processors.sends import ADDED, ADDED_TEXT, refusal, store
 
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0
 TIMEOUT_MS = 6_000
+BODY_AT = 88
+"""Where the body of a record begins."""
+
 LOG_FILE_BYTES = 1 << 20
 """Of the bench's store."""
 
@@ -234,6 +242,24 @@ def test_a_request_for_another_message_is_refused_as_by_apaches_broker(bench, ch
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
     assert bodies(bench) == []
     assert bench.state.counters.transactions_refused == 1
+
+
+def test_a_half_message_that_is_the_body_of_another_message_is_none(bench):
+    offset, _ = half(bench)
+    at = bench.state.store.log.end + BODY_AT
+    forged = encode_record(
+        topic=names.HALF_TOPIC,
+        body=b"",
+        queue_offset=offset,
+        physical_offset=at,
+        properties=TEXT.encode() + b"\x02REAL_TOPIC\x01T\x02REAL_QID\x012",
+        born_host=host_bytes("127.0.0.1", 1),
+        store_host=host_bytes("127.0.0.1", 1),
+    )
+    bench.send("T", forged)
+    answer = end(bench, (offset, at), ROLLBACK)
+    assert answer.remark == "Find prepared transaction message failed"
+    assert bench.state.transactions.open_count == 1
 
 
 def test_an_offset_within_a_record_or_of_an_ordinary_message_is_no_half_message(bench):
