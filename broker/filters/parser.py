@@ -36,9 +36,9 @@ ORDER: Final = {
 }
 """The kinds of tokens in the order in which errors list them."""
 
-_BLANK: Final = re.compile(
-    r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)*"
-)
+_COMMENT: Final = r"/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/"
+_BLANK: Final = re.compile(rf"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|{_COMMENT})*")
+_BLANK_IN_LAST_LINE: Final = re.compile(rf"(?:[ \t\n\r\f]|{_COMMENT})*")
 # A float before a decimal: the longest match wins.
 _TOKEN: Final = re.compile(
     r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -82,13 +82,14 @@ class Tokens:
         text: the expression, with one character for each UTF-16 unit.
     """
 
-    __slots__ = ("text",)
+    __slots__ = ("_last_line", "text")
 
     def __init__(self, text: str) -> None:
         if not text.isascii() and max(text) > "\uffff":
             units = array("H", text.encode("utf-16", "surrogatepass")[2:])
             text = "".join(map(chr, units))
         self.text = text
+        self._last_line = max(text.rfind("\n"), text.rfind("\r")) + 1
 
     def read(self, at: int) -> tuple[Token, int]:
         """Return the next token at or after a place, and where it ends.
@@ -96,7 +97,8 @@ class Tokens:
         Raises:
             SqlError: no token begins where the blanks end.
         """
-        blank = _BLANK.match(self.text, at)
+        # In the last line, a -- begins no comment, and must not be searched for its end each time.
+        blank = (_BLANK if at < self._last_line else _BLANK_IN_LAST_LINE).match(self.text, at)
         assert blank is not None
         begin = blank.end()
         if begin == len(self.text):

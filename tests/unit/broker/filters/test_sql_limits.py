@@ -97,6 +97,12 @@ def test_nested_operands_of_between_are_evaluated_and_written_once():
     assert len(refusal(f"({expression}) > 5")) < 5_000
 
 
+def test_two_minus_signs_are_a_comment_up_to_the_end_of_a_line_and_signs_without_one():
+    assert SqlFilter("a = -- 2\n1").evaluate(["1"]) is True
+    assert SqlFilter("-- x\r\na = --1").evaluate(["1"]) is True
+    assert SqlFilter("a = ---1").evaluate(["-1"]) is True
+
+
 def test_unknown_functions_and_operators_are_no_grammar():
     # What follows a complete expression is ignored: these are the property, as a boolean.
     for text in ("abs(a) = 1", "a LIKE 'x%'", "a REGEXP 'x'"):
@@ -111,6 +117,7 @@ def test_unknown_functions_and_operators_are_no_grammar():
         "'" + "a" * 30_000,
         "/*" + "*" * 30_000,
         "-- " * 10_000,
+        " OR ".join(["a=" + "-" * 240 + "1"] * 132),
         "a IN (" + "'x'," * 8_000,
         "a " * 10_000 + "'",
         "0" * 30_000 + " = a = ",
