@@ -94,13 +94,14 @@ def permissions(state: BrokerState) -> Permissions:
     sub_topic = partial(_on, topic="topic")
     sub_group = partial(_on, group="consumerGroup")
     sub_both = partial(_on, topic="topic", group="consumerGroup")
+    replies = state.config.cluster_name + REPLY_TOPIC_SUFFIX
     send_v2 = partial(_send, topic="b", group="a", text="i")
     needs: dict[int, Needs] = {
         RequestCode.SEND_MESSAGE: partial(_send, topic="topic", group="group", text="properties"),
         RequestCode.SEND_MESSAGE_V2: send_v2,
         RequestCode.SEND_BATCH_MESSAGE: send_v2,
-        RequestCode.SEND_REPLY_MESSAGE: partial(_reply, topic="topic"),
-        RequestCode.SEND_REPLY_MESSAGE_V2: partial(_reply, topic="b"),
+        RequestCode.SEND_REPLY_MESSAGE: partial(_reply, topic="topic", replies=replies),
+        RequestCode.SEND_REPLY_MESSAGE_V2: partial(_reply, topic="b", replies=replies),
         RequestCode.RECALL_MESSAGE: _recall,
         RequestCode.END_TRANSACTION: _account,
         RequestCode.CONSUMER_SEND_MSG_BACK: partial(_on, group="group"),
@@ -190,8 +191,8 @@ def _send(
     yield name, SUB
 
 
-def _reply(fields: Fields, command: Command, *, topic: str) -> Iterable[Resource]:
-    if fields.get(topic, "").endswith(REPLY_TOPIC_SUFFIX):
+def _reply(fields: Fields, command: Command, *, topic: str, replies: str) -> Iterable[Resource]:
+    if fields.get(topic) == replies:
         return ()
     return _send(fields, command, topic=topic, group="")
 

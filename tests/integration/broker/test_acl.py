@@ -242,6 +242,8 @@ async def test_batches_and_replies_need_what_a_send_needs(broker: Broker) -> Non
     for code in (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2):
         answer = await ask(broker, send("topicA", code), USER)
         assert "No default permission for topic:topicA" in str(answer.remark)
+    other = await ask(broker, send("other_REPLY_TOPIC", RequestCode.SEND_REPLY_MESSAGE_V2), USER)
+    assert "No default permission for topic:other_REPLY_TOPIC" in str(other.remark)
     retry = await ask(broker, send("%RETRY%groupA"), USER)
     assert "No default permission for group:groupA" in str(retry.remark)
 
