@@ -187,13 +187,18 @@ class Parser:
     Attributes:
         names: property name -> place of its value.
         operands: the number of literals and properties in it.
+        searches: how many of them are searched for in a property.
     """
 
-    __slots__ = ("_behind_null", "_depth", "_end", "_next", "_tokens", "names", "operands")
+    __slots__ = (
+        *("_behind_null", "_depth", "_end", "_next", "_tokens"),
+        *("names", "operands", "searches"),
+    )
 
     def __init__(self, text: str) -> None:
         self.names: dict[str, int] = {}
         self.operands = 0
+        self.searches = 0
         self._tokens = Tokens(text)
         self._depth = 0
         self._next: Token | None = None
@@ -331,6 +336,7 @@ class Parser:
                 self._take("NOT")
             if kind in _MATCHES:
                 self._take(kind)
+                self.searches += kind == "CONTAINS"
                 left = made.matching(left, kind, self._text(), inverted=inverted)
             elif kind == "BETWEEN":
                 self._take(kind)

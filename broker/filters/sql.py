@@ -24,6 +24,9 @@ _Rows = list[tuple[int, list[str | None]]]
 _STEPS_PER_NAME: Final = 8
 """Finding a property in a record takes about as long as so many comparisons."""
 
+_STEPS_PER_SEARCH: Final = 250
+"""For CONTAINS in a property of 32 KB, the longest."""
+
 _SHORT_KEPT: Final = 1_024
 _LONG_KEPT: Final = 16
 """Compiled expressions that are cached; a long one may take 2 MiB."""
@@ -79,6 +82,7 @@ class SqlFilter:
         self.text = text
         self.names = tuple(parser.names)
         cost = parser.operands + _STEPS_PER_NAME * len(self.names)
+        cost += _STEPS_PER_SEARCH * parser.searches
         self.reach = max(1, FILTER_STEPS // cost)
         self._encoded = tuple(name.encode() for name in self.names)
 
