@@ -21,13 +21,14 @@ from client.lifecycle import LifecycleState
 from client.network.context import ClientContext, ClientPart
 from client.network.name_servers import NameServers, RouteKeeper
 from client.network.remote import Remote, name_of
-from client.network.routes import MASTER_ID
+from client.network.routes import MASTER_ID, Route
 from client.offsets import Offsets
 from remoting.protocol.bodies import Body, decode
 from remoting.protocol.bodies.route import ClusterInfo
 from remoting.protocol.codes import RequestCode, ResponseCode
 from remoting.protocol.command import Command, Header
 from remoting.protocol.errors import BodyError
+from remoting.protocol.queue import MessageQueue
 
 A = TypeVar("A", bound="AdminBase")
 B = TypeVar("B", bound=Body)
@@ -192,6 +193,13 @@ class AdminBase(ClientPart):
         if not masters:
             raise NoRoute("none of its brokers' masters is registered", topic=topic)
         return masters
+
+
+def asked_queues(route: Route) -> list[MessageQueue]:
+    """Return the readable queues, without those of ``LEFT_OUT`` brokers unless all are."""
+    left_out = LEFT_OUT.get()
+    asked = [queue for queue in route.readable if route.address(queue.broker_name) not in left_out]
+    return asked or list(route.readable)
 
 
 def sharing(kind: type[A], context: ClientContext) -> A:

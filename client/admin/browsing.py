@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-from client.admin.base import AdminBase, gathered
+from client.admin.base import AdminBase, asked_queues, gathered
 from client.admin.messages import FoundMessage, received
 from client.consumer.options import Wanted, expression_of
 from client.errors import NoRoute, PocketMQError, UsageError
@@ -143,24 +143,23 @@ class BrowsingAdmin(AdminBase):
         failures: dict[str, PocketMQError],
     ) -> tuple[list[_QueueWalk], dict[MessageQueue, Position]]:
         """Return the queues at their places, and the rest: those whose brokers are down."""
-        readable = (await self._routes.fresh(topic)).readable
-        present = set(readable)
+        route = await self._routes.fresh(topic)
+        readable, asked = route.readable, set(asked_queues(route))
         if isinstance(start, str):
             wanted = _parsed(topic, start)
         else:
             wanted = dict.fromkeys(readable if queues is None else queues, start)
-            if unknown := wanted.keys() - present:
+            if unknown := wanted.keys() - set(readable):
                 raise UsageError(
                     "there is no such queue", queue=min(unknown), hint="see `pocketmq topic status`"
                 )
         # A queue that its broker no longer has is over, but a broker may come back.
-        brokers = {queue.broker_name for queue in readable}
+        brokers = {queue.broker_name for queue in asked}
         gone = [queue for queue in wanted if queue.broker_name not in brokers]
-        failures |= {
-            queue.broker_name: NoRoute("its broker isn't registered", queue=queue) for queue in gone
-        }
+        why = "its broker isn't registered or doesn't answer"
+        failures |= {queue.broker_name: NoRoute(why, queue=queue) for queue in gone}
         places, failed = await gathered(
-            {queue: self._place(queue, wanted[queue]) for queue in wanted if queue in present}
+            {queue: self._place(queue, wanted[queue]) for queue in wanted if queue in asked}
         )
         failures |= {queue.broker_name: error for queue, error in failed.items()}
         walks = [_QueueWalk(queue, place) for queue, place in places.items()]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from client.admin.base import AdminBase
+from client.admin.base import AdminBase, asked_queues
 from client.consumer.received import ReceivedMessage
 from client.errors import (
     NoPermission,
@@ -440,7 +440,7 @@ class MessageAdmin(AdminBase):
 
     async def _dead_queues(self, group: str) -> Sequence[MessageQueue]:
         try:
-            return (await self._routes.fresh(dlq_topic(group))).readable
+            return asked_queues(await self._routes.fresh(dlq_topic(group)))
         except TopicNotFound:
             return []
 

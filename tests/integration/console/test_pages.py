@@ -254,6 +254,7 @@ def test_a_cluster_that_is_half_down_is_shown_with_the_name_of_that_half(tmp_pat
                     producer.send_many([message] * 50)
             server.admin.create_group("billing")
             server.admin.commit("billing", dict.fromkeys(server.admin.queues("orders"), 1))
+            server.admin.create_topic("%DLQ%billing", queues=1)
             with console(server.nameserver) as surfer:
                 assert "2 of 2 answer" in surfer.get("").words()
                 look_at_one_half(surfer, other)
@@ -268,11 +269,13 @@ def look_at_one_half(surfer: Surfer, other: ServerProcess) -> None:
     assert "1 of 2 answer" in surfer.get("").words()
     for page in (
         *("topic?name=orders", "group?name=billing", "messages?topic=orders&key=k"),
-        *("topology", "brokers", "groups", "accounts", "dead"),
+        *("topology", "brokers", "groups", "accounts", "dead", "dead?group=billing"),
     ):
         answer = surfer.get(page)
         assert answer.status == 200, answer.words()
         assert said in answer.words()
+    there = surfer.get("messages?topic=orders").words()
+    assert "Not read: broker-b: its broker isn't registered or doesn't answer" in there
     other.resume()
     found: list[str] = []
     wait_until(
