@@ -3,8 +3,8 @@
 A file has its full length from the start, and blocks only where something was written. Entries and
 header are written with ``write``. Slots, which are scattered, are stored through the map, into
 pages that ``write`` has allocated: on a full disk, a store into a page without blocks is SIGBUS
-instead of an error. Bytes are fetched before they are read through the map, so that no thread holds
-the GIL while it waits for the disk.
+instead of an error, and on a full tmpfs a read of it, too. Bytes are fetched before they are read
+through the map, so that no thread holds the GIL while it waits for the disk.
 
 Files are named after the local time of their creation, and later files have greater names. Only the
 last one takes entries. When it is full it is synced, and the next one starts with its end offset
@@ -28,10 +28,12 @@ from broker.store.os_files import Files, Region
 from remoting.protocol.disk.index_file import (
     ENTRY,
     HEADER,
+    SLOT,
     IndexHeader,
     IndexTable,
     file_bytes,
     index_key,
+    key_hash,
 )
 from remoting.runtime.clock import Clock
 
@@ -64,10 +66,15 @@ class IndexFile:
         view, slots, entries = self._region.view, shape.slots, shape.entries
         self._table = IndexTable(view, slots=slots, entries=entries)
         self._searched = IndexTable(view, slots=slots, entries=entries, touch=self._region.fetch)
-        self._region.fetch(0, HEADER.size)
-        self.header = self._table.header
-        # For each page that has slots, 1 if it has no blocks yet.
+        self.header = IndexHeader(0, 0, 0, 0, 0, 1)
+        if not self._is_hole(0):
+            self._region.fetch(0, HEADER.size)
+            self.header = self._table.header
+        # For each page that has slots, 2 if it has no blocks yet, 1 if it lacks some.
         self._bare: bytearray | None = None
+
+    def _is_hole(self, position: int) -> bool:
+        return next(self._region.extents(position), (position + 1, 0))[0] > position
 
     @property
     def room(self) -> int:
@@ -106,32 +113,38 @@ class IndexFile:
         if not count:
             return 0
         bare = self._touch_slots()
+        hashes = batch.hashes[start : start + count]
+        # The first page has the header.
+        for page in {0, *(self._slot_at(hashed) // PAGE_BYTES for hashed in hashes)}:
+            if bare[page]:
+                begin = page * PAGE_BYTES
+                behind = min(begin + PAGE_BYTES, self._table.entries_at)
+                content = b"" if bare[page] == 2 else bytes(self._region.view[begin:behind])
+                self._region.write(begin, content.ljust(behind - begin, b"\0"))
+                bare[page] = 0
         links = batch.link(self._table, start, start + count)
         at = self._table.entries_at + self.header.next_entry * ENTRY.size
         self._region.write(at, links.entries)
-        for page in links.pages(bare, PAGE_BYTES):
-            # Write its present content, not zeros, so that it has a block: the first and last page
-            # also hold the header or entries.
-            begin = page * PAGE_BYTES
-            behind = min(begin + PAGE_BYTES, self._table.entries_at)
-            self._region.write(begin, bytes(self._region.view[begin:behind]))
-            bare[page] = 0
         links.set_slots()
         self._write_header(links.header)
         return count
+
+    def _slot_at(self, hashed: int) -> int:
+        return HEADER.size + hashed % self._table.slots * SLOT.size
 
     def _touch_slots(self) -> bytearray:
         """Read the slots into memory and find the pages without blocks, once per file."""
         if self._bare is not None:
             return self._bare
         end = self._table.entries_at
-        bare = bytearray(b"\1" * -(-end // PAGE_BYTES))
+        bare = bytearray(b"\2" * -(-end // PAGE_BYTES))
         for start, stop in self._region.extents(0):
             if start < end:
                 behind = min(stop, end)
                 self._region.fetch(start, behind - start)
-                first, last = -(-start // PAGE_BYTES), behind // PAGE_BYTES
-                bare[first:last] = bytes(max(last - first, 0))
+                for page in range(start // PAGE_BYTES, -(-behind // PAGE_BYTES)):
+                    whole = start <= page * PAGE_BYTES and (page + 1) * PAGE_BYTES <= behind
+                    bare[page] = not whole
         self._bare = bare
         return bare
 
@@ -141,6 +154,8 @@ class IndexFile:
 
     def select(self, key: str, max_count: int, begin_ms: int, end_ms: int) -> list[int]:
         """See ``IndexTable.select``. Raises ``OSError``."""
+        if self._is_hole(self._slot_at(key_hash(key))):
+            return []
         return self._searched.select(key, max_count, begin_ms, end_ms)
 
     def sync(self) -> None:

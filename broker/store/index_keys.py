@@ -16,9 +16,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from remoting.protocol.disk.index_file import (
-    HEADER,
     KEY_SEPARATOR,
-    SLOT,
     IndexHeader,
     IndexTable,
     Links,
@@ -57,11 +55,6 @@ class CompiledLinks(NamedTuple):
     buffer: bytearray | memoryview | mmap
     slots: array[int]
     numbers: array[int]
-
-    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
-        """See ``Links``."""
-        pages = {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.slots}
-        return {page for page in pages if marked[page]}
 
     def set_slots(self) -> None:
         """See ``Links``."""

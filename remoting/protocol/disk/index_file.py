@@ -76,15 +76,6 @@ class Links(Protocol):
         """The file's new header."""
         ...
 
-    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
-        """Return the numbers of the marked pages of the file that contain slots to be changed.
-
-        Args:
-            marked: a byte for each page: 1 if it is marked.
-            page_bytes: the size of a page.
-        """
-        ...
-
     def set_slots(self) -> None:
         """Write the numbers of the new entries into the slots."""
         ...
@@ -102,11 +93,6 @@ class SlotLinks(NamedTuple):
     header: IndexHeader
     buffer: bytearray | memoryview | mmap
     newest: dict[int, int]
-
-    def pages(self, marked: bytearray, page_bytes: int) -> set[int]:
-        """See ``Links``."""
-        pages = {(HEADER.size + slot * SLOT.size) // page_bytes for slot in self.newest}
-        return {page for page in pages if marked[page]}
 
     def set_slots(self) -> None:
         """See ``Links``."""

@@ -149,6 +149,35 @@ async def test_a_broker_that_was_killed_on_a_full_disk_starts_read_only(
         assert [json.loads(line)["level"] for line in logged] == ["error", "error", "info"]
 
 
+@pytest.mark.skipif(not may_mount(), reason="this user may not mount a disk")
+async def test_keys_are_looked_up_on_a_full_disk(tmp_path: Path) -> None:
+    # On a full tmpfs, reading a hole raises SIGBUS.
+    async with (
+        real_disk(tmp_path) as disk,
+        client.Admin(disk.nameserver) as admin,
+        client.Producer(disk.nameserver, group="p", retries=0) as producer,
+    ):
+        await admin.create_topic(TOPIC, queues=1)
+
+        async def found(key: str) -> list[bytes]:
+            return [message.body for message in await admin.find_messages(TOPIC, key)]
+
+        await producer.send(TOPIC, b"before", keys=["before"])
+        assert await found("before") == [b"before"]
+        await disk.fill()
+        assert await found("nobody's") == []
+        await producer.send(TOPIC, b"since", keys=["since"])
+        # Unless some other file has left room.
+        assert await found("since") in ([], [b"since"])
+        assert await found("before") == [b"before"]
+        disk.kill()
+        await disk.restart_killed()
+        assert await found("before") in ([], [b"before"])
+        await disk.free()
+        assert await found("before") == [b"before"]
+        assert await found("since") == [b"since"]
+
+
 async def test_settings_changed_while_the_disk_is_full_are_saved_once_there_is_space(
     disk: Disk,
 ) -> None:

@@ -191,12 +191,6 @@ def test_links_of_both_ways_leave_the_same_file(slots: int) -> None:
     plain, fast = tables
     assert fast.header == plain.header
     assert fast.buffer == plain.buffer
-    links = [
-        walk(memoryview(data), BASE).batch.link(table, 0, 99)
-        for walk, table in zip((batch.walk, compiled_walk), tables, strict=True)
-    ]
-    marked = bytearray(number % 3 > 0 for number in range(file_bytes(slots, 2000) // 64 + 1))
-    assert links[0].pages(marked, 64) == links[1].pages(marked, 64)
 
 
 def test_flags_with_a_flipped_bit_are_not_taken_for_a_rolled_back_message() -> None:
