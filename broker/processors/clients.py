@@ -86,12 +86,7 @@ class ClientProcessor:
         The answer waits until name servers have the new retry topics of its groups: clients ask for
         their routes next, and the Node client does so only once.
         """
-        if len(command.body) > MAX_HEARTBEAT_BYTES:
-            raise RequestRefused(
-                ResponseCode.SYSTEM_ERROR,
-                f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes: subscribe fewer topics or "
-                "use several clients",
-            )
+        _check_size(command)
         data = decode(HeartbeatData, command.body)
         check_client_id(data.client_id)
         channel = ClientChannel(
@@ -166,6 +161,7 @@ class ClientProcessor:
 
     def check_config(self, command: Command, _: Connection) -> Command:
         """Handle CHECK_CLIENT_CONFIG: check that a subscription's filter is supported and valid."""
+        _check_size(command)
         body = decode(CheckClientRequestBody, command.body)
         subscription = body.subscription_data
         if is_tag_type(subscription.expression_type):
@@ -324,6 +320,15 @@ async def _after(changes: Iterable[Awaitable[bool]], reply: Command) -> Command:
     for change in changes:
         await change
     return reply
+
+
+def _check_size(command: Command) -> None:
+    if len(command.body) > MAX_HEARTBEAT_BYTES:
+        raise RequestRefused(
+            ResponseCode.SYSTEM_ERROR,
+            f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes, and so has the check of one: "
+            "subscribe fewer topics or use several clients",
+        )
 
 
 def _unparsable(error: SqlError) -> RequestRefused:

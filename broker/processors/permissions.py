@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.delivery import timer_rules
+from broker.limits import MAX_HEARTBEAT_BYTES
 from broker.state import BrokerState
 from remoting.access.accounts import PUB, SUB
 from remoting.access.guard import Needs, Permissions, Resource
@@ -208,6 +209,8 @@ def _recall(fields: Fields, _: Command) -> Iterable[Resource]:
 
 
 def _heartbeat(_: Fields, command: Command) -> Iterable[Resource]:
+    if len(command.body) > MAX_HEARTBEAT_BYTES:
+        return  # the handler refuses it
     for consumer in decode(HeartbeatData, command.body).consumer_data_set:
         yield _retry(consumer.group_name), SUB
         for subscription in consumer.subscription_data_set:

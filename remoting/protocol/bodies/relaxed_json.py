@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Final, TypeAlias
 
@@ -351,8 +352,13 @@ def _members_of(value: msgspec.Struct | MessageQueue) -> Members:
 
 __all__ = ["ObjectKey", "dumps", "loads"]
 
-_STRINGS = re.compile(rb""""(?:[^"\\]++|\\.)*+"?|'(?:[^'\\]++|\\.)*+'?""", re.DOTALL)
-"""Also matches unterminated strings, or each quote in one would be tried as a new beginning."""
+_VALUES = re.compile(
+    rb"""(?:"(?:[^"\\]++|\\.)*+"?|'(?:[^'\\]++|\\.)*+'?|[^"'{\[,]++)++|([{\[,])""", re.DOTALL
+)
+"""What each value but the outermost follows, as a group; and all that is between, strings at once.
+
+Also matches unterminated strings, or each quote in one would be tried as a new beginning.
+"""
 
 _CONTAINERS = frozenset((dict, list))
 
@@ -369,11 +375,11 @@ def loads(data: Buffer, *, max_nodes: int = MAX_JSON_NODES) -> object:
     raw = bytes(data)
     openings = raw.count(b"{") + raw.count(b"[")
     # Bound the number of values before parsing allocates memory for them: each value but the
-    # outermost follows an opening bracket or a comma. Strings are removed only if there are too
+    # outermost follows an opening bracket or a comma. Strings are looked at only if there are too
     # many of these.
     if openings + raw.count(b",") >= max_nodes:
-        bare = _STRINGS.sub(b"", raw)
-        if bare.count(b"{") + bare.count(b"[") + bare.count(b",") >= max_nodes:
+        counted = (match for match in _VALUES.finditer(raw) if match.lastindex)
+        if next(islice(counted, max_nodes - 1, None), None) is not None:
             raise BodyError(f"the JSON has more than {max_nodes} values")
     try:
         tree: object = msgspec.json.decode(raw)

@@ -72,6 +72,13 @@ def test_a_message_that_recalls_another_one_needs_the_topic_of_that_one(
         assert allowed is None or "permission" not in str(allowed.remark)
 
 
+@pytest.mark.parametrize("code", [RequestCode.HEART_BEAT, RequestCode.CHECK_CLIENT_CONFIG])
+def test_a_heartbeat_that_is_too_long_is_refused_unread(bench: Bench, code: int) -> None:
+    refused = ask(bench, Command.request(code, body=b"no JSON" * 100_000), ALICE)
+    assert refused is not None
+    assert "a heartbeat has at most 524288 bytes" in str(refused.remark)
+
+
 def test_a_check_of_a_half_message_goes_only_to_accounts_that_may_publish_to_its_topic(
     bench: Bench,
 ) -> None:

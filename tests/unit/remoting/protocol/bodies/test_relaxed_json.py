@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import sys
+import tracemalloc
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 from typing import Any
@@ -170,6 +171,18 @@ def test_the_number_of_values_is_bounded() -> None:
     for text in (b"[" + b"1," * 99 + b"1]", b"[" + b"[]," * 50 + b"[]]", b"{1:[" * 51):
         with pytest.raises(BodyError, match="more than 100 values"):
             loads(text, max_nodes=100)
+
+
+def test_values_that_are_too_many_take_no_memory() -> None:
+    text = b"[" + b'"",' * 100_000 + b'""]'
+    tracemalloc.start()
+    try:
+        with pytest.raises(BodyError, match="more than 1000 values"):
+            loads(text, max_nodes=1_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < len(text)
 
 
 def test_marks_within_strings_are_not_counted_as_values() -> None:
