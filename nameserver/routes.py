@@ -24,6 +24,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from nameserver.config import (
     BROKER_TIMEOUT_MS,
     MAX_BROKERS,
+    MAX_NAME_LENGTH,
     MAX_ROUTE_ENTRIES,
     MAX_WATCHED_TOPICS,
     MAX_WATCHES,
@@ -458,7 +459,8 @@ class Watches(Generic[C]):
         Raises:
             LimitError: there are too many topics; the subscription is unchanged.
         """
-        wanted = frozenset(topics)
+        # No topic has a longer name, which would only take memory.
+        wanted = frozenset(topic for topic in topics if len(topic) <= MAX_NAME_LENGTH)
         if len(wanted) > self._max_topics:
             raise LimitError(
                 f"{len(wanted)} topics are more than the {self._max_topics} that one connection "

@@ -43,3 +43,9 @@ def test_subscriptions_are_bounded_and_a_refused_one_changes_nothing() -> None:
     watches.set("c1", ["c", "d"])
     watches.set("c2", ["a"])
     assert len(watches) == 3
+
+
+def test_names_that_no_topic_has_are_not_kept():
+    watches = Watches[str]()
+    watches.set("c", ["a", "x" * 256])
+    assert len(watches) == 1
