@@ -113,7 +113,8 @@ class IndexFile:
         if not count:
             return 0
         bare = self._touch_slots()
-        hashes = batch.hashes[start : start + count]
+        is_sparse = bare.count(0) < len(bare)
+        hashes = batch.hashes[start : start + count] if is_sparse else ()
         # The first page has the header.
         for page in {0, *(self._slot_at(hashed) // PAGE_BYTES for hashed in hashes)}:
             if bare[page]:
