@@ -16,13 +16,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from client.producer.columns import RESERVED
 from spark_connector.errors import OptionError
 
 __all__ = [
     "COLUMNS",
     "KAFKA_COLUMNS",
-    "OWN_PROPERTIES",
     "STORE_COLUMNS",
     "Column",
     "arrow_schema",
@@ -104,21 +102,6 @@ KAFKA_COLUMNS: Final[dict[str, Column]] = _columns(
 )
 """Columns with the names of Spark's Kafka source. ``timestamp`` is when the broker stored the
 message, so ``timestampType`` is always 1 (LogAppendTime)."""
-
-
-OWN_PROPERTIES: Final = RESERVED | {
-    "TIMER_DELIVER_MS",
-    "TIMER_DELAY_MS",
-    "TIMER_DELAY_SEC",
-    "TIMER_OUT_MS",
-    "TIMER_ENQUEUE_MS",
-    "TIMER_DEQUEUE_MS",
-    "TIMER_ROLL_TIMES",
-    "TIMER_DEL_UNIQKEY",
-    "TIMER_DELAY_LEVEL",
-}
-"""Names of RocketMQ's own properties: the reserved ones, and those of the timers of 5.x. They are
-no headers, and the sink drops them from the column ``properties``."""
 
 
 def ddl(columns: Iterable[Column]) -> str:

@@ -200,6 +200,9 @@ RESERVED: Final = frozenset(
         *(properties.CORRELATION_ID, properties.REPLY_TO_CLIENT, properties.TTL),
         *(properties.ARRIVE_TIME, properties.PUSH_REPLY_TIME, properties.CLUSTER),
         *(properties.MSG_TYPE, properties.SHARDING_KEY),
+        *(properties.TIMER_DELAY_SEC, properties.TIMER_DELAY_MS, properties.TIMER_DELIVER_MS),
+        *(properties.TIMER_OUT_MS, properties.TIMER_ENQUEUE_MS, properties.TIMER_DEQUEUE_MS),
+        *(properties.TIMER_ROLL_TIMES, properties.TIMER_DEL_UNIQKEY, properties.TIMER_DELAY_LEVEL),
     }
 )
 """Property names that applications must not set (cf. MessageConst.STRING_HASH_SET)."""

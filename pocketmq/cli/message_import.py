@@ -40,9 +40,6 @@ GROUP: Final = "pocketmq-import"
 SAVE_SECONDS: Final = 1.0
 """Between two writes of the file of ``--progress``: a kill repeats at most this much."""
 
-_TIMER: Final = "TIMER_"
-"""How the names of properties begin that say when a message is or was delivered."""
-
 
 @dataclass(frozen=True, slots=True)
 class ImportSource:
@@ -217,7 +214,7 @@ class _Importing:
                     properties={
                         name: value
                         for name, value in message.properties.items()
-                        if name not in RESERVED and not name.startswith(_TIMER)
+                        if name not in RESERVED
                     },
                     queue=target,
                     flag=message.flag,

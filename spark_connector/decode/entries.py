@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from client.producer.columns import RESERVED
 from spark_connector.arrow import bytes_of, join_slices, offsets_of, take
 from spark_connector.decode.layout import Layout, as_text, require
 from spark_connector.decode.model import NeedsFallback
-from spark_connector.schema import OWN_PROPERTIES
 
 _NAME_END: Final = 1
 _ENTRY_END: Final = 2
@@ -61,7 +61,7 @@ class PropertyEntries:
 
         It leaves out RocketMQ's own properties.
         """
-        own = np.array([name in OWN_PROPERTIES for name in self.known], dtype=bool)
+        own = np.array([name in RESERVED for name in self.known], dtype=bool)
         kept = np.flatnonzero(~own[self.codes])
         pairs = pa.StructArray.from_arrays(
             [self.names.take(kept), self.values.take(kept).view(pa.binary())],

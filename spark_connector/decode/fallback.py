@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from client.producer.columns import RESERVED
 from remoting.addresses import address_text
 from remoting.protocol.errors import BodyError, RecordError
 from remoting.protocol.message import compression, properties
@@ -28,7 +29,6 @@ from spark_connector.decode.model import (
 )
 from spark_connector.errors import DecodeError
 from spark_connector.options import OnDecodeError
-from spark_connector.schema import OWN_PROPERTIES
 
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
@@ -184,9 +184,7 @@ _VALUES: Final[dict[str, Callable[[_Row], Any]]] = {
     "timestamp": lambda row: _micros(row.view.store_timestamp_ms),
     "timestampType": lambda row: 1,  # noqa: ARG005  # LogAppendTime, whatever the record
     "headers": lambda row: [
-        (key, text.encode())
-        for key, text in row.view.properties.items()
-        if key not in OWN_PROPERTIES
+        (key, text.encode()) for key, text in row.view.properties.items() if key not in RESERVED
     ],
 }
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from client.producer.columns import RESERVED
 from remoting.protocol.limits import MAX_MESSAGE_BYTES, MAX_PROPERTIES_BYTES
 from remoting.protocol.message.batch import ELEMENT_FIXED_BYTES
 from remoting.protocol.message.properties import ENTRY_END, KEYS, NAME_END, TAGS, UNIQ_KEY
@@ -27,15 +28,12 @@ from spark_connector.arrow import (
     mask_of,
     offsets_of,
 )
-from spark_connector.schema import OWN_PROPERTIES
 from spark_connector.sink.columns import Rows, unsendable
 
 STAND_INS: Final = ((KEYS, "keys"), (TAGS, "tags"))
 """Reserved names that are used in rows where the given column is empty."""
 
-_DROPPED_VALUES: Final = pa.array(
-    [name.encode() for name in sorted(OWN_PROPERTIES)], type=pa.binary()
-)
+_DROPPED_VALUES: Final = pa.array([name.encode() for name in sorted(RESERVED)], type=pa.binary())
 
 
 def own_texts(rows: Rows) -> Any:

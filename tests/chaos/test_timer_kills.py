@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ async def send_timed(producer: client.Producer[bytes], first: int) -> None:
         for number in range(first, first + PER_ROUND):
             due_ms = now_ms + 500 + (number - first) * 6
             await producer.send(
-                TOPIC, b"%d" % number, properties={properties.TIMER_DELIVER_MS: str(due_ms)}
+                TOPIC, b"%d" % number, deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC)
             )
 
 

@@ -110,6 +110,7 @@ def test_nothing_is_compressed_when_that_is_switched_off():
         ({"keys": ["a b"]}, "blank"),
         ({"keys": [""]}, "empty"),
         ({"properties": {"KEYS": "x"}}, "KEYS is reserved"),
+        ({"properties": {"TIMER_OUT_MS": "1"}, "delay": 60}, "TIMER_OUT_MS is reserved"),
         ({"properties": {"a": "b\x02"}}, "0x02"),
         ({"properties": {"a": ""}}, "empty"),
         ({"properties": {"a": 5}}, "not text"),

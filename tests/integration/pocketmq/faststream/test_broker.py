@@ -94,6 +94,26 @@ async def test_messages_go_from_handler_to_handler(
     assert got.empty
 
 
+async def test_a_delayed_messages_headers_can_be_passed_on_with_another_delay(
+    server: testing.StandaloneServer, topic: str
+) -> None:
+    broker, got = a_broker(server), Got()
+
+    @broker.subscriber(topic)
+    async def job(body: str, message: Annotated[PocketMessage, Context()]) -> None:
+        got.add(message.headers)
+        receipt = await broker.publish(body, topic, delay=3600, headers=message.headers)
+        got.add(receipt.recall_handle)
+
+    async with broker:
+        await broker.start()
+        await broker.publish("x", topic, delay=0.001, headers={"n": "1"})
+        headers, handle = await got.take(2)
+    assert headers["n"] == "1"
+    assert "TIMER_OUT_MS" not in headers
+    assert handle
+
+
 async def test_a_request_is_answered(server: testing.StandaloneServer, topic: str) -> None:
     broker = a_broker(server)
 

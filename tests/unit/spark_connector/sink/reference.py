@@ -7,12 +7,12 @@ from itertools import chain, zip_longest
 from typing import Any
 
 from client.network.routes import by_sharding_key
+from client.producer.columns import RESERVED
 from remoting.protocol.message import batch as batches
 from remoting.protocol.message.properties import DELAY, ENTRY_END, KEYS, TAGS, UNIQ_KEY
 from remoting.protocol.names import RETRY_PREFIX
 from remoting.protocol.queue import MessageQueue
 from spark_connector.limits import SINK_MAX_BATCH_ROWS
-from spark_connector.schema import OWN_PROPERTIES
 from spark_connector.sink.columns import Rows
 from spark_connector.sink.elements import STAND_INS
 from spark_connector.sink.encoder import TIMER, Parcel, Recipe, row_limit
@@ -67,7 +67,7 @@ def _text(row: _Row, key: bytes) -> bytes:
     entries.append((KEYS.encode(), row.get("keys")))
     stand_ins = {name for name, column in STAND_INS if not row.get(column)}
     for name, value in row.get("properties") or ():
-        if name.decode() not in OWN_PROPERTIES or name.decode() in stand_ins:
+        if name.decode() not in RESERVED or name.decode() in stand_ins:
             entries.append((name, value))
     return ENTRY_END.join(name + b"\x01" + value for name, value in entries if value)
 
