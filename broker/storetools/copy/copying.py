@@ -143,13 +143,16 @@ def _copy(
     view = moment.view
     with show("copying queues", sum(1 for _ in view.all_queues())) as advance:
         queues = copy_queues(moment, target, advance)
+    deleted = rest.read_deleted(view.root)
     with show("copying the log", max(0, moment.end - view.log.start)) as advance:
         log = copy_log(moment, target, advance)
     with show("checking the copy", log.end - log.start) as advance:
         check_log(log, advance)
     notes = complete(moment, queues, log, target)
+    rest.drop_deleted(deleted, moment.end, queues)
     notes += rest.hold_back(early, queues, past_ms=log.last_ms if moment.is_past else None)
-    rest.write(early | rest.read_late(view.root), target)
+    late = rest.read_late(view.root, early, queues)
+    rest.write(early | deleted | late, target)
     checkpoint, index_files = rest.copy_index(moment, log, target)
     target.write(target.part / "checkpoint", checkpoint.encode())
     if left_out := rest.copy_others(moment, target):

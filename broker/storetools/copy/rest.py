@@ -10,12 +10,14 @@ Committed offsets and the progress of delayed messages must not be ahead of the 
 otherwise a consumer would skip new messages that get those queue offsets. These files are read
 before the end of the log is determined, and an offset that is still beyond its queue (after a
 crash, or with an end in the past) is set back to the queue's end. Topics and groups are read last,
-so that every copied message has its topic. Apache's brokers remove a state file before they write
-the new one, so reading a missing file is retried.
+so that every copied message has its topic. A topic that is deleted meanwhile is in the copy if all
+its queues had been copied, and otherwise isn't. Apache's brokers remove a state file before they
+write the new one, so reading a missing file is retried.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -137,9 +139,9 @@ def _copy_whole(source: Path, path: Path) -> bool:
 OFFSETS: Final = "consumerOffset.json"
 DELAY_OFFSETS: Final = "delayOffset.json"
 SETTINGS: Final = "brokerSettings.json"
-_LATE: Final = (
-    *("topics.json", "subscriptionGroup.json", "consumerFilter.json", "deletedTopics.json"),
-)
+TOPICS: Final = "topics.json"
+DELETED: Final = "deletedTopics.json"
+_LATE: Final = (TOPICS, "subscriptionGroup.json", "consumerFilter.json")
 _OLD: Final = ".bak"
 
 _TABLE: Final = "offsetTable"
@@ -149,12 +151,12 @@ StateFiles = dict[str, bytes]
 
 
 def read_early(root: Path, sleep: Callable[[float], None] = time.sleep) -> StateFiles:
-    """Read the state files that must not be ahead of the log. Raises ``StoreError``.
+    """Read the state files, most of which must not be ahead of the log. Raises ``StoreError``.
 
     They lack the role since a switch, which is that of one broker: a slave that starts with a copy
     of its master's store would be a second master.
     """
-    files = _read(root / "config", lambda name: not _is_late(name), sleep)
+    files = _read(root / "config", lambda _: True, sleep)
     for name in (SETTINGS, SETTINGS + _OLD):
         with suppress(BodyError):
             content = relaxed_json.loads(files.get(name, b"{}"))
@@ -163,9 +165,34 @@ def read_early(root: Path, sleep: Callable[[float], None] = time.sleep) -> State
     return files
 
 
-def read_late(root: Path) -> StateFiles:
-    """Read the state files that must not be behind the log. Raises ``StoreError``."""
-    return _read(root / "config", _is_late, time.sleep)
+def read_late(root: Path, early: StateFiles, queues: Queues) -> StateFiles:
+    """Read the state files that must not be behind the log. Raises ``StoreError``.
+
+    Topics that have been deleted since they were read ``early`` stay if they have copied queues.
+    """
+    files = _read(root / "config", _is_late, time.sleep)
+    topics = _table(early, TOPICS, "topicConfigTable")
+    kept = {topic: topics[topic] for topic, _ in queues if topic in topics}
+
+    def keep(table: dict[Any, Any]) -> int:
+        before = len(table)
+        table.update(kept | table)
+        return len(table) - before
+
+    _change(files, TOPICS, keep, "topicConfigTable")
+    return files
+
+
+def read_deleted(root: Path) -> StateFiles:
+    """Read the file of deleted topics, just after the queues were copied. Raises ``StoreError``."""
+    return _read(root / "config", lambda name: name == DELETED, time.sleep)
+
+
+def drop_deleted(deleted: StateFiles, end: int, queues: Queues) -> None:
+    """Remove the queues of topics deleted since the log had an end: some may not be copied."""
+    ends = _table(deleted, DELETED, "logEnds")
+    for key in [key for key in queues if ends.get(key[0], -1) >= end]:
+        shutil.rmtree(queues.pop(key).directory, ignore_errors=True)
 
 
 def write(files: StateFiles, target: Target) -> None:
@@ -257,18 +284,25 @@ def hold_back(files: StateFiles, queues: Queues, *, past_ms: int | None) -> list
     return notes
 
 
-def _change(files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int]) -> int:
-    """Change the table in a file; return the number of changed values."""
-    try:
+def _table(files: StateFiles, name: str, field: str) -> dict[Any, Any]:
+    """Return the table in a file; an empty one if there is none."""
+    with suppress(BodyError):
         content = relaxed_json.loads(files.get(name, b"{}"))
-    except BodyError:
-        return 0
-    table = content.get(_TABLE) if isinstance(content, dict) else None
-    if not isinstance(table, dict):
-        return 0
+        if isinstance(content, dict) and isinstance(table := content.get(field), dict):
+            return table
+    return {}
+
+
+def _change(
+    files: StateFiles, name: str, change: Callable[[dict[Any, Any]], int], field: str = _TABLE
+) -> int:
+    """Change the table in a file; return the number of changed values."""
+    table = _table(files, name, field)
     changed = change(table)
     if changed:
-        files[name] = relaxed_json.dumps(content, pretty=True)
+        content = relaxed_json.loads(files[name])
+        assert isinstance(content, dict)
+        files[name] = relaxed_json.dumps(content | {field: table}, pretty=True)
     return changed
 
 

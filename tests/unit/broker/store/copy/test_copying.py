@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -194,6 +195,32 @@ def test_a_recreated_topic_has_its_new_messages(
     copy = opened(target)
     assert numbers(copy, "Again") == list(range(30, 40))
     assert numbers(copy) == list(range(COUNT))
+    copy.close()
+
+
+@pytest.mark.parametrize("step", ["copying queues", "copying the log", "checking the copy"])
+def test_a_topic_deleted_meanwhile_is_copied_whole_or_not_at_all(
+    store: MessageStore, root: Path, target: Path, step: str
+) -> None:
+    topics = root / "config" / "topics.json"
+    fill(store, 0, 30, topic="Gone")
+    topics.parent.mkdir(exist_ok=True)
+    topics.write_text('{"topicConfigTable":{"TopicTest":{},"Gone":{"writeQueueNums":2}}}')
+
+    def delete(what: str, done: int) -> None:
+        # When some of the queues have been copied.
+        if what == step and done and topics.read_bytes().find(b"Gone") > 0:
+            topics.write_text('{"topicConfigTable":{"TopicTest":{}}}')
+            store.delete_topic("Gone")
+
+    copied(root, target, delete)
+    table = json.loads((target / "config" / "topics.json").read_bytes())["topicConfigTable"]
+    copy = opened(target)
+    assert numbers(copy) == list(range(COUNT))
+    whole = step != "copying queues"
+    assert table == {"TopicTest": {}} | ({"Gone": {"writeQueueNums": 2}} if whole else {})
+    assert numbers(copy, "Gone") == (list(range(30)) if whole else [])
+    assert copy.deleted.is_void("Gone", 0) is not whole
     copy.close()
 
 
