@@ -21,6 +21,22 @@ from pocketmq.cli.running import json_option
 from pocketmq.formats import iso_of_ms
 
 
+def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
+    try:
+        return parse_levels(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+_levels_option = click.option(
+    "--delay-levels",
+    metavar="LEVELS",
+    default=DEFAULT_LEVELS,
+    callback=_levels,
+    help="The broker's messageDelayLevel, if it is not the default.",
+)
+
+
 @click.command(epilog="Example: pocketmq store copy /var/lib/pocketmq /backup/monday")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.argument("target", metavar="TARGET", type=click.Path(path_type=Path))
@@ -28,9 +44,15 @@ from pocketmq.formats import iso_of_ms
 @click.option(
     "--until", type=click.IntRange(0), metavar="OFFSET", help="Copy the log only up to this offset."
 )
+@_levels_option
 @json_option
 def copy(
-    directory: Path, target: Path, commit_log: str | None, until: int | None, as_json: bool
+    directory: Path,
+    target: Path,
+    commit_log: str | None,
+    until: int | None,
+    delay_levels: tuple[int, ...],
+    as_json: bool,
 ) -> None:
     """Copy the store at DIR to the new directory TARGET; its broker may be running.
 
@@ -40,7 +62,12 @@ def copy(
     begun = time.monotonic()
     try:
         report = copy_store(
-            directory, target, show=output.progress, commit_log=commit_log, until=until
+            directory,
+            target,
+            show=output.progress,
+            commit_log=commit_log,
+            until=until,
+            levels_ms=delay_levels,
         )
     except StoreError as problem:
         raise click.ClickException(str(problem)) from problem
@@ -111,26 +138,13 @@ class _Unreadable(click.ClickException):
     exit_code = _UNREADABLE
 
 
-def _levels(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
-    try:
-        return parse_levels(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @store.command(epilog="Example: pocketmq store verify /var/lib/pocketmq --repair")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--repair", "wants_repair", is_flag=True, help="Rebuild what can be rebuilt from the log."
 )
 @click.option("--commit-log", metavar="PATH", help="Where the log is, if not in DIR/commitlog.")
-@click.option(
-    "--delay-levels",
-    metavar="LEVELS",
-    default=DEFAULT_LEVELS,
-    callback=_levels,
-    help="The broker's messageDelayLevel, if it is not the default.",
-)
+@_levels_option
 @click.option(
     "--jobs", type=click.IntRange(1, 64), help="Processes to use.  [default: one per core]"
 )

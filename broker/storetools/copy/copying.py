@@ -26,14 +26,14 @@ killed process leaves the ``.part`` directory.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from broker.store.checkpoint import SafePoint, StoreCheckpoint
-from broker.store.config import StoreConfig, StorePaths
+from broker.store.config import DEFAULT_DELAY_LEVELS_MS, StoreConfig, StorePaths
 from broker.store.os_files import Files
 from broker.store.results import StoreError
 from broker.storetools.copy import rest
@@ -102,6 +102,7 @@ def copy_store(
     show: ShowProgress,
     commit_log: str | None = None,
     until: int | None = None,
+    levels_ms: Sequence[int] = DEFAULT_DELAY_LEVELS_MS,
 ) -> CopyReport:
     """Copy a store into a new directory.
 
@@ -112,6 +113,7 @@ def copy_store(
         commit_log: ``storePathCommitLog``, if the log is elsewhere. In the copy it is in
             ``commitlog``.
         until: copy only messages before this physical offset, rounded up to a record; None for all.
+        levels_ms: ``messageDelayLevel`` of its broker.
 
     Raises:
         StoreError: the store can't be copied; nothing is left at the target.
@@ -121,7 +123,7 @@ def copy_store(
         moment = until_unchanged(lambda: moment_of(root, commit_log, until))
         place = Target(target, [root, *log_directories(root, commit_log)])
         try:
-            report = _copy(moment, place, early, show)
+            report = _copy(moment, place, early, show, levels_ms)
             place.finish()
         except BaseException:
             place.abandon()
@@ -137,7 +139,11 @@ def copy_store(
 
 
 def _copy(
-    moment: CopyPoint, target: Target, early: rest.StateFiles, show: ShowProgress
+    moment: CopyPoint,
+    target: Target,
+    early: rest.StateFiles,
+    show: ShowProgress,
+    levels_ms: Sequence[int],
 ) -> CopyReport:
     """Run steps 3 to 6 of the module's docstring. Raises ``StoreError``, ``OSError``."""
     view = moment.view
@@ -148,7 +154,7 @@ def _copy(
         log = copy_log(moment, target, advance)
     with show("checking the copy", log.end - log.start) as advance:
         check_log(log, advance)
-    notes = complete(moment, queues, log, target)
+    notes = complete(moment, queues, log, target, levels_ms)
     rest.drop_deleted(deleted, moment.end, queues)
     notes += rest.hold_back(early, queues, past_ms=log.last_ms if moment.is_past else None)
     late = rest.read_late(view.root, early, queues)

@@ -11,12 +11,11 @@ PocketMQ rebuilds it when it opens the copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.store.config import DEFAULT_DELAY_LEVELS_MS
 from broker.store.consume_queue import FILLER_SIZE
 from broker.store.log_view import LogChunk, LogView
 from broker.store.log_walk import read_record
@@ -155,8 +154,12 @@ def cut_of(row: FileRow, log_end: int) -> int:
 # --- entries that the source did not have yet
 
 
-def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) -> list[str]:
+def complete(
+    moment: CopyPoint, queues: Queues, log: LogCopy, target: Target, levels_ms: Sequence[int]
+) -> list[str]:
     """Add missing entries to the queues; return notes on queues that can't be completed.
+
+    Entries of delayed messages have their time by ``levels_ms``.
 
     Raises:
         StoreError: the copied log can't be read.
@@ -164,7 +167,7 @@ def complete(moment: CopyPoint, queues: Queues, log: LogCopy, target: Target) ->
     """
     file_bytes = next((queue.file_bytes for queue in queues.values()), DEFAULT_QUEUE_FILE_BYTES)
     lacking = _lacking(moment, queues, target)
-    for entry in _entries(log.view, max(moment.settled, log.start), log.end):
+    for entry in _entries(log.view, max(moment.settled, log.start), log.end, levels_ms):
         key = entry.topic, entry.queue_id
         queue = queues.get(key)
         if queue is None:
@@ -224,14 +227,14 @@ def _lacking(moment: CopyPoint, queues: Queues, target: Target) -> Queues:
     return lacking
 
 
-def _entries(log: LogView, begin: int, end: int) -> Iterator[QueueEntry]:
+def _entries(log: LogView, begin: int, end: int, levels_ms: Sequence[int]) -> Iterator[QueueEntry]:
     for chunk in log.walk(log.first_start(begin, end), end):
         if not isinstance(chunk, LogChunk):
             continue
         for start in chunk.starts:
             try:
                 record, _ = read_record(chunk.data, start, len(chunk.data), check_crc=False)
-                entry = entry_of(record, DEFAULT_DELAY_LEVELS_MS)
+                entry = entry_of(record, levels_ms)
             except RecordError:
                 continue
             if entry is not None and entry.queue_id >= 0:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from pocketmq.cli import root as commands
 from pocketmq.testing import StandaloneServer
+from remoting.protocol.disk.files import Checkpoint
 from tests.integration.pocketmq.conftest import CommandLine
 from tests.support.archives import unpack
 from tests.unit.broker.store.verify.damaged import flip
@@ -82,13 +84,21 @@ def test_a_repair_prints_what_it_did_and_where_the_old_files_are(root: Path) -> 
     assert again["moved_to"] is None
 
 
-def test_other_delay_levels_are_reported(root: Path) -> None:
+def test_other_delay_levels_are_reported(root: Path, tmp_path: Path) -> None:
     levels = "2s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     found = json.loads(call("verify", root, "--json", "--delay-levels", levels).stdout)
     assert found["kinds"] == {"entry-tags": 1}
     result = call("verify", root, "--delay-levels", "soon")
     assert result.exit_code == 2
     assert "must be 1 to" in result.stderr
+    # Entries that a crash has lost are made with them.
+    shutil.rmtree(root / "consumequeue" / "SCHEDULE_TOPIC_XXXX")
+    (root / "checkpoint").write_bytes(Checkpoint().encode())
+    (root / "abort").touch()
+    copy = tmp_path / "copy"
+    assert call("copy", root, copy, "--delay-levels", levels).exit_code == 0
+    found = json.loads(call("verify", copy, "--json", "--delay-levels", levels).stdout)
+    assert "entry-tags" not in found["kinds"]
 
 
 def test_a_store_is_described(root: Path) -> None:
