@@ -47,7 +47,10 @@ MAX_GAP_BYTES: Final = 256 * 1024 * 1024
 """A slave that lacks less than this counts as in sync (cf. haSlaveFallbehindMax)."""
 
 MAX_SLAVES: Final = 16
-"""Connections at the same time; further ones are closed."""
+"""Connections at the same time; further ones are closed.
+
+So many more may wait for their tokens: for another one the oldest of them is closed.
+"""
 
 READ_BYTES: Final = 4096
 """Bytes of reports read at once."""
@@ -136,7 +139,7 @@ class ReplicationServer:
         self._rate = rate
         self._group = group
         self._tokens: dict[int, float] = {}
-        self._strangers = 0
+        self._strangers: list[SlaveLink] = []
         self._refusals = RateLimitedLog(clock, _log.warning)
         self._server: asyncio.Server | None = None
         self._supervisor = Supervisor("replication")
@@ -213,7 +216,7 @@ class ReplicationServer:
         abort = writer.transport.abort
         link = SlaveLink(address_text((host, port)), stream, self._clock.now_ms(), abort)
         try:
-            await self._admit(host, reader, link.stream)
+            await self._admit(host, reader, link)
         except (StreamError, TimeoutError, OSError) as error:
             reason = str(error) or "it sent no token"
             self._refusals.write("slave refused", slave=link.address, reason=reason)
@@ -237,15 +240,17 @@ class ReplicationServer:
             self._store.syncer.replicated()
             writer.transport.abort()
 
-    async def _admit(self, host: str, reader: asyncio.StreamReader, stream: MasterStream) -> None:
+    async def _admit(self, host: str, reader: asyncio.StreamReader, link: SlaveLink) -> None:
         """Raise unless a slave may connect from this address, or sends a valid token."""
-        is_allowed = self._is_allowed(host)
-        # Strangers keep nobody out whose address is listed.
-        if len(self.links) >= MAX_SLAVES or (not is_allowed and self._strangers >= MAX_SLAVES):
+        if len(self.links) >= MAX_SLAVES:
             raise StreamError(f"there are {MAX_SLAVES} connections, which is the most")
-        if is_allowed:
+        if self._is_allowed(host):
             return
-        self._strangers += 1
+        stream, strangers = link.stream, self._strangers
+        if len(strangers) >= MAX_SLAVES:
+            # Who has a token sends it at once: those that are silent keep nobody out.
+            strangers.pop(0).close()
+        strangers.append(link)
         try:
             async with asyncio.timeout(TOKEN_SECONDS):
                 while stream.token is None and not stream.has_begun:
@@ -253,7 +258,8 @@ class ReplicationServer:
                         break
                     stream.receive(data, self._clock.monotonic())
         finally:
-            self._strangers -= 1
+            with suppress(ValueError):  # another one has taken its place
+                strangers.remove(link)
         valid_until = 0.0 if stream.token is None else self._tokens.pop(stream.token, 0.0)
         if self._clock.monotonic() > valid_until:
             raise StreamError(

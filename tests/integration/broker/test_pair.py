@@ -484,11 +484,20 @@ async def test_a_stranger_from_another_address_gets_nothing(start: Start, begin:
 async def test_strangers_keep_no_slave_out_whose_address_is_listed(start: Start) -> None:
     pair = await needs_token(start)
     strangers = [await Peer.connect(pair) for _ in range(MAX_SLAVES + 1)]
-    assert await strangers[-1].read() == b"", "no more may wait for their tokens"
+    assert await strangers[0].read() == b"", "no more may wait for their tokens"
     pair.needs_token = False
     listed = await Peer.connect(pair)
     listed.writer.write(REPORT.pack(0))
     assert (await listed.frame())[0] == 0
+
+
+async def test_silent_strangers_keep_no_slave_out_that_has_a_token(start: Start) -> None:
+    pair = await needs_token(start)
+    for _ in range(MAX_SLAVES):
+        await Peer.connect(pair)
+    slave = await Peer.connect(pair)
+    slave.writer.write(pair.server.new_token() + REPORT.pack(0))
+    assert (await slave.frame())[0] == 0
 
 
 async def test_a_token_lets_one_connection_in_and_an_old_one_none(start: Start) -> None:
