@@ -161,6 +161,10 @@ class SendLanes:
             del self._lanes[lane.key]
         return False
 
+    def divided(self, part: MessageColumns) -> None:
+        """Record that a part of a request in flight has become a request of its own."""
+        self._lanes[part.lane].in_flight += 1
+
     def expire(self, now: float) -> list[MessageColumns]:
         """Remove and return the messages whose deadline has passed while they waited."""
         expired: list[MessageColumns] = []
@@ -239,11 +243,13 @@ class SendBuffer:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self.time = DeadlineClock(self._loop.time)
-        self.sender = Sender(context, group, options, tasks, self._finished, self.time)
         self._lanes = SendLanes(
             linger=options.linger,
             max_batch_messages=options.max_batch_messages,
             max_batch_bytes=options.max_batch_bytes,
+        )
+        self.sender = Sender(
+            context, group, options, tasks, self._finished, self._lanes.divided, self.time
         )
         self._take_ids = context.ids.take
         self._now_ms = context.clock.now_ms

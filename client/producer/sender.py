@@ -22,6 +22,7 @@ from typing import Final
 from client.config import ProducerOptions
 from client.errors import (
     BrokerUnreachable,
+    MessageIllegal,
     NoRoute,
     NotDurable,
     Outcome,
@@ -110,6 +111,7 @@ class Delivery:
         queue: the queue of the current or last attempt.
         failed_broker: the broker of the last failed attempt, to be avoided by the next one; empty
             if no broker was reached; None: no attempt has failed.
+        later: the other parts of a divided batch, to be sent when this one is settled.
         unknown: whether an attempt was written but not answered.
         settled: whether all messages have their receipt or error.
         error: the error of the last failed attempt.
@@ -124,6 +126,7 @@ class Delivery:
         "deadline",
         "error",
         "failed_broker",
+        "later",
         "not_before",
         "queue",
         "request",
@@ -139,6 +142,7 @@ class Delivery:
         self.busy = 0
         self.queue: MessageQueue | None = request.queue
         self.failed_broker: str | None = None
+        self.later: list[MessageColumns] = []
         self.not_before: dict[str, float] = {}
         self.unknown = False
         self.settled = False
@@ -240,6 +244,7 @@ class Sender:
     Args:
         finished: called once per request, when all its messages are settled, with the request and
             whether it was stored.
+        divided: called with a part of a request that has become a request of its own.
         deadline_clock: the producer's clock for deadlines.
     """
 
@@ -250,6 +255,7 @@ class Sender:
         options: ProducerOptions,
         tasks: Supervisor,
         finished: Callable[[MessageColumns, bool], None],
+        divided: Callable[[MessageColumns], None],
         deadline_clock: DeadlineClock,
     ) -> None:
         self._context = context
@@ -257,6 +263,7 @@ class Sender:
         self._options = options
         self._tasks = tasks
         self._finished = finished
+        self._divided = divided
         self._random = random.Random()  # noqa: S311 - spreads load
         self._round_robins: dict[str, RoundRobin] = {}
         self._loop = asyncio.get_running_loop()
@@ -370,10 +377,28 @@ class Sender:
             return
         exhausted = delivery.exhausted(self._options.retries)
         late = self._now() >= delivery.deadline
-        if verdict is SendVerdict.FAIL or exhausted or late:
+        if not late and self._is_divisible(delivery):
+            self._divide(delivery)
+        elif verdict is SendVerdict.FAIL or exhausted or late:
             self._fail(delivery)
         else:
             self._try_later(delivery)
+
+    def _is_divisible(self, delivery: Delivery) -> bool:
+        request = delivery.request
+        illegal = isinstance(delivery.error, MessageIllegal) and not delivery.unknown
+        return illegal and request.count > 1 and not request.fixed
+
+    def _divide(self, delivery: Delivery) -> None:
+        """Send a refused batch in two halves, one after the other.
+
+        So only what the broker can't take fails, e.g. one message of many, and a batch that is
+        larger than the broker's ``maxMessageSize`` is stored.
+        """
+        first = Delivery(delivery.request.split(delivery.request.count // 2))
+        first.later = [delivery.request, *delivery.later]
+        self._divided(first.request)
+        self._try_later(first)
 
     # The first attempt
 
@@ -634,6 +659,10 @@ class Sender:
         if not delivery.settled:
             delivery.settled = True
             self._finished(delivery.request, stored)
+            if delivery.later:
+                following = Delivery(delivery.later[0])
+                following.later = delivery.later[1:]
+                self._try_later(following)
 
     def _fail(self, delivery: Delivery) -> None:
         for future in delivery.request.futures:

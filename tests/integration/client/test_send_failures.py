@@ -394,6 +394,35 @@ async def test_send_many_reports_each_failure_at_its_index(fake: Any):
     assert sum(isinstance(result, client.Receipt) for result in results) == 3
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_of_messages_that_are_collected_only_the_illegal_one_fails(
+    fake: Any, ordered: bool
+) -> None:
+    def refuse_large(command: Any, connection: Any) -> Any:
+        if len(command.body) > 500:
+            return command.reply(13)
+        return fake.store(command, connection)
+
+    fake.on_send(refuse_large)
+    bodies = [b"%d" % number for number in range(40)]
+    bodies[13] = b"x" * 600
+    queue = client.MessageQueue("T", "fake-0", 1)
+    async with client.Producer(fake.address) as producer:
+        futures = [
+            producer.send_nowait("T", body, queue=queue if ordered else None) for body in bodies
+        ]
+        await producer.flush()
+        later = await producer.send("T", b"later", queue=queue)
+        results = await asyncio.gather(*futures, return_exceptions=True)
+    assert isinstance(results.pop(13), client.MessageIllegal)
+    assert all(isinstance(result, client.Receipt) for result in results)
+    stored = [*bodies[:13], *bodies[14:], b"later"]
+    assert sorted(fake.bodies()) == sorted(stored)
+    if ordered:
+        assert fake.bodies(1) == stored
+        assert later.offset == len(stored) - 1
+
+
 async def test_a_batch_that_is_refused_fails_as_a_whole(fake: Any):
     fake.on_send(refusing(13, 1, fake.store))
     async with client.Producer(fake.address) as producer:
