@@ -11,6 +11,8 @@ import sys
 
 import structlog
 
+from pocketmq.output import plain
+
 _SHARED: list[structlog.typing.Processor] = [
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,
@@ -42,7 +44,7 @@ def configure(*, as_json: bool, level: str = "INFO") -> None:
                 renderer,
             ]
             if as_json
-            else [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+            else [structlog.stdlib.ProcessorFormatter.remove_processors_meta, _escape, renderer],
         )
     )
     logging.root.handlers = [handler]
@@ -63,4 +65,14 @@ def _unfold(
     facts = getattr(record, "facts", None)
     if facts is not None:
         event_dict.update(facts, event=record.event)
+    return event_dict
+
+
+def _escape(
+    _: object, __: str, event_dict: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Escape what could control the terminal: texts may be a peer's."""
+    for key, value in event_dict.items():
+        if isinstance(value, str) and not value.isprintable():
+            event_dict[key] = plain(value)
     return event_dict

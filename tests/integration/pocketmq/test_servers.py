@@ -76,6 +76,17 @@ def test_the_ready_line_for_people(tmp_path: Path) -> None:
     assert ", broker 127.0.0.1:" in line
 
 
+def test_the_log_for_people_escapes_what_could_control_a_terminal(tmp_path: Path) -> None:
+    store = str(tmp_path / "a\x1b[31mb")
+    with running("standalone", *ports(), "--store", store, *SMALL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        _, log = process.communicate(timeout=20)
+    assert "\x1b" not in log
+    assert "a\\x1b[31mb" in log
+
+
 def test_a_name_server_and_a_broker_as_separate_processes(tmp_path: Path) -> None:
     kv = f"kvConfigPath={tmp_path / 'kv.json'}"
     nameserver = ServerProcess(["nameserver", "--port", "0", "--set", kv])
