@@ -34,7 +34,7 @@ from broker.store.os_files import Files, Region
 from broker.store.results import CLOSING, StoreBusy, StoreError
 from remoting.protocol import core
 from remoting.protocol.disk.files import name_of
-from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2
+from remoting.protocol.message.record import FIXED_BYTES_V4, MAGIC_V1, MAGIC_V2, find_heads
 from remoting.runtime.process_limits import memory_bytes
 
 _HEAD: Final = Struct(">II")
@@ -245,9 +245,8 @@ class IndexBuilder:
         if walked.used:
             self.position = piece.position + walked.used
         else:
-            # No good record begins here: continue in the next file, unless this is damage that
-            # recovery skipped, and a record follows.
-            self.position = min(piece.following, end)
+            # No good record begins here: continue behind it if a record follows, otherwise search.
+            self.position = _next_head(piece, end)
             if size := _record_size(piece.data):
                 following = self._log.read(piece.position + size, end, _HEAD.size)
                 if following is not None and _record_size(following.data):
@@ -283,6 +282,19 @@ def slice_for(walked: Walked, limits: StoreLimits) -> int:
     """Return the size of the next slice, so that it has about ``index_slice_keys`` keys."""
     expected = walked.used * limits.index_slice_keys // max(len(walked.batch), 1)
     return min(max(expected, limits.index_min_slice_bytes), limits.index_max_slice_bytes)
+
+
+def _next_head(piece: Piece, end: int) -> int:
+    """Return where the next record may begin, or the search for it has to continue."""
+    begin, behind = piece.position, piece.position + len(piece.data)
+    last = behind == min(piece.following, end)
+
+    def read(at: int, length: int) -> memoryview:
+        return piece.data[at - begin : at - begin + length]
+
+    heads = find_heads(read, begin + 1, behind, end=behind, step=len(piece.data))
+    # Slices overlap, so that a head across their border is found.
+    return next(heads, behind if last else behind - FIXED_BYTES_V4)
 
 
 def _record_size(data: memoryview) -> int:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from broker.store.checkpoint import decode, encode
 from broker.store.engine import MessageStore
+from broker.store.limits import StoreLimits
 from remoting.protocol.disk.files import Checkpoint
 from remoting.protocol.disk.index_file import HEADER
 from tests.support.clock import ManualClock
 from tests.unit.broker.store.crashes import forget
+from tests.unit.broker.store.damage import PARTS, flip
 from tests.unit.broker.store.index.indexed import (
     ENTRIES,
     SLOTS,
@@ -115,6 +118,29 @@ async def test_after_a_crash_a_file_that_was_not_full_is_rebuilt(store: MessageS
     store.paths.abort.touch()
     store = opened(store.paths.root, **SMALL)
     await check(store, range(50))
+    store.close()
+
+
+@pytest.mark.parametrize("part", ["size", "magic", "physical offset"])
+@pytest.mark.parametrize("slice_bytes", [200, 64 * 1024])
+async def test_messages_behind_a_damaged_head_are_found(
+    tmp_path: Path, part: str, slice_bytes: int
+) -> None:
+    limits = StoreLimits(
+        index_min_slice_bytes=slice_bytes,
+        index_max_slice_bytes=slice_bytes,
+        index_plain_slice_bytes=slice_bytes,
+    )
+    store = opened(tmp_path / "store", limits=limits, **SMALL)
+    places = [store.put(keyed(f"k{number}")).physical_offset for number in range(40)]
+    store.close()
+    shutil.rmtree(store.paths.index)
+    for number in (10, 20, 21):
+        flip(store, places[number] + PARTS[part], 64)
+    store = reopen(store)
+    await check(store, range(10))
+    await check(store, range(11, 20))
+    await check(store, range(22, 40))
     store.close()
 
 
