@@ -204,7 +204,7 @@ class ClientCallbackProcessor:
         """Handle INVOKE_BROKER_TO_RESET_OFFSET: reset the offsets of an online group.
 
         The offsets of all queues are found by a timestamp, unless the body contains the offsets,
-        which PocketMQ's tools may send.
+        which PocketMQ's tools may send. RocketMQ 5's tools may name one queue, and its offset.
         """
         header = command.read(ResetOffsetRequestHeader)
         if command.body:
@@ -284,7 +284,10 @@ class ClientCallbackProcessor:
             )
         name = self._state.config.broker_name
         offsets: dict[MessageQueue, int] = {}
-        for ids in sliced(range(topic.write_queue_nums)):
+        wanted: Sequence[int] = range(topic.write_queue_nums)
+        if header.queue_id is not None and header.queue_id >= 0:
+            wanted = [header.queue_id]
+        for ids in sliced(wanted):
             if offsets:
                 await asyncio.sleep(0)
             queues = [MessageQueue(header.topic, name, queue_id) for queue_id in ids]
@@ -297,6 +300,16 @@ class ClientCallbackProcessor:
 
     def _target(self, header: ResetOffsetRequestHeader, queue_id: int) -> int:
         store = self._state.store
+        offset = header.offset
+        if header.queue_id == queue_id and offset is not None and offset >= 0:
+            first = store.queries.min_offset(header.topic, queue_id)
+            end = store.queries.max_offset(header.topic, queue_id)
+            if not first <= offset <= end:
+                raise RequestRefused(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {offset} not in consume queue range [{first}-{end}]",
+                )
+            return offset
         consumed = self._state.offsets.query(header.group, header.topic, queue_id)
         if consumed < 0:
             raise RequestRefused(

@@ -63,8 +63,10 @@ def status(client_id: str | None = None) -> Command:
     return Command.request(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, header)
 
 
-def reset(timestamp: int, *, force: bool = True) -> Command:
-    header = ResetOffsetRequestHeader(topic="T", group="g", timestamp=timestamp, is_force=force)
+def reset(timestamp: int, *, force: bool = True, **more: int) -> Command:
+    header = ResetOffsetRequestHeader(
+        topic="T", group="g", timestamp=timestamp, is_force=force, **more
+    )
     return Command.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
 
 
@@ -216,6 +218,21 @@ def test_a_reset_by_time_goes_to_every_member(young):
         (pushed,) = [one for one in member.pushed if one.code == 220]
         assert decode(ResetOffsetBody, pushed.body).offset_table == {QUEUE: 2, other: 0}
         assert fields_of(pushed)["isForce"] == "false"
+
+
+@pytest.mark.parametrize(("offset", "target"), [({"offset": 3}, 3), ({"offset": -1}, 0), ({}, 0)])
+def test_a_reset_of_one_queue_leaves_the_others(young, offset, target):
+    member = join(young, "a")
+    reply = young.must(reset(0, queue_id=0, **offset))
+    assert decode(ResetOffsetBody, reply.body).offset_table == {QUEUE: target}
+    (pushed,) = [one for one in member.pushed if one.code == 220]
+    assert decode(ResetOffsetBody, pushed.body).offset_table == {QUEUE: target}
+
+
+def test_a_queue_is_not_reset_to_an_offset_that_it_does_not_have(young):
+    join(young, "a")
+    reply = young.must(reset(0, queue_id=0, offset=5))
+    assert (reply.code, reply.remark) == (1, "Target offset 5 not in consume queue range [0-4]")
 
 
 def test_a_reset_without_force_only_moves_backwards(young):
