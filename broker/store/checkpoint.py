@@ -137,7 +137,8 @@ class IndexNote(NamedTuple):
     """How far a clean stop had indexed the log.
 
     Attributes:
-        indexed: physical offset up to which the log is indexed.
+        indexed: physical offset up to which the log is indexed; -1 if the files are as a crash left
+            them, because indexing was off since.
         last: name of the last index file and the number of its next entry; empty for no file.
     """
 

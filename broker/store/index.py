@@ -158,6 +158,7 @@ class IndexBuilder:
         *,
         note: IndexNote | None,
         safe_ms: int | None,
+        enabled: bool,
     ) -> None:
         """Create the builder; see ``load``.
 
@@ -167,8 +168,10 @@ class IndexBuilder:
             limits: of the store.
             note: how far the last clean stop had indexed the log; None if unknown.
             safe_ms: after a crash, the index time in RocketMQ's checkpoint; otherwise None.
+            enabled: whether messages are indexed; if not, what a crash has left is searched.
         """
         self._files = files
+        self._enabled = enabled
         self._log = log
         self._note = note
         self._safe_ms = safe_ms
@@ -189,12 +192,15 @@ class IndexBuilder:
                 return
             _log.warning("an index file was removed or shortened: messages are indexed again")
             self.loaded = False
-        self._files.load(log_end, safe_ms=self._safe_ms)
+        note = self._note
+        if note is not None and note.indexed < 0:
+            self._safe_ms = 0
+        # What is removed could not be made again while indexing is off.
+        self._files.load(log_end, safe_ms=self._safe_ms if self._enabled else None)
         last = self._files.last
         self.position = self._log.start
         if last is not None and last.header.next_entry > 1:
             self.position = max(self.position, self._behind(last.header.end_offset, log_end))
-        note = self._note
         if (
             self._safe_ms is None
             and note is not None
@@ -268,6 +274,8 @@ class IndexBuilder:
 
     def save(self) -> IndexNote | None:
         """Sync the files; return the note for the next start. Raises ``OSError``."""
+        if not self._enabled and self._safe_ms is not None:
+            return IndexNote(-1, [])
         if not self.loaded:
             return self._note
         self._files.sync()
@@ -338,9 +346,14 @@ class MessageIndex:
         self._files = IndexFileSet(files, self._directory, shape, context.clock)
         reader = LogReader(log, files, config.limits)
         self._hot_bytes = reader.hot_bytes
-        self._builder = IndexBuilder(self._files, reader, config.limits, note=note, safe_ms=safe_ms)
         # If disabled, existing files can still be searched.
         self._enabled = config.message_index_enable
+        self._builder = IndexBuilder(
+            *(self._files, reader, config.limits),
+            note=note,
+            safe_ms=safe_ms,
+            enabled=self._enabled,
+        )
         self._visible_end = visible_end
         self._worker = StoreThread("store-index", self._run, context.disk, config.limits)
         self._pool: ThreadPoolExecutor | None = None

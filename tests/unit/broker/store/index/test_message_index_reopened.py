@@ -196,6 +196,24 @@ async def test_a_store_with_indexing_off_finds_what_was_indexed(store: MessageSt
     store.close()
 
 
+async def test_a_kill_with_indexing_off_keeps_what_was_indexed(store: MessageStore) -> None:
+    fill(store, range(5))
+    store.close()
+    store = opened(store.paths.root, message_index_enable=False, **SMALL)
+    for crash in (True, False, False):
+        store = reopen(store, crash=crash)
+        await check(store, range(5))
+    store.close()
+    # As a kill in the middle of an addition leaves it.
+    (path,) = store.paths.index.iterdir()
+    torn = bytearray(path.read_bytes())
+    torn[HEADER.size : HEADER.size + 4 * SLOTS] = bytes(4 * SLOTS)
+    path.write_bytes(torn)
+    store = opened(store.paths.root, **SMALL)
+    await check(store, range(5))
+    store.close()
+
+
 async def test_an_index_that_fails_at_the_stop_is_completed_by_the_next_start(
     tmp_path: Path,
 ) -> None:
