@@ -105,7 +105,9 @@ def _check(broker: str, table: Mapping[str, str], assignments: Mapping[str, str]
         return
     values = {key: value for key, value in assignments.items() if table.get(key) != value}
     try:
-        now = BrokerConfig().updated({key: table[key] for key in RUNTIME_KEYS & table.keys()})
+        # Quotas of accounts, which may change, need ``aclEnable``.
+        checked = (RUNTIME_KEYS | {"aclEnable"} | assignments.keys()) & table.keys()
+        now = BrokerConfig().updated({key: table[key] for key in checked})
         now.changes(values)
     except ConfigError as problem:
         raise click.ClickException(f"{broker}: {problem}") from problem

@@ -30,7 +30,8 @@ def guarded() -> Iterator[StandaloneServer]:
         "operator": {"admin": True},
         "billing": {"topicPerms": ["orders=SUB"], "groupPerms": ["billing=SUB"]},
     }
-    with testing.broker(accounts=accounts) as server:
+    settings = {"pocketmqMaxAccountMessagesPerSecond": "100000"}
+    with testing.broker(accounts=accounts, settings=settings) as server:
         yield server
 
 
@@ -284,3 +285,14 @@ def test_a_broker_without_accounts_says_so(cli: CommandLine) -> None:
     error = cli.fails("acl", "user", "list")
     assert "at PocketMQ set aclEnable=true" in error
     assert "createUser" in error
+
+
+def test_settings_of_a_broker_with_quotas_of_accounts_are_changed(acl: CommandLine) -> None:
+    key = "pocketmqMaxAccountMessagesPerSecond"
+    done = acl("broker", "config", "set", f"{key}=90000", "fileReservedTime=48", "--yes")
+    assert done == f"changed {key}, fileReservedTime of broker-a\n"
+    # What the default is, but not here.
+    key = "mappedFileSizeCommitLog"
+    assert f"only a restart can change {key}" in acl.fails(
+        "broker", "config", "set", f"{key}={1 << 30}"
+    )
