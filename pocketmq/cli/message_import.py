@@ -199,11 +199,12 @@ class _Importing:
         self, mapping: QueueMapping, advance: output.Advance
     ) -> Iterator[tuple[int, client.Message[bytes]]]:
         for number, message in enumerate(self._source.messages):
+            # Also for what is skipped, so that later messages of its queue follow it.
+            target = mapping.target(message)
             if self._before is not None and self._before.has(number):
                 self._skipped += 1
                 advance(1)
                 continue
-            target = mapping.target(message)
             yield (
                 number,
                 client.Message(

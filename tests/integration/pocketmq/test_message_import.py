@@ -15,6 +15,7 @@ import pytest
 import client
 from client import blocking
 from pocketmq.testing import StandaloneServer
+from tests.harness.processes import processes
 from tests.integration.pocketmq.conftest import CommandLine
 
 COUNT = 1200
@@ -141,6 +142,28 @@ def test_progress_makes_an_import_repeatable(
     assert "give --progress another file" in cli.fails(
         "message", "import", str(path), "--topic", original, "--progress", marks
     )
+
+
+def test_an_import_that_continues_sends_a_queue_to_the_same_broker(tmp_path: Path) -> None:
+    path, marks = tmp_path / "all.jsonl", str(tmp_path / "marks")
+    lines = [
+        json.dumps({"topic": "orders", "broker": broker, "queue": 0, "body": f"{broker} {number}"})
+        for broker in ("old-a", "old-b")
+        for number in range(4)
+    ]
+    with processes(tmp_path, brokers=("broker-a", "broker-b")) as running:
+        cli = CommandLine(running.address)
+        cli("topic", "create", "orders", "--queues", "1")
+        command = ("message", "import", str(path), "--progress", marks)
+        path.write_text("\n".join([*lines[:6], "nonsense"]))
+        assert "line 7" in cli.fails(*command)
+        path.write_text("\n".join(lines))
+        assert cli.json(*command)["sent"] == 2
+        rows = exported(cli, "orders")
+    assert {(row["body"].split()[0], row["broker"]) for row in rows} == {
+        ("old-a", "broker-a"),
+        ("old-b", "broker-b"),
+    }
 
 
 def test_what_was_refused_is_sent_by_the_next_call(
