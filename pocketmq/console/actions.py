@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
@@ -38,12 +39,14 @@ class ActionOutcome(NamedTuple):
         text: as one sentence.
         back: where to go from here.
         columns, rows: the parts of it.
+        plan: what must be the same when it is done as when it was shown; empty if anything goes.
     """
 
     text: str
     back: Markup
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
+    plan: str = ""
 
 
 class FormAction(NamedTuple):
@@ -72,17 +75,24 @@ async def act(visit: Visit) -> Response:
     word = visit.need(action.typed) if action.typed else "yes"
     asks = bool(action.typed or action.preview)
     confirmed = hmac.compare_digest(visit.get("confirm").encode(), word.encode())
-    outcome = await action.run(visit, asks and not confirmed)
-    if asks and not confirmed:
-        kept = {
-            name: values for name, values in visit.form.items() if name not in {"confirm", "token"}
-        }
+    seen = visit.get("plan")
+    # The second click of a double one finds what the first has changed.
+    async with visit.app.changing if asks and confirmed else nullcontext():
+        dry = asks and (not confirmed or bool(seen))
+        outcome = await action.run(visit, dry)
+        if dry and confirmed and seen == outcome.plan:
+            dry = False
+            outcome = await action.run(visit, dry)
+    if dry:
+        asked = {"confirm", "token", "plan"}
+        kept = {name: values for name, values in visit.form.items() if name not in asked}
         return visit.page(
             "confirm.html",
             outcome=outcome,
             fields=kept,
             word=word if action.typed else "",
-            wrong=visit.get("confirm"),
+            wrong="" if confirmed else visit.get("confirm"),
+            changed=confirmed,
             live=False,
         )
     visit.app.poller.hurry()
@@ -235,7 +245,8 @@ async def _skip(visit: Visit, dry: bool) -> ActionOutcome:
     queue = queue_of(visit.need("queue"), topic)
     messages = visit.integer("messages", 1, 1_000_000)
     reset = await visit.admin.skip(name, queue, messages=messages, dry_run=dry)
-    return _moved(reset, show.link("group", name=name), dry=dry)
+    plan = str(reset.steps[0].after)
+    return _moved(reset, show.link("group", name=name), dry=dry)._replace(plan=plan)
 
 
 async def _clone(visit: Visit, dry: bool) -> ActionOutcome:
@@ -275,6 +286,7 @@ async def _redrive(visit: Visit, dry: bool) -> ActionOutcome:
             )
             for one in redrive.sent
         ],
+        sha256(" ".join(one.message.id for one in redrive.sent).encode()).hexdigest(),
     )
 
 

@@ -99,6 +99,7 @@ class ConsoleApp:
         self.poller = ClusterPoller(settings.nameserver, settings.credentials, self.sessions)
         self.unsigned = client.Admin(settings.nameserver)
         self.streams = 0
+        self.changing = asyncio.Lock()
         self._templates = Environment(
             loader=FileSystemLoader(HOME / "templates"),
             autoescape=True,

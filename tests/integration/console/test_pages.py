@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from client import blocking
 from client.positions import FIRST
 from pocketmq import testing
 from pocketmq.testing import ServerProcess, StandaloneServer
-from tests.integration.console.conftest import Surfer, console
+from tests.integration.console.conftest import Answer, Surfer, console
 from tests.support.waiting import wait_until
 
 
@@ -215,6 +216,35 @@ def test_a_group_is_reset_after_a_preview(shop: StandaloneServer, surfer: Surfer
     assert shop.admin.committed("billing", "orders") == before
     surfer.act("reset", **fields, confirm="billing")
     assert set(shop.admin.committed("billing", "orders").values()) == {0}
+
+
+def plan_of(answer: Answer) -> str:
+    found = re.search('name="plan" value="([0-9a-f]+)"', answer.text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_skip_is_shown_again_when_the_group_has_moved(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    shop.admin.create_topic("steps", queues=1)
+    (queue,) = shop.admin.queues("steps")
+    with blocking.Producer(shop.nameserver, group="shop") as producer:
+        producer.send_many([client.Message("steps", b"x") for _ in range(9)])
+    shop.admin.create_group("skipper")
+    shop.admin.commit("skipper", {queue: 0})
+    place = f"{queue.broker_name}/{queue.queue_id}"
+    fields = {"name": "skipper", "topic": "steps", "queue": place, "messages": "1"}
+    plan = plan_of(surfer.act("skip", **fields))
+    shop.admin.commit("skipper", {queue: 5})
+    asked = surfer.act("skip", **fields, plan=plan, confirm="skipper")
+    assert "it isn't what you were shown any more" in asked.words()
+    assert shop.admin.committed("skipper", "steps")[queue] == 5
+    fields["plan"] = plan_of(asked)
+    with ThreadPoolExecutor() as threads:  # a double click
+        clicks = [threads.submit(surfer.act, "skip", **fields, confirm="skipper") for _ in range(2)]
+    assert sorted("Moved" in click.result().words() for click in clicks) == [False, True]
+    assert shop.admin.committed("skipper", "steps")[queue] == 6
 
 
 def test_without_writable_nothing_can_be_changed(shop: StandaloneServer) -> None:
