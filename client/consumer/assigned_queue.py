@@ -131,7 +131,7 @@ class AssignedQueue(FetcherOwner, Generic[T]):
 
     def subscribe(self, expression: TagExpression) -> None:
         """Use another tag expression from the next pull on."""
-        if self.state is AssignmentState.STARTED:
+        if self.state is AssignmentState.STARTED and self._fetcher.expression != expression:
             # Cancel the pull in flight: the broker filters it by the old expression.
             self._fetcher.cancel()
             self.start(expression)
@@ -381,6 +381,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
             self._fetcher.cancel()
             self.process_queue.start(stored)
             self.uncommitted.clear()
+            if self._consumer.on_outcome is not None:
+                # The message that the iteration holds is forgotten: its outcome frees nothing.
+                self._claimed = False
+                self.handling.clear()
             self._stored = None
             self.start(self._fetcher.expression)
         self._locked = True
@@ -458,6 +462,10 @@ class AssignedQueue(FetcherOwner, Generic[T]):
     def reconnected(self, _: MessageQueue) -> None:
         """See ``FetcherOwner``."""
         self._stored = None
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:
+        """See ``FetcherOwner``."""
+        self._consumer.member.restart({queue: offset})
 
     async def group_unknown(self, address: str) -> None:
         """Send a heartbeat to a broker that doesn't know the group."""

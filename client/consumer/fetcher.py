@@ -49,6 +49,9 @@ MIN_HOLD: Final = 0.02
 """Seconds. An empty response that came sooner was not held by the broker: pause before the next."""
 
 
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""Remark of PULL_OFFSET_MOVED when somebody has reset the group at a broker of RocketMQ 5."""
+
 UNKNOWN_TO_BROKER: Final = frozenset(
     {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 )
@@ -83,6 +86,9 @@ class FetcherOwner(ABC):
 
     def reconnected(self, queue: MessageQueue) -> None:  # noqa: B027 - optional
         """Handle that the broker may have lost the last commits, as after a kill: commit again."""
+
+    def restart(self, queue: MessageQueue, offset: int) -> None:  # noqa: B027 - optional
+        """Handle that the group was reset: drop the messages in memory, and begin at ``offset``."""
 
     @abstractmethod
     async def group_unknown(self, address: str) -> None:
@@ -339,6 +345,8 @@ class Fetcher(Generic[T, S]):
             _log.warning("offset moved", queue=str(self._queue), wanted=wanted, new=new)
             self.sink.put((), 0, new)
             self._owner.tell(OffsetMoved(self._queue, wanted, new))
+        if answer.remark == OFFSET_RESET:
+            self._owner.restart(self._queue, new)
         # The broker may answer the same for ever.
         await self._pause()
 

@@ -342,11 +342,13 @@ class GroupMember:
             self._listener.tell(TopicDeleted(self.group, topic))
         else:
             _log.info("offsets reset by an administrator", group=self.group, queues=len(offsets))
+        self.restart(offsets, "topic deleted" if is_deleted else None)
+
+    def restart(self, offsets: Mapping[MessageQueue, int], why: str | None = None) -> None:
+        """Give up queues and take them again at other offsets."""
         self._assignments.restart(
             {
-                queue: Start(
-                    offset, "reset", "topic deleted" if is_deleted else f"reset to {offset}"
-                )
+                queue: Start(offset, "reset", why or f"reset to {offset}")
                 for queue, offset in offsets.items()
             }
         )

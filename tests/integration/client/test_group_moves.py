@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 import client
+from remoting.connection import Connection
 from remoting.protocol.bodies.clients import ConsumeStatus
+from remoting.protocol.codes import RequestCode, ResponseCode
+from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import PullMessageResponseHeader
 from tests.integration.client.pushing import own
 from tests.support.waiting import until
 
@@ -118,6 +122,52 @@ async def test_a_running_group_is_moved_to_the_end(cluster: Any, admin: client.A
                 await seen.came.wait()
         assert seen.bodies == [b"0", b"3"]
     assert (await admin.committed("g", "T"))[queue()] == 4
+
+
+async def test_a_running_group_that_a_pull_tells_of_a_reset_drops_what_it_holds(
+    cluster: Any, admin: client.Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(cluster, 0, 3)
+    seen, gate, resets = Seen(), asyncio.Event(), [3]
+    request = Connection.request
+
+    async def as_apaches_5(self: Connection, command: Command, *, timeout: float) -> Command:
+        answer = await request(self, command, timeout=timeout)
+        if command.code != RequestCode.PULL_MESSAGE or not seen.bodies or answer.code or not resets:
+            return answer
+        header = PullMessageResponseHeader(
+            suggest_which_broker_id=0, next_begin_offset=resets.pop(), min_offset=0, max_offset=4
+        )
+        return command.reply(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", header=header)
+
+    async def stuck(message: client.ReceivedMessage[bytes]) -> None:
+        await seen(message)
+        if message.body == b"0":
+            await gate.wait()
+
+    def told(event: client.Event) -> None:
+        if isinstance(event, client.QueueLost):
+            gate.set()
+
+    monkeypatch.setattr(Connection, "request", as_apaches_5)
+    async with client.PushConsumer(
+        cluster.nameserver,
+        group="g",
+        subscribe={"T": "*"},
+        handler=stuck,
+        start_from=client.FIRST,
+        concurrency=1,
+        handover_timeout=0.1,
+        on_event=told,
+    ):
+        await seen.until(1)
+        await send(cluster, 3, 5)
+        async with asyncio.timeout(10):
+            while seen.bodies[-1] != b"4":
+                seen.came.clear()
+                await seen.came.wait()
+        assert seen.bodies == [b"0", b"3", b"4"]
+    assert (await admin.committed("g", "T"))[queue()] == 5
 
 
 async def blocked(admin: client.Admin) -> list[Any]:
