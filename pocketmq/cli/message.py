@@ -154,11 +154,11 @@ async def _tail(
         while not stop.is_set() and not await has_read(consumer, ends):
             newest += await consumer.get_many(PORTION, timeout=POLL_SECONDS)
             newest = sorted(newest, key=lambda message: message.store_timestamp_ms)[-count:]
-        write(newest)
+        await asyncio.to_thread(write, newest)
         while follow and not stop.is_set():
             messages = await consumer.get_many(PORTION, timeout=POLL_SECONDS)
             if messages:
-                write(messages)
+                await asyncio.to_thread(write, messages)
 
 
 @message.command(epilog="Example: pocketmq message browse orders --from -1h --tags paid")

@@ -198,11 +198,11 @@ class _Exporting:
                 if stop.is_set():
                     raise click.Abort
                 with _written():
-                    writer.write(portion)
+                    await asyncio.to_thread(writer.write, portion)
                 self._count(portion)
                 advance(portion.passed)
         with _written():
-            writer.close()
+            await asyncio.to_thread(writer.close)
 
     def _count(self, portion: Portion) -> None:
         self._messages += len(portion.messages)

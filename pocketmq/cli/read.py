@@ -191,7 +191,8 @@ async def _write_all(
             messages = await consumer.get_many(room, timeout=POLL_SECONDS)
             fresh = [m for m in messages if ends is None or m.offset < ends[m.queue]]
             if fresh:
-                write(fresh)
+                # In a thread: a pipe that nobody reads must not keep signals from being handled.
+                await asyncio.to_thread(write, fresh)
                 count += len(fresh)
                 advance(len(fresh))
                 if selection.commit:

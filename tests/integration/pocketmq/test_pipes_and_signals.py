@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import subprocess
 import sys
+import termios
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +18,7 @@ import pytest
 from pocketmq import testing
 from pocketmq.testing import StandaloneServer
 from tests.integration.pocketmq.conftest import CommandLine
+from tests.support.waiting import wait_until
 
 POCKETMQ = [sys.executable, "-P", "-m", "pocketmq"]
 
@@ -94,6 +98,45 @@ def test_a_line_is_sent_when_it_arrives_and_a_signal_drains(
         assert done in sender.stdout.read()
         reader.terminate()
         assert reader.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["read"],
+        ["message", "tail", "-n", "1000"],
+        ["message", "tail", "-n", "1", "--follow"],
+        ["message", "export", "--out", "-"],
+    ],
+    ids=" ".join,
+)
+def test_signals_end_a_command_whose_pipe_nobody_reads(
+    cli: CommandLine, topic: str, server: StandaloneServer, command: list[str]
+) -> None:
+    lines = "\n".join(["x" * 1000] * 200)
+    cli("send", topic, stdin=lines)
+    with start(server, *command, topic) as process:
+        assert process.stdout is not None
+        pipe = process.stdout.fileno()
+        size = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+        if "--follow" in command:
+            process.stdout.readline()
+            cli("send", topic, stdin=lines)
+        waiting = array("i", [0])
+
+        def is_full() -> bool:
+            fcntl.ioctl(pipe, termios.FIONREAD, waiting)
+            return waiting[0] > size - 4096
+
+        wait_until(is_full)
+
+        def has_ended() -> bool:
+            # The first one asks, and another one ends it.
+            process.terminate()
+            return process.poll() is not None
+
+        wait_until(has_ended)
+        assert process.returncode == -signal.SIGTERM
 
 
 def test_a_lost_broker_is_reported_and_waited_for(tmp_path: Path) -> None:
