@@ -131,20 +131,30 @@ async def messages(visit: Visit) -> Response:
     name, key = visit.need("topic"), visit.get("key")
     page = None
     queue = queue_of(visit.get("queue"), name) if visit.get("queue") else None
+    live = visit.get("live") == "1"
+    queues = [
+        f"{at}/{number}"
+        for at, config in getattr(visit.snapshot.topics.get(name), "configs", {}).items()
+        for number in range(config.read_queue_nums)
+    ]
     if key:
         found = await visit.admin.find_messages(name, key)
     else:
+        start, limit = _start(visit), MESSAGES
+        if live and type(start) is int and start < 0:
+            # A page that begins further back ends before the newest message.
+            count = 1 if queue else max(1, len(queues))
+            start, limit = max(start, -max(1, MESSAGES // count)), max(MESSAGES, count)
         page = await visit.admin.browse(
             name,
-            _start(visit),
-            limit=MESSAGES,
+            start,
+            limit=limit,
             scan_limit=SCAN,
             tags=_wanted(visit),
             queues=None if queue is None or visit.get("cursor") else [queue],
         )
         found = page.messages
     fields = {name: visit.get(name) for name in ("key", "from", "queue", "tags", "sql")}
-    live = visit.get("live") == "1"
     return visit.page(
         "messages.html",
         name=name,
@@ -152,11 +162,7 @@ async def messages(visit: Visit) -> Response:
         page=page,
         fields=fields,
         live=live,
-        queues=[
-            f"{at}/{number}"
-            for at, config in getattr(visit.snapshot.topics.get(name), "configs", {}).items()
-            for number in range(config.read_queue_nums)
-        ],
+        queues=queues,
     )
 
 

@@ -73,6 +73,17 @@ def test_messages_come_in_pages_and_by_tag_key_and_sql(surfer: Surfer) -> None:
     assert "No messages" in again.words()
 
 
+def test_following_a_topic_shows_its_newest_message(shop: StandaloneServer, surfer: Surfer) -> None:
+    shop.admin.create_topic("wide", queues=3)
+    first, *_, last = shop.admin.queues("wide")
+    with blocking.Producer(shop.nameserver, group="shop") as producer:
+        producer.send_many([client.Message("wide", b"old", queue=first) for _ in range(60)])
+        producer.send("wide", b"newest", queue=last)
+    wait_until(lambda: "broker-a/2" in surfer.get("messages?topic=wide").text, "no queues")
+    for place in ("", "&from=-40", "&queue=broker-a/2"):
+        assert "newest" in surfer.get(f"messages?topic=wide&live=1{place}").words()
+
+
 @pytest.mark.parametrize(
     ("page", "status", "reason"),
     [
