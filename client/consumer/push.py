@@ -354,10 +354,8 @@ class PushConsumer(ClientPart, Generic[T]):
         """
         self._life.check()
         expression = expression_of(tags, self.group, topic)
-        before = self._member.expression(topic)
         self._member.subscribe(topic, expression)
-        if before is not None and before != expression:
-            self._queues.subscribe(topic, expression)
+        self._queues.subscribe(topic, expression)
         self._subscribed[topic] = expression
 
     def unsubscribe(self, topic: str) -> None:

@@ -95,7 +95,8 @@ async def test_tags_are_compared_exactly(cluster: Any, producer: Any):
     assert await lag(cluster) == 0
 
 
-async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: Any):
+@pytest.mark.parametrize("anew", [False, True], ids=["changed", "unsubscribed and subscribed"])
+async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: Any, anew: bool):
     async with client.Admin(cluster.nameserver) as admin:
         await admin.create_topic("U", queues=1)
     got: Bodies = []
@@ -105,6 +106,8 @@ async def test_topics_are_subscribed_and_unsubscribed(cluster: Any, producer: An
         await producer.send("U", b"no", tag="y")
         await producer.send("U", b"yes", tag="x")
         await until(lambda: got == [b"yes"])
+        if anew:
+            made.unsubscribe("U")
         made.subscribe("U")
         await producer.send("U", b"now", tag="y")
         await until(lambda: got == [b"yes", b"now"])
