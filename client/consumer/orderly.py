@@ -90,7 +90,7 @@ class OrderlyDispatcher(Dispatcher[T]):
         Only iteration is handled here. A timed-out handler still runs, and must end before the
         queue's next message: its worker concludes the run then.
         """
-        if self._handler is None:
+        if self._handler is None and run in assigned.process_queue.active:
             await self.conclude(assigned, run, outcome)
             assigned.release(wake=True)
 

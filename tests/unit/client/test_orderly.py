@@ -271,6 +271,32 @@ async def test_with_its_lock_back_it_continues_at_the_committed_offset(make: Mak
 
 
 @virtual
+async def test_an_iteration_forgets_its_message_when_another_member_went_further_meanwhile():
+    async with making() as make:
+        works = make(None, order=Orderly(), consume_timeout=10)
+        held = works.gain()
+        works.put(held, 0, 1)
+        assert works.dispatcher.next_message()
+        works.locks[QUEUE] = False
+        held.lock_changed(False)
+        works.shelf.offsets[QUEUE] = 2
+        await asyncio.sleep(5)
+        works.locks[QUEUE] = True
+        held.lock_changed(True)
+        await asyncio.sleep(1)
+        works.put(held, 2, 3)
+        message = works.dispatcher.next_message()
+        assert message is not None
+        assert message.offset == 2
+        await asyncio.sleep(5)
+        assert any(isinstance(event, HandlerTimedOut) for event in works.events)
+        assert works.dispatcher.next_message() is None, "the late first one doesn't free the queue"
+        message.ack()
+        assert held.process_queue.commit_point == 3
+        assert not held.handling
+
+
+@virtual
 async def test_a_handler_that_never_returns_is_cancelled_and_its_message_retried_in_order():
     got: list[tuple[int, int]] = []
 
