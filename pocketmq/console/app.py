@@ -63,7 +63,7 @@ MAX_SMALL_FORM_BYTES: Final = 64 * 1024
 """The largest form of those who can't change anything: it is read before its token is checked."""
 
 FORM_SECONDS: Final = 30.0
-"""How long a form may take to arrive."""
+"""How long a form, or the head of a request, may take to arrive."""
 
 MAX_FIELDS: Final = 2_000
 """Most fields of a form: the dead letters that can be chosen on a page, and a few more."""

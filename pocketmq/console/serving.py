@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from typing import Final
 
 import uvicorn
+from h11 import IDLE, SEND_BODY
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pocketmq.console.actions import ROUTES
-from pocketmq.console.app import ConsoleSettings, create_app
+from pocketmq.console.app import FORM_SECONDS, ConsoleSettings, create_app
 from pocketmq.console.pages import PAGES
 from remoting.addresses import address_text
 from remoting.runtime.tasks import Supervisor
@@ -30,6 +32,27 @@ class _QuietServer(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Capture none."""
         yield
+
+
+class _HttpConnection(H11Protocol):
+    """Ends itself if for FORM_SECONDS no request has come whole, for which uvicorn has no limit."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin."""
+        super().connection_made(transport)
+        self._look(None)
+
+    def _look(self, before: object) -> None:
+        now = self.cycle, self.conn.their_state
+        if now == before and self.conn.their_state in {IDLE, SEND_BODY}:
+            self.transport.abort()
+        else:
+            self._next = self.loop.call_later(FORM_SECONDS, self._look, now)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._next.cancel()
+        super().connection_lost(exc)
 
 
 class ConsolePart:
@@ -53,7 +76,7 @@ class ConsolePart:
         self._listener = socket.create_server(self._address, family=family, backlog=128)
         config = uvicorn.Config(
             self._app,
-            http="h11",
+            http=_HttpConnection,
             ws="none",
             lifespan="on",
             log_config=None,

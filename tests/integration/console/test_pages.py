@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +14,9 @@ import client
 from client import blocking
 from client.positions import FIRST
 from pocketmq import testing
+from pocketmq.console import serving
+from pocketmq.console.app import ConsoleSettings
+from pocketmq.console.serving import ConsolePart
 from pocketmq.testing import ServerProcess, StandaloneServer
 from tests.integration.console.conftest import Answer, Surfer, console
 from tests.support.waiting import wait_until
@@ -144,6 +149,29 @@ def test_only_who_can_change_something_can_send_a_large_form(surfer: Surfer) -> 
     assert surfer.act("send", topic="scrap", body="x" * 100_000).status == 200
     # The page has the token, but this is asked before the token is.
     assert surfer.post("sign-in", [("access_key", "x" * 100_000)]).status == 413
+
+
+async def test_only_those_that_send_no_whole_request_are_disconnected(
+    shop: StandaloneServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "FORM_SECONDS", 0.5)
+    part = ConsolePart(ConsoleSettings(nameserver=shop.nameserver), "127.0.0.1", 0)
+    await part.start()
+    try:
+        async with asyncio.timeout(20):
+            address = urlsplit(part.ready()["console"])
+            stream, writer = await asyncio.open_connection(address.hostname, address.port)
+            writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            await stream.readuntil(b"retry:")
+            for begin in (b"", b"GET / HTTP/1.1\r\n"):
+                silent, other = await asyncio.open_connection(address.hostname, address.port)
+                other.write(begin)
+                assert await silent.read() == b""
+                other.close()
+            assert not stream.at_eof()
+            writer.close()
+    finally:
+        await part.stop()
 
 
 def test_a_topic_that_exists_is_not_created_again(shop: StandaloneServer, surfer: Surfer) -> None:
