@@ -24,6 +24,9 @@ from typing import Final, NamedTuple
 MAX_FINDINGS: Final = 1000
 """Findings that are kept, to bound memory; further ones are only counted."""
 
+UNUSABLE: Final = frozenset({"side-file", "small-file", "timers"})
+"""Kinds of findings about files that a repair moves away: the few of them are always kept."""
+
 
 class Severity(StrEnum):
     """Severity of a finding."""
@@ -77,7 +80,7 @@ class Findings:
         kind = str(kind)
         self.counts[severity] += 1
         self.kinds[kind] += 1
-        if len(self.shown) < self._most:
+        if len(self.shown) < self._most or kind in UNUSABLE:
             self.shown.append(Finding(severity, kind, path, place, sentence))
 
     def damage(self, kind: str, path: str, place: int | None, sentence: str) -> None:
@@ -96,7 +99,7 @@ class Findings:
         """Add the findings of a part of the check."""
         self.counts += other.counts
         self.kinds += other.kinds
-        self.shown += other.shown[: self._most - len(self.shown)]
+        self.shown += other.shown[: max(self._most - len(self.shown), 0)]
 
     @property
     def is_sound(self) -> bool:

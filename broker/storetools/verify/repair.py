@@ -22,7 +22,7 @@ from broker.store.recovery import LOCK_TEXT
 from broker.store.results import StoreError
 from broker.storetools.queue_writer import QueueWriter
 from broker.storetools.verify.check import CheckOptions, Report, check
-from broker.storetools.verify.findings import Findings
+from broker.storetools.verify.findings import UNUSABLE, Findings
 from broker.storetools.verify.index_match import IndexMatch
 from broker.storetools.verify.index_scan import (
     INDEX_BEGIN,
@@ -128,7 +128,7 @@ class _Work:
         unusable = [
             str(Path(finding.path).relative_to(self._root))
             for finding in report.findings.shown
-            if finding.kind in {"side-file", "small-file", "timers"}
+            if finding.kind in UNUSABLE
         ]
         for name in [*unusable, *([timer.LOG_NAME] if timer.WHEEL_NAME in unusable else [])]:
             # The next start builds the timer files again, and needs none of the others.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.storetools.verify.check import CheckOptions, check
+from broker.storetools.verify.repair import repair
 from tests.support.archives import unpack
 from tests.unit.broker.store.verify.damaged import (
     FoundDamage,
@@ -236,6 +237,11 @@ def test_findings_above_the_limit_are_only_counted(root: Path) -> None:
     found = check(root, CheckOptions(max_shown=5))
     assert len(found.findings.shown) == 5
     assert found.findings.left_out > 10
+    # A repair needs these, which are found last.
+    (root / "config" / "deliveryProgress").write_bytes(b"damaged")
+    options = CheckOptions(max_shown=5)
+    assert "moved config/deliveryProgress away" in repair(root, options, lambda _: None).done
+    assert check(root, options).findings.shown == []
 
 
 def test_files_may_be_walked_by_several_processes(root: Path) -> None:
