@@ -44,6 +44,9 @@ _log = Log("client")
 
 EVERY_TAG: Final = TagExpression.parse(None)
 
+RESET_STANDS: Final = "Offset has been previously reset"
+"""Remark of the answer to a commit that the broker ignores (cf. ConsumerManageProcessor of 5.x)."""
+
 
 class Offsets:
     """Requests for queue offsets over one context.
@@ -128,20 +131,30 @@ class Offsets:
         )
         return offsets.offset_table.get(f"{queue.topic}@{group}", {}).get(queue.queue_id)
 
-    async def commit(self, queue: MessageQueue, group: str, offset: int) -> None:
+    async def commit(self, queue: MessageQueue, group: str, offset: int) -> bool:
         """Commit an offset for a group; the broker has it when this returns.
 
         The commits of a queue are made one after another. The first commit of a topic runs alone
         and is read back: if several first commits reach an Apache broker at once, even from
         different members, the broker may lose all but one (cf. ConsumerOffsetManager.commitOffset).
+
+        Returns:
+            False if the broker keeps a reset that no member has noticed yet, as RocketMQ 5's do.
         """
         async with self._locks.setdefault((group, queue), asyncio.Lock()):
             topic = (group, queue.topic, queue.broker_name)
             if topic in self._begun:
-                await self._commit(queue, group, offset)
-                return
+                return await self._commit(queue, group, offset)
             async with self._locks.setdefault(topic, asyncio.Lock()):
-                if not await self._commit_and_read_back(queue, group, offset):
+                for _ in range(FIRST_COMMIT_TRIES):
+                    if not await self._commit(queue, group, offset):
+                        return False
+                    stored = await self.committed(queue, group)
+                    # A 4.x broker may answer 0 if nothing is committed: then only a commit of 0 is
+                    # accepted as stored.
+                    if stored or stored == offset:
+                        break
+                else:
                     self._unseen.write(
                         "the broker doesn't show a committed offset, so the group may repeat "
                         "messages; check that the group exists there, and its consumerOffset.json",
@@ -149,25 +162,16 @@ class Offsets:
                         queue=str(queue),
                         offset=offset,
                     )
-                    return
+                    return True
                 if len(self._begun) >= self._max_first_commits:
                     self._begun.clear()
                 self._begun.add(topic)
+        return True
 
-    async def _commit_and_read_back(self, queue: MessageQueue, group: str, offset: int) -> bool:
-        """Commit until the broker shows an offset. Returns whether it does."""
-        for _ in range(FIRST_COMMIT_TRIES):
-            await self._commit(queue, group, offset)
-            stored = await self.committed(queue, group)
-            # A 4.x broker may answer 0 if nothing is committed: then only a commit of 0 is
-            # accepted as stored.
-            if stored or stored == offset:
-                return True
-        return False
-
-    async def _commit(self, queue: MessageQueue, group: str, offset: int) -> None:
+    async def _commit(self, queue: MessageQueue, group: str, offset: int) -> bool:
         header = commit_header(queue, group, offset)
-        await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, group=group)
+        answer = await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, group=group)
+        return answer.remark != RESET_STANDS
 
     async def find(self, queue: MessageQueue, place: Position, group: str) -> int:
         """Return the offset of a position: an end of the queue, a time, or an offset as it is.

@@ -52,7 +52,10 @@ from remoting.protocol.headers.group import (
     GetConsumerRunningInfoRequestHeader,
     GetProducerConnectionListRequestHeader,
 )
-from remoting.protocol.headers.pull import CloneGroupOffsetRequestHeader
+from remoting.protocol.headers.pull import (
+    CloneGroupOffsetRequestHeader,
+    ResetOffsetRequestHeader,
+)
 from remoting.protocol.headers.query import GetConsumeStatsRequestHeader
 from remoting.protocol.names import is_system_group, is_tool_group
 from remoting.protocol.own_codes import OwnRequestCode
@@ -455,7 +458,22 @@ class GroupAdmin(AdminBase):
         self._life.check()
         check_group(group)
         for queue, offset in offsets.items():
-            await self._offsets.commit(queue, group, offset)
+            if not await self._offsets.commit(queue, group, offset):
+                await self._replace_reset(queue, group, offset)
+
+    async def _replace_reset(self, queue: MessageQueue, group: str, offset: int) -> None:
+        """Replace a reset that a broker of RocketMQ 5 keeps for the group's next pull."""
+        header = ResetOffsetRequestHeader(
+            topic=queue.topic,
+            group=group,
+            timestamp=0,
+            is_force=True,
+            queue_id=queue.queue_id,
+            offset=offset,
+        )
+        address = (await self._masters_of(queue.topic))[queue.broker_name]
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        await self._remote.call(address, code, header, queue=queue, group=group)
 
     async def all_offsets(self, address: str) -> dict[str, dict[int, int]]:
         """Return all committed offsets of one broker: ``topic@group`` to queue id to offset."""

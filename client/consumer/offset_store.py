@@ -233,10 +233,10 @@ class OffsetCommits:
             return_exceptions=True,
         )
         for (queue, offset), outcome in zip(offsets.items(), outcomes, strict=True):
-            if outcome is None:
+            if not isinstance(outcome, BaseException):
                 self.committed[queue] = offset
         for outcome in outcomes:
-            if outcome is not None:
+            if isinstance(outcome, BaseException):
                 raise outcome
 
     async def by_time(self, period: float) -> None:

@@ -15,6 +15,7 @@ from client.network.context import ClientContext
 from client.network.remote import Remote
 from remoting.protocol.codes import RequestCode
 from remoting.protocol.command import Command
+from remoting.protocol.headers.pull import ResetOffsetRequestHeader
 from tests.harness.cluster import Cluster
 from tests.support.ports import free_port
 from tests.support.relay import Relay
@@ -232,6 +233,19 @@ async def test_a_silent_broker_is_a_timeout(fake: Any):
     async with client.Admin(fake.address, request_timeout=0.5) as admin:
         with pytest.raises(client.RequestTimeout, match="GET_BROKER_RUNTIME_INFO"):
             await admin.broker_runtime(fake.address)
+
+
+async def test_a_commit_replaces_a_reset_that_no_member_has_noticed(fake: Any) -> None:
+    fake.on(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        answer=lambda command, _: command.reply(0, "Offset has been previously reset"),
+    )
+    queue = client.MessageQueue("T", fake.name, 2)
+    async with client.Admin(fake.address) as admin:
+        await admin.commit("g", {queue: 7})
+    [reset] = [one for one in fake.seen if one.code == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET]
+    header = reset.read(ResetOffsetRequestHeader)
+    assert (header.topic, header.group, header.queue_id, header.offset) == ("T", "g", 2, 7)
 
 
 async def test_an_unreadable_answer_is_an_error_that_names_it(fake: Any):

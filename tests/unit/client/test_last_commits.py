@@ -204,7 +204,7 @@ class Table:
         self.now -= 1
         if self.commits > self._forgets:
             self.offsets[header.queue_id] = header.commit_offset
-        return None
+        return SimpleNamespace(remark=None)
 
 
 @virtual
