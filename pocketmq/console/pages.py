@@ -273,11 +273,12 @@ async def dead(visit: Visit) -> Response:
     if not name:
         return visit.page("dead.html", group=None, letters=[], redriven=False)
     redriven = visit.get("redriven") == "1"
-    letters = await visit.admin.dead_letters(name, limit=LETTERS, redriven=redriven)
+    letters = await visit.admin.dead_letters(name, limit=LETTERS + 1, redriven=redriven)
     return visit.page(
         "dead.html",
         group=name,
-        letters=letters,
+        letters=letters[:LETTERS],
+        more=len(letters) > LETTERS,
         redriven=redriven,
         topic=dlq_topic(name),
         live=False,

@@ -240,11 +240,13 @@ def test_chosen_dead_letters_are_sent_back_after_a_preview(
     asked = surfer.act("redrive", name="billing", id=letter.id)
     assert "This sends 1 dead letter of billing back; 2 stay." in asked.words()
     assert not any(each.redriven for each in shop.dead_letters("billing"))
-    done = surfer.act("redrive", name="billing", id=letter.id, confirm="yes")
+    fields = {"name": "billing", "id": letter.id, "plan": plan_of(asked), "confirm": "yes"}
+    done = surfer.act("redrive", **fields)
     assert "Sent 1 dead letter of billing back; 2 stay." in done.words()
     back = {each.id for each in shop.dead_letters("billing") if each.redriven}
     assert back == {letter.id}
     assert letter.id not in surfer.get("dead?group=billing").text
+    assert "it isn't what you were shown any more" in surfer.act("redrive", **fields).words()
     assert "no dead letter is chosen" in surfer.act("redrive", name="billing").words()
 
 
@@ -255,6 +257,18 @@ def test_a_group_is_reset_after_a_preview(shop: StandaloneServer, surfer: Surfer
     assert shop.admin.committed("billing", "orders") == before
     surfer.act("reset", **fields, confirm="billing")
     assert set(shop.admin.committed("billing", "orders").values()) == {0}
+
+
+def test_a_page_of_dead_letters_says_that_there_are_more(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    shop.admin.create_topic("%DLQ%crowd", queues=1)
+    with blocking.Producer(shop.nameserver, group="shop") as producer:
+        sent = producer.send_many([client.Message("%DLQ%crowd", b"x") for _ in range(100)])
+        assert not any(isinstance(each, Exception) for each in sent)
+        assert "there are more" not in surfer.get("dead?group=crowd").words()
+        producer.send("%DLQ%crowd", b"x")
+    assert "These are the first 100; there are more." in surfer.get("dead?group=crowd").words()
 
 
 def plan_of(answer: Answer) -> str:
