@@ -251,16 +251,23 @@ async def _skip(visit: Visit, dry: bool) -> ActionOutcome:
 
 async def _clone(visit: Visit, dry: bool) -> ActionOutcome:
     source, target = visit.need("source"), visit.need("name")
-    lag, now = await visit.admin.lag(source), await visit.admin.lag(target)
+    rows: list[tuple[object, ...]] = []
+    for topic in sorted({queue.topic for queue in (await visit.admin.lag(source)).queues}):
+        # A group's lag doesn't tell apart what is committed as 0 and what isn't committed.
+        before = await visit.admin.committed(target, topic)
+        rows += [
+            (queue, before.get(queue), at)
+            for queue, at in (await visit.admin.committed(source, topic)).items()
+            if at is not None
+        ]
     if not dry:
         await visit.admin.clone_offsets(source, target)
-    before = {queue: at.committed for queue, at in now.queues.items()}
     verb = "This gives" if dry else "Gave"
     return ActionOutcome(
         f"{verb} the group {target} the offsets of {source}.",
         show.link("group", name=target),
         ("queue", f"of {target} before", f"of {source}"),
-        [(queue, before.get(queue), at.committed) for queue, at in lag.queues.items()],
+        rows,
     )
 
 

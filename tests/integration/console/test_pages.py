@@ -271,6 +271,16 @@ def test_a_page_of_dead_letters_says_that_there_are_more(
     assert "These are the first 100; there are more." in surfer.get("dead?group=crowd").words()
 
 
+def test_a_clone_shows_what_it_copies(shop: StandaloneServer, surfer: Surfer) -> None:
+    first, second = shop.admin.queues("orders")
+    for group in ("source", "target"):
+        shop.admin.create_group(group)
+    shop.admin.commit("source", {first: 0})
+    asked = surfer.act("clone", source="source", name="target")
+    assert str(first) in asked.words()
+    assert str(second) not in asked.words()
+
+
 def plan_of(answer: Answer) -> str:
     found = re.search('name="plan" value="([0-9a-f]+)"', answer.text)
     assert found is not None
