@@ -137,18 +137,23 @@ def body_views(body: bytes) -> list[tuple[str, str]]:
     """Return a body in the forms that it can have, the most telling first: (name, text)."""
     views: list[tuple[str, str]] = []
     if body and len(body) <= MAX_BODY * 16:
-        for name, decode in (("JSON", msgspec.json.decode), ("msgpack", msgspec.msgpack.decode)):
+        for name, to_json in (("JSON", bytes), ("msgpack", _json_of_msgpack)):
             try:
-                value = decode(body)
-                if name == "JSON" or isinstance(value, dict | list):
-                    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
-                    views.append((name, visible(text, MAX_BODY, lines=True)))
+                text = msgspec.json.format(to_json(body), indent=2).decode()
+                views.append((name, visible(text, MAX_BODY, lines=True)))
             except (ValueError, TypeError, RecursionError):
                 continue
     with suppress(UnicodeDecodeError):
         views.append(("text", visible(body.decode(), MAX_BODY, lines=True)))
     views.append(("hex", hex_dump(body)))
     return views
+
+
+def _json_of_msgpack(body: bytes) -> bytes:
+    value = msgspec.msgpack.decode(body)
+    if not isinstance(value, dict | list):
+        raise TypeError("a text of one character is a number in msgpack")
+    return msgspec.json.encode(value)
 
 
 def hex_dump(body: bytes) -> str:

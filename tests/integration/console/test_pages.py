@@ -67,6 +67,17 @@ def test_what_a_message_has_is_shown_and_never_run(surfer: Surfer) -> None:
         assert len(shown.body) < 100_000
 
 
+def test_the_json_of_a_body_has_its_values_unchanged(
+    shop: StandaloneServer, surfer: Surfer
+) -> None:
+    shop.admin.create_topic("prices", queues=1)
+    body = b'{"id":1234567890123456789012,"price":1.10,"a":1,"a":2}'
+    with blocking.Producer(shop.nameserver, group="shop") as producer:
+        message_id = producer.send("prices", body).id
+    shown = surfer.get(f"message?topic=prices&id={message_id}").words()
+    assert '{ "id": 1234567890123456789012, "price": 1.10, "a": 1, "a": 2 }' in shown
+
+
 def test_messages_come_in_pages_and_by_tag_key_and_sql(surfer: Surfer) -> None:
     by_tag = surfer.get("messages?topic=orders&from=begin&tags=open")
     assert "late" in by_tag.words()
