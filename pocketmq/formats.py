@@ -113,8 +113,9 @@ def _csv_row(message: ReceivedMessage[bytes]) -> bytes:
 
 def _csv_line(values: Iterable[object]) -> bytes:
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerow(values)
-    return buffer.getvalue().encode()
+    # A field with a character of the line's end is quoted: also with a carriage return alone.
+    csv.writer(buffer, lineterminator="\r\n").writerow(values)
+    return f"{buffer.getvalue()[:-2]}\n".encode()
 
 
 def _write(stream: IO[bytes], pieces: Iterable[bytes]) -> None:

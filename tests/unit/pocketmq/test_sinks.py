@@ -8,6 +8,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any, cast
 
+import pytest
+
 from client.consumer.received import ReceivedMessage
 from pocketmq.formats import COLUMNS, writer
 from remoting.protocol.queue import MessageQueue
@@ -67,8 +69,11 @@ def test_a_body_that_is_no_text_is_base64() -> None:
     assert (line["body"], line["encoding"]) == ("/wA=", "base64")
 
 
-def test_csv_has_a_header_and_can_be_read_back() -> None:
-    rows = list(csv.DictReader(io.StringIO(written("csv", b'a,"b"\nc').decode())))
-    assert rows[0]["body"] == 'a,"b"\nc'
+@pytest.mark.parametrize("body", ['a,"b"\nc', "a\rb", "a\r\nb"])
+def test_csv_has_a_header_and_can_be_read_back(body: str) -> None:
+    text = written("csv", body.encode()).decode()
+    assert text.endswith(",utf-8\n")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert rows[0]["body"] == body
     assert rows[0]["keys"] == "a b"
     assert json.loads(rows[0]["properties"]) == {"TAGS": "paid"}
