@@ -32,7 +32,10 @@ def doctor(topic: str | None, group: str | None, call: Call) -> None:
 
     Checks this machine, the name servers, and every broker at the address it advertises.
     """
-    results = list(examine(Case(name_servers=addresses(call.nameserver), topic=topic, group=group)))
+    servers = addresses(call.nameserver)
+    if not servers:
+        raise click.UsageError("--nameserver names no server: give HOST:PORT")
+    results = list(examine(Case(name_servers=servers, topic=topic, group=group)))
     failed = sum(result.verdict is CheckVerdict.FAILED for result in results)
     warnings = sum(result.verdict is CheckVerdict.WARNING for result in results)
     rows = [asdict(result) for result in results]

@@ -37,6 +37,9 @@ def health(nameserver: str | None, broker: str | None, timeout: float, as_json: 
     """Check whether servers answer; exit code 0 if all do, else 1."""
     if nameserver is None and broker is None:
         nameserver = os.environ.get("NAMESRV_ADDR") or DEFAULT_NAMESERVER
+    for option, text in (("--nameserver", nameserver), ("--broker", broker)):
+        if text is not None and not addresses(text):
+            raise click.UsageError(f"{option} names no server: give HOST:PORT")
     started = time.perf_counter()
     try:
         servers = _found(addresses(nameserver or ""), addresses(broker or ""), timeout)

@@ -43,6 +43,22 @@ def test_an_invalid_address_is_reported(cli: CommandLine) -> None:
     assert cli.result("health", "--nameserver", "nowhere").exit_code == 1
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("health", "--broker", ""),
+        ("health", "--nameserver", ";"),
+        ("health", "--nameserver", "127.0.0.1:1", "--broker", " "),
+        ("doctor", "--nameserver", ""),
+    ],
+    ids=" ".join,
+)
+def test_an_option_without_a_server_is_refused(
+    cli: CommandLine, arguments: tuple[str, ...]
+) -> None:
+    assert "names no server: give HOST:PORT" in cli.fails(*arguments, code=2)
+
+
 def test_the_doctor_finds_a_healthy_broker_healthy(cli: CommandLine, topic: str) -> None:
     cli("send", topic, "tea")
     cli("read", topic, "--group", f"g-{topic}", "--commit")
