@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from client.config import ConsumerOptions
@@ -20,6 +21,7 @@ from client.events import Event, Start
 from client.group.assignment import AssignmentListener
 from client.group.member import GroupMember
 from client.group.reports import Running
+from client.limits import LOST_GRACE
 from client.network.context import ClientContext
 from client.offsets import Offsets
 from remoting.protocol.bodies.clients import ProcessQueueInfo
@@ -61,6 +63,7 @@ class GroupReading(AssignmentListener):
         self._member: GroupMember | None = None
         self._topics: dict[str, TagExpression] = {}
         self._changing = asyncio.Lock()
+        self._dropped = asyncio.Event()
         self._open = True
 
     @property
@@ -113,15 +116,25 @@ class GroupReading(AssignmentListener):
         self._member = member
 
     async def unsubscribe(self, topic: str) -> None:
-        """Stop reading a topic; none of its messages is returned afterwards."""
+        """Stop reading a topic; none of its messages is returned afterwards.
+
+        With automatic commits the application is done with those returned before.
+        """
         async with self._changing:
             if self._topics.pop(topic, None) is None or self._member is None:
                 raise UsageError("the topic is not subscribed", topic=topic, group=self._group)
             for queue in self._of(topic):
+                self._reader.settle_queue(queue)
                 self._reader.halt(queue)
             if self._topics:
                 self._member.unsubscribe(topic)
                 await self._member.settled()
+                # The member keeps what it hasn't given up when the topic is subscribed again:
+                # nobody would read it.
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.handover_timeout + LOST_GRACE):
+                        while self._of(topic):
+                            await self._dropped.wait()
             else:
                 await self._stop(self._options.handover_timeout)
 
@@ -170,6 +183,8 @@ class GroupReading(AssignmentListener):
         finally:
             self._reader.drop(queue)
             self._forgotten(queue)
+            self._dropped.set()
+            self._dropped.clear()
 
     async def _tell_lost(self, queue: MessageQueue, deadline: float) -> None:
         if self._options.on_lost is None:

@@ -210,7 +210,12 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._fetchers[queue].sink.start(offset)
 
     def filter(self, queue: MessageQueue, expression: TagExpression) -> None:
-        """Change a queue's tags from its position on; prefetched messages are dropped."""
+        """Change a queue's tags from its position on; prefetched messages are dropped.
+
+        A halted queue keeps its tags, because it goes to another member.
+        """
+        if queue in self._halted:
+            return
         sink = self._fetcher(queue).sink
         self._fetchers[queue].cancel()
         self._ready.pop(sink, None)
@@ -232,9 +237,9 @@ class QueueReader(FetcherOwner, Generic[T]):
         Args:
             deadline: event loop time at which the wait ends in any case.
         """
-        if self._fetchers[queue].sink in self._handed_out:
-            left = deadline - asyncio.get_running_loop().time()
-            await wait_at_most(left, self._asked_again)
+        now = asyncio.get_running_loop().time
+        while self._fetchers[queue].sink in self._handed_out and now() < deadline:
+            await wait_at_most(deadline - now(), self._asked_again)
 
     def _add(self, queue: MessageQueue, expression: TagExpression) -> None:
         prefetch: Prefetch[ReceivedMessage[T]] = Prefetch(
@@ -359,6 +364,15 @@ class QueueReader(FetcherOwner, Generic[T]):
         self._handed_out.clear()
         self._asked_again.set()
         self._asked_again.clear()
+
+    def settle_queue(self, queue: MessageQueue) -> None:
+        """Settle the messages returned from a queue that the application gives up."""
+        sink = self._fetchers[queue].sink
+        if sink in self._handed_out:
+            del self._handed_out[sink]
+            sink.settle()
+            self._asked_again.set()
+            self._asked_again.clear()
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return the position of each queue whose position has advanced.

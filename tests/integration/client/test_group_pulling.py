@@ -181,6 +181,28 @@ async def test_unsubscribing_releases_the_queues_and_then_queues_can_be_assigned
             await consumer.subscribe("T")
 
 
+@pytest.mark.parametrize("topics", [["T"], ["T", "U"]])
+async def test_unsubscribing_commits_what_was_returned_and_waits_until_the_queues_are_released(
+    cluster: Any, producer: Any, admin: client.Admin, topics: list[str]
+):
+    await admin.create_topic("U", queues=1)
+    consumer = client.PullConsumer(
+        cluster.nameserver, group="g", auto_commit=True, handover_timeout=60
+    )
+    async with asyncio.timeout(20), consumer:
+        for topic in topics:
+            await consumer.subscribe(topic)
+        for _ in range(2):
+            await fill(producer, 20)
+            got = 0
+            while got < 20:
+                got += len(await consumer.get_many(20))
+            await consumer.unsubscribe("T")
+            assert {each.topic for each in consumer.assigned} == {*topics} - {"T"}
+            assert (await admin.lag("g", topic="T")).total == 0
+            await consumer.subscribe("T")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -321,6 +343,7 @@ async def test_a_queue_that_moves_to_another_member_cannot_be_seeked(cluster: An
         with pytest.raises(client.UsageError, match="goes to another member"):
             one.pause(going)
         assert all(message.queue not in going for message in await one.get_many(100, timeout=1))
+        await one.subscribe("T", "paid")
         gone.set()
         await until(lambda: sorted(going) == two.assigned)
 
