@@ -226,12 +226,13 @@ class QueueMonitor:
         self.routes: dict[str, Route] = {}
         self.bounds: BoundsByQueue = {}
 
-    def fetch(self, *, strict: bool = False) -> BoundsByQueue:
+    def fetch(self, *, strict: bool = False, resumes: bool = False) -> BoundsByQueue:
         """Request the ends of all queues now.
 
         Args:
             strict: raise the error of a broker that fails; otherwise leave out its queues. The
                 first call is always strict.
+            resumes: the query has offsets, so that a broker may also fail in the first call.
 
         Raises:
             UnknownTopicError: a topic or an assigned queue doesn't exist; strict only.
@@ -243,16 +244,16 @@ class QueueMonitor:
         # Skip brokers that have just failed: each attempt may take as long as a timeout.
         down = (
             None
-            if strict
+            if strict and not resumes
             else ({address: error for address, (error, until) in self._down.items() if until > now})
         )
         unlisted: set[str] = set()
         if strict or now - self._routes_at >= self._pace.route_period:
-            unlisted = self._fetch_routes(strict, down)
+            unlisted = self._fetch_routes(strict, None if strict else down)
         bounds = self.brokers.bounds(self.routes, down=down)
         self._forget(unlisted, bounds, down or {})
         self._note(down or {}, time.monotonic())
-        self._choose(bounds, strict)
+        self._choose(bounds, strict and not resumes)
         self._fetched_at = now
         return self.bounds
 
@@ -272,7 +273,7 @@ class QueueMonitor:
             has_time = time.monotonic() - self._refreshed_at < self._pace.other_work
             self._wait(self._pace.idle_block if has_time else self._pace.brief_block)
         elif self._age() >= self._options.poll_interval or not self._is_ahead(known):
-            self.fetch()
+            self.fetch(resumes=bool(known))
         self._refreshed_at = time.monotonic()
 
     def _is_ahead(self, known: Offsets) -> bool:

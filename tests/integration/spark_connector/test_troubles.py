@@ -182,6 +182,22 @@ def test_a_topic_without_a_route_at_any_server_is_deleted(cluster: Cluster):
         running.step()
 
 
+def test_a_query_resumes_while_one_of_its_brokers_is_down(cluster: Cluster):
+    class HalfDown(Brokers):
+        def routes(self, *given: Any, **named: Any) -> dict[str, Route]:
+            return {
+                topic: replace(route, brokers=route.brokers | {"broker-z": {0: "127.0.0.1:9"}})
+                for topic, route in super().routes(*given, **named).items()
+            }
+
+    cluster.fill(0, 10)
+    running = cluster.query()
+    running.step()
+    cluster.fill(10, 20)
+    again = cluster.query(running.log, brokers=HalfDown)
+    assert numbers(again.step()) == list(range(10, 20))
+
+
 def test_available_now_does_not_end_early_while_a_broker_is_down(cluster: Cluster):
     cluster.fill(0, 10)
     running = cluster.query(maxOffsetsPerTrigger=4, readTimeoutMs=300)
