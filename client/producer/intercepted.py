@@ -48,7 +48,7 @@ class Intercepted(Generic[T]):
         """
 
         async def innermost(message: Message[Any]) -> Receipt:
-            message = await self._timed.require_timers(message)
+            message = await self._timed.require_timers(message, timeout)
             columns = self._prepare(message, timeout, system=system)
             return await (await self._buffer.put(columns))[0]
 
@@ -59,7 +59,7 @@ class Intercepted(Generic[T]):
         """Send one message oneway. Raises the errors of that and of the interceptors."""
 
         async def innermost(message: Message[Any]) -> None:
-            message = await self._timed.require_timers(message)
+            message = await self._timed.require_timers(message, timeout)
             await self._buffer.write_oneway(self._prepare(message, timeout))
 
         await around(innermost, self._oneway_sends)(message)

@@ -316,7 +316,7 @@ class Producer(ClientPart, Generic[T]):
         if self._intercepted is not None:
             await self._intercepted.send_oneway(message, timeout)
         else:
-            message = await self._timed.require_timers(message)
+            message = await self._timed.require_timers(message, timeout)
             await self._buffer.write_oneway(self._preparer.prepare(message, timeout))
 
     async def send_batch(
@@ -358,7 +358,7 @@ class Producer(ClientPart, Generic[T]):
         for number, message in enumerate(messages, 1):
             try:
                 if is_timed(message):
-                    message = await self._timed.require_timers(message)  # noqa: PLW2901
+                    message = await self._timed.require_timers(message, timeout)  # noqa: PLW2901
                 future = self._add(message, timeout)
                 waiting.append(future or await self._accept(message, timeout))
             except PocketMQError as error:
@@ -390,7 +390,7 @@ class Producer(ClientPart, Generic[T]):
         return task
 
     async def _send_timed(self, message: Message[T], timeout: Duration | None) -> Receipt:
-        message = await self._timed.require_timers(message)
+        message = await self._timed.require_timers(message, timeout)
         return await (self._add(message, timeout) or await self._accept(message, timeout))
 
     def _add(self, message: Message[T], timeout: Duration | None) -> asyncio.Future[Receipt] | None:

@@ -6,16 +6,26 @@ The brokers of a topic are asked before the first such message, once each; see
 
 from __future__ import annotations
 
+import asyncio
+import random
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from client.config import ProducerOptions
-from client.errors import NoRoute, PocketMQError, SendError, UsageError, as_send_error
+from client.errors import (
+    NoRoute,
+    PocketMQError,
+    SendError,
+    Unavailable,
+    UsageError,
+    as_send_error,
+)
 from client.limits import DELAY_LEVELS, MAX_BROKERS_KNOWN
 from client.message import Message
 from client.network.context import ClientContext
 from client.network.remote import read_header
-from client.network.routes import address_of
+from client.network.routes import Route, address_of
+from client.positions import Duration, seconds
 from client.producer.columns import is_timed, timer_property
 from client.wire.timers import has_timers, timer_probe
 from remoting.protocol.codes import RequestCode
@@ -26,6 +36,9 @@ from remoting.protocol.queue import MessageQueue
 T = TypeVar("T")
 
 _ANY_ANSWER: Final = range(2**31)
+
+SILENT_TIMEOUT: Final = 0.1
+"""Seconds for which a broker is asked that didn't answer lately."""
 
 
 class TimedSends:
@@ -38,10 +51,11 @@ class TimedSends:
         self._timers: dict[str, bool] = {}
         """By broker address, whether it has timers."""
 
-    async def require_timers(self, message: Message[T]) -> Message[T]:
+    async def require_timers(self, message: Message[T], timeout: Duration | None) -> Message[T]:
         """Return the message to send, after checking all brokers that may get it.
 
-        It is the same one, or one with a delay level for brokers without timers.
+        It is the same one, one with a delay level for brokers without timers, or one for a broker
+        that has answered if another one doesn't within half of the send's ``timeout``.
 
         Raises:
             UsageError: the time is invalid.
@@ -52,44 +66,66 @@ class TimedSends:
             return message
         timer_property(message)
         try:
-            return await self._checked(message)
+            limit = self._options.timeout if timeout is None else seconds(timeout)
+            return await self._checked(message, limit)
         except UsageError:
             raise
         except PocketMQError as error:
             raise as_send_error(error) from error.__cause__
 
-    async def _checked(self, message: Message[T]) -> Message[T]:
+    async def _checked(self, message: Message[T], limit: float) -> Message[T]:
         topic = message.topic
-        route = await self._context.routes.to_write(
-            topic, self._options.default_queues, self._options.timeout
-        )
+        route = await self._context.routes.to_write(topic, self._options.default_queues, limit)
         queues = route.writable if message.queue is None else (message.queue,)
-        for queue in {queue.broker_name: queue for queue in queues}.values():
-            if await self._has_timers(address_of(route, queue), queue):
+        brokers = {queue.broker_name: queue for queue in queues}
+        found = await asyncio.gather(
+            *(self._has_timers(route, queue, limit / 2) for queue in brokers.values()),
+            return_exceptions=True,
+        )
+        for name, has in zip(brokers, found, strict=True):
+            if has is not False:
                 continue
             if self._options.without_timers == "refuse":
                 raise SendError(
                     "the message was not sent: this broker has no timers and would deliver it at "
                     "once",
                     topic=topic,
-                    queue=queue,
+                    queue=brokers[name],
                     group=self._group,
-                    broker=queue.broker_name,
+                    broker=name,
                     hint="use delay_level=, or a producer with without_timers='delay_level'",
                 )
             return self._with_level(message)
+        having = {name for name, has in zip(brokers, found, strict=True) if has is True}
+        for error in found:
+            if isinstance(error, BaseException):
+                is_fault = not isinstance(error, Unavailable)
+                if is_fault or not having or message.sharding_key is not None:
+                    raise error
+                # A broker that doesn't answer may have no timers, so it must not get the message.
+                usable = [queue for queue in queues if queue.broker_name in having]
+                return replace(message, queue=random.choice(usable))  # noqa: S311 - spreads load
         return message
 
-    async def _has_timers(self, address: str, queue: MessageQueue) -> bool:
+    async def _has_timers(self, route: Route, queue: MessageQueue, timeout: float) -> bool:
+        address = address_of(route, queue)
         if address not in self._timers:
-            answer = await self._context.remote.call(
-                address,
-                RequestCode.RECALL_MESSAGE,
-                timer_probe(queue.topic, self._group),
-                accept=_ANY_ANSWER,
-                queue=queue,
-                group=self._group,
-            )
+            faults, now = self._context.faults, asyncio.get_running_loop().time
+            if not faults.available(queue.broker_name, now()):
+                timeout = min(timeout, SILENT_TIMEOUT)
+            try:
+                answer = await self._context.remote.call(
+                    address,
+                    RequestCode.RECALL_MESSAGE,
+                    timer_probe(queue.topic, self._group),
+                    timeout=timeout,
+                    accept=_ANY_ANSWER,
+                    queue=queue,
+                    group=self._group,
+                )
+            except Unavailable:
+                faults.failed(queue.broker_name, now())
+                raise
             if len(self._timers) >= MAX_BROKERS_KNOWN:
                 self._timers.clear()
             self._timers[address] = has_timers(answer)

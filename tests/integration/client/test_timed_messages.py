@@ -144,6 +144,20 @@ async def test_without_a_broker_the_send_fails_and_says_that_nothing_is_stored(
     assert raised.value.outcome is client.Outcome.NOT_SENT
 
 
+async def test_a_broker_that_does_not_answer_leaves_the_messages_to_others(fakes: Any) -> None:
+    silent, other = await fakes(2)
+    silent.on(RequestCode.RECALL_MESSAGE, answer=lambda command, connection: None)
+    async with client.Producer(silent.address, timeout=1.0) as producer:
+        for number in range(9):
+            await producer.send(TOPIC, b"%d" % number, delay=60)
+        with pytest.raises(SendError, match="no answer to RECALL_MESSAGE"):
+            await producer.send(
+                TOPIC, b"x", delay=60, queue=client.MessageQueue(TOPIC, silent.name, 0)
+            )
+    assert silent.sent == []
+    assert len(other.bodies()) == 9
+
+
 async def test_an_old_broker_does_not_get_a_message_that_it_would_deliver_at_once(
     fake: Any,
 ) -> None:
